@@ -1,0 +1,39 @@
+# Everything on a fresh machine with Python >= 3.11 (with venv), make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= auto
+
+.PHONY: help test lint types contracts unit bench clean
+
+help:
+	@echo "make test    install what is needed, check style, types and layers, run all tests"
+	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
+	@echo "make clean   remove the virtual environment and caches"
+
+$(STAMP): pyproject.toml
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $(STAMP)
+
+test: lint types contracts unit
+
+lint: $(STAMP)
+	@$(BIN)/ruff check src tests benchmarks
+	@$(BIN)/ruff format --check src tests benchmarks
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+contracts: $(STAMP)
+	@$(BIN)/lint-imports
+
+unit: $(STAMP)
+	@$(BIN)/python -m pytest -n $(WORKERS)
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks.run $(if $(SIZE),--size $(SIZE)) $(ARGS)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

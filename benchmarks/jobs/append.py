@@ -1,0 +1,55 @@
+"""One long-lived process appends messages, one call and one transaction each, onto a loaded store.
+
+Besides the appends themselves it reports how fast they are when the index is brought up to date as well, so
+that work put off is not work hidden, and whether every message is in the file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Any
+
+from benchmarks.jobs.common import Config, latencies, main, quiet_gc, sample
+from benchmarks.jobs.stores import open_store
+
+
+def append(config: Config) -> dict[str, Any]:
+    pairs = sample(config)
+    before_all = _rows(config["store"])
+    store = open_store(config)
+    taken: list[float] = []
+    current = None
+    clock = time.perf_counter
+    with quiet_gc():
+        start = clock()
+        for session, message in pairs:
+            if session["id"] != current:
+                current = session["id"]
+                store.create(session)
+            before = clock()
+            store.append(current, message)
+            taken.append(clock() - before)
+        appended = clock() - start
+        store.catch_up()
+        caught_up = clock() - start
+    store.close()
+    return {
+        "messages": len(pairs),
+        "per_second": len(pairs) / appended,
+        "per_second_indexed": len(pairs) / caught_up,
+        "missing": before_all + len(pairs) - _rows(config["store"]),
+        **latencies(taken),
+    }
+
+
+def _rows(path: str) -> int:
+    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+    try:
+        return int(db.execute("SELECT count(*) FROM messages").fetchone()[0])
+    finally:
+        db.close()
+
+
+if __name__ == "__main__":
+    main(append)

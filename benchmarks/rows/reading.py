@@ -1,0 +1,105 @@
+"""Rows about finding and loading a session, opening the file, and importing the module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.bench import Bench
+from benchmarks.data import MANY_SESSIONS
+from benchmarks.table import Row, Section, ahead, at_most, cells
+
+
+def listing(bench: Bench) -> Section:
+    def config(key: str, _: int) -> dict[str, Any]:
+        return {"store": str(bench.store(key))}
+
+    def config_many(key: str, _: int) -> dict[str, Any]:
+        return {"store": str(bench.store(key, "many"))}
+
+    few, many = bench.turns("listing", config), bench.turns("listing", config_many)
+    count = bench.data.facts(bench.size)["sessions"]
+    goal = at_most(1, "≤ 1 ms, flat")
+    return Section(
+        [
+            Row(
+                f"list 20 by last activity, {count:,} sessions", "ms", cells(few, lambda r: r["p50_ms"]), goal
+            ),
+            Row(f"· {MANY_SESSIONS:,} sessions", "ms", cells(many, lambda r: r["p50_ms"]), goal),
+        ]
+    )
+
+
+def resolving(bench: Bench) -> Section:
+    def config(key: str, _: int) -> dict[str, Any]:
+        return {"store": str(bench.store(key, "many")), "corpus": str(bench.data.many())}
+
+    rounds = bench.turns("resolving", config)
+    goal = at_most(0.3, "≤ 0.3 ms")
+    wrong = cells(rounds, lambda r: r["wrong"], max)
+    remarks = [
+        f"Resolving: {cell.value:.0f} answers of {key} were wrong."
+        for key, cell in wrong.items()
+        if cell.value
+    ]
+    rows = [
+        Row(
+            f"resolve a title, {MANY_SESSIONS:,} sessions",
+            "ms",
+            cells(rounds, lambda r: r["title"]["p50_ms"]),
+            goal,
+        ),
+        Row("· an id prefix", "ms", cells(rounds, lambda r: r["prefix"]["p50_ms"]), goal),
+    ]
+    return Section(rows, remarks)
+
+
+def conversation(bench: Bench) -> Section:
+    facts = bench.data.facts(bench.size)
+
+    def config(key: str, _: int) -> dict[str, Any]:
+        return {"store": str(bench.store(key)), "session": facts["long_session"]}
+
+    rounds = bench.turns("conversation", config)
+    label = f"load a {facts['long_messages']}-message conversation"
+    remarks = [
+        f"{label}: {key} returned {result['messages']} messages."
+        for key, results in rounds.items()
+        for result in results[:1]
+        if result.get("messages", facts["long_messages"]) != facts["long_messages"]
+    ]
+    return Section([Row(label, "ms", cells(rounds, lambda r: r["p50_ms"]), at_most(5, "≤ 5 ms"))], remarks)
+
+
+def opening(bench: Bench) -> Section:
+    def config(key: str, _: int) -> dict[str, Any]:
+        return {"store": str(bench.store(key))}
+
+    rounds = bench.turns("opening", config)
+    return Section(
+        [
+            Row(
+                "open an existing file and close it, p50",
+                "ms",
+                cells(rounds, lambda r: r["p50_ms"]),
+                at_most(2, "≤ 2 ms"),
+            ),
+        ]
+    )
+
+
+def importing(bench: Bench) -> Section:
+    bench.turns(
+        "importing", lambda _key, _round: {}, rounds=1
+    )  # writes the bytecode and warms the disk cache
+    rounds = bench.turns("importing", lambda _key, _round: {}, rounds=7)
+    return Section(
+        [
+            Row(
+                "`import hermes_state` in a fresh process (raw: apsw)",
+                "ms",
+                cells(rounds, lambda r: r["ms"]),
+                ahead(),
+            ),
+            Row("· modules it loads", "", cells(rounds, lambda r: r["modules"])),
+        ]
+    )

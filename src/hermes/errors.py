@@ -1,0 +1,89 @@
+"""Every error this program raises on purpose, as one tree.
+
+    HermesError
+    ├── StoreError                  the record could not do it
+    │   ├── StoreBusy               another process held the write lock for too long
+    │   ├── StoreFull               no space left (or a quota) where the record lives
+    │   ├── StoreReadOnly           the file, its folder or its format allows reading only
+    │   ├── StoreClosed             the SessionDB was closed
+    │   └── StoreCorrupt            the file is damaged
+    │       └── NotADatabase        the file is something else altogether
+    ├── InvalidInput (ValueError)   an argument that can't be accepted
+    │   ├── TitleClash              another session has that title
+    │   └── TitleTooLong            more than 100 characters
+    └── SessionNotFound (KeyError)  no session has that id
+
+Each message says what happened, to which thing, and what to do about it. They are caught once, at the door
+(the command line, the gateway, the server).
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "HermesError",
+    "InvalidInput",
+    "NotADatabase",
+    "SessionNotFound",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "TitleClash",
+    "TitleTooLong",
+]
+
+
+class HermesError(Exception):
+    """The root of the tree."""
+
+
+class StoreError(HermesError):
+    """The record could not do what was asked; nothing was half-written."""
+
+
+class StoreBusy(StoreError):
+    """Another process held the write lock for too long; the call had no effect and can be repeated."""
+
+
+class StoreFull(StoreError):
+    """No space left where the record lives; the call had no effect."""
+
+
+class StoreReadOnly(StoreError):
+    """The store was opened for reading, or its file, folder or format allows nothing else."""
+
+
+class StoreClosed(StoreError):
+    """The SessionDB was closed before this call."""
+
+
+class StoreCorrupt(StoreError):
+    """The database file is damaged; `python -m hermes.store.check FILE --repair` mends what can be mended."""
+
+
+class NotADatabase(StoreCorrupt):
+    """The file is not a SQLite database, or not one of this kind."""
+
+
+class InvalidInput(HermesError, ValueError):
+    """An argument that can't be accepted, with the reason."""
+
+
+class TitleClash(InvalidInput):
+    """Another session has that title; the message names it."""
+
+
+class TitleTooLong(InvalidInput):
+    """A title of more than 100 characters."""
+
+
+class SessionNotFound(HermesError, KeyError):
+    """No session has that id."""
+
+    def __init__(self, session_id: object) -> None:
+        super().__init__(f"no session has the id {session_id!r}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -1,0 +1,38 @@
+"""Where things are: the home directory and the files that belong to one database.
+
+Everything a user owns lies below one directory that only they can read; a database that
+lives elsewhere takes its transcripts and attachments along, beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hermes.errors import InvalidInput
+
+
+def get_hermes_home() -> Path:
+    """`$HERMES_HOME`, else `~/.hermes`. Not created here."""
+    home = os.environ.get("HERMES_HOME")
+    return Path(home).expanduser() if home else Path.home() / ".hermes"
+
+
+def default_database() -> Path:
+    """The database that `SessionDB()` opens."""
+    return get_hermes_home() / "state.db"
+
+
+def companion(database: Path, what: str) -> Path:
+    """The folder `what` that belongs to a database: `sessions` beside `state.db`, `X.sessions` beside `X.db`."""
+    name = what if database.name == "state.db" else f"{database.stem}.{what}"
+    return database.parent / name
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder that only its owner can read; an existing one is left as it is."""
+    if not folder.is_dir():
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise InvalidInput(f"{folder} is needed as a folder, but a file is in its place") from error

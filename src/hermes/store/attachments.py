@@ -1,0 +1,104 @@
+"""Attachments: bytes lie in files named by their hash, never in the database.
+
+A base64 payload inside a message is lifted out when the message is stored; in its place stays a reference,
+`attachment:sha256:<hex>`. The table `attachments` says which messages refer to which file, so that a file goes when the
+last of them is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hermes.home import make_private
+
+PREFIX = "attachment:sha256:"
+_DATA_URL = re.compile(r"data:([\w.+/-]{0,100}(?:;[\w.=+-]{1,80}){0,4});base64,([A-Za-z0-9+/_=-]{128,}|[A-Za-z0-9+/_=-]+$)")
+Lifted = tuple[tuple[str, str, int], ...]
+
+
+class Attachments:
+    """The folder of one store's attachments."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, digest: str) -> Path:
+        """Where the bytes with this SHA-256 lie."""
+        return self.folder / digest[:2] / digest
+
+    def keep(self, data: bytes) -> str:
+        """Store bytes once; their hash."""
+        digest = hashlib.sha256(data).hexdigest()
+        target = self.path(digest)
+        if not target.exists():
+            make_private(self.folder)
+            make_private(target.parent)
+            part = target.with_name(f"{digest}.{os.getpid()}.part")
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(handle, view) :]
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            os.replace(part, target)
+        return digest
+
+    def forget(self, digests: Iterable[str]) -> None:
+        """Remove files nobody refers to any more."""
+        for digest in digests:
+            self.path(digest).unlink(missing_ok=True)
+
+    def lift(self, content: Any) -> tuple[Any, Lifted]:
+        """The content with each base64 payload replaced by a reference, and what was lifted."""
+        if isinstance(content, str):
+            if ";base64," not in content:
+                return content, ()
+            lifted: list[tuple[str, str, int]] = []
+            return self._lift_text(content, lifted), tuple(dict.fromkeys(lifted))
+        lifted = []
+        changed = self._walk(content, lifted, 0)
+        return changed, tuple(dict.fromkeys(lifted))
+
+    def _lift_text(self, text: str, lifted: list[tuple[str, str, int]]) -> str:
+        def replace(match: re.Match[str]) -> str:
+            reference = self._store(match[2], match[1], lifted)
+            return match[0] if reference is None else reference
+
+        return _DATA_URL.sub(replace, text)
+
+    def _store(self, encoded: str, mime: str, lifted: list[tuple[str, str, int]]) -> str | None:
+        try:
+            padded = encoded.rstrip("=")
+            data = base64.b64decode(padded + "=" * (-len(padded) % 4), altchars=b"-_" if set("-_") & set(padded) else None,
+                                    validate=True)  # fmt: skip
+        except (binascii.Error, ValueError):
+            return None
+        digest = self.keep(data)
+        lifted.append((digest, mime, len(data)))
+        return PREFIX + digest
+
+    def _walk(self, value: Any, lifted: list[tuple[str, str, int]], depth: int) -> Any:
+        if depth > 50:
+            return value
+        if isinstance(value, str):
+            return self._lift_text(value, lifted) if ";base64," in value else value
+        if isinstance(value, list):
+            return [self._walk(item, lifted, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        data = value.get("data")
+        mime = value.get("media_type") or value.get("format")  # Anthropic's sources, OpenAI's input_audio
+        if isinstance(data, str) and isinstance(mime, str) and len(data) >= 64:
+            reference = self._store(data, mime, lifted)
+            if reference is not None:
+                value = {**value, "data": reference}
+        return {key: self._walk(item, lifted, depth + 1) for key, item in value.items()}

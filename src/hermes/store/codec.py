@@ -1,0 +1,96 @@
+"""How one message becomes a row and a row becomes a message again.
+
+What goes in comes out: text, lists of parts and JSON fields keep their type, lone surrogates and NULs included.
+Tool output over 2 KB keeps its first 256 characters as text (so that anyone reading the table sees what it is) and
+the rest as one zstd frame beside it; what people and models wrote is never compressed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from hermes.errors import InvalidInput
+
+COMPRESS_OVER = 2048
+HEAD = 256
+_LEVEL = 6
+
+JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items")
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def storable(text: str) -> str | bytes:
+    """Text as the database can hold it: lone surrogates are no valid UTF-8, so such text goes as bytes."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def restored(value: Any) -> Any:
+    """The inverse of storable(); anything else as it is."""
+    return value.decode("utf-8", "surrogatepass") if type(value) is bytes else value
+
+
+def to_json(value: Any) -> str:
+    """JSON text, readable (not escaped) where UTF-8 can hold it."""
+    try:
+        return _encode(value).decode()
+    except (TypeError, ValueError, UnicodeEncodeError, OverflowError, RecursionError):
+        pass
+    try:
+        return json.dumps(value, ensure_ascii=True, allow_nan=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"this value can't be stored as JSON: {error}") from error
+
+
+def from_json(text: Any) -> Any:
+    """The value of stored JSON; text that is no JSON (written by another program) comes back as it is."""
+    if text is None:
+        return None
+    try:
+        return _decode(text)
+    except (ValueError, RecursionError, UnicodeEncodeError):
+        pass
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return restored(text)
+
+
+def json_field(value: Any) -> str | bytes | None:
+    """A JSON column's value: lists and dicts encoded; text is taken for JSON already made."""
+    if value is None or isinstance(value, str):
+        return None if value is None else storable(value)
+    return to_json(value)
+
+
+def split_output(text: str) -> tuple[str, bytes | None]:
+    """Long tool output as (its beginning in plain, the rest compressed)."""
+    if len(text) <= COMPRESS_OVER:
+        return text, None
+    from zstandard import ZstdCompressor
+
+    head = text[:HEAD]
+    if not head.isascii() and storable(head) is not head:
+        head = ""
+    rest = text[len(head) :].encode("utf-8", "surrogatepass")
+    return head, ZstdCompressor(level=_LEVEL).compress(rest)
+
+
+def joined(head: str | bytes | None, rest: bytes | None) -> str | None:
+    """The whole text of a row's `content` and `content_rest`."""
+    if rest is None:
+        return restored(head)  # type: ignore[no-any-return]
+    from zstandard import ZstdDecompressor
+
+    tail = ZstdDecompressor().decompress(rest).decode("utf-8", "surrogatepass")
+    return (restored(head) or "") + tail

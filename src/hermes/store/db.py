@@ -1,0 +1,787 @@
+"""SessionDB: the record's public face.
+
+One flat class; each method opens a transaction and makes one short call into the module that knows the subject.
+After a change is committed, a line about it goes to the session's transcript.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hermes.errors import InvalidInput
+from hermes.home import companion, default_database
+from hermes.store import (
+    exchange,
+    handoffs,
+    leases,
+    lineage,
+    listing,
+    messages,
+    retention,
+    search,
+    sessions,
+    titles,
+    usage,
+)
+from hermes.store.attachments import Attachments
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.naming import sanitize_title as _sanitize_title
+from hermes.store.scribe import Scribe
+from hermes.store.visibility import User
+
+__all__ = ["SessionDB"]
+
+
+class SessionDB:
+    """Every conversation in one place.
+
+    `SessionDB()` opens `<home>/state.db`, `SessionDB(db_path=…)` another file (made if it is not there).
+    Safe to share between threads; any number of processes may have the same file open. A file of an older version is
+    brought up to date at once and stays searchable while its index is rebuilt; one of a newer or foreign version opens
+    read-only. `read_only=True` never alters a file, whatever its version.
+
+    durability "full" survives power loss, "normal" a crash of the program. Secrets are masked when a message is
+    stored, unless `redact_secrets=False`. Transcripts are written for "all" sessions, for those of the "gateway", or "off".
+
+    Errors are those of `hermes.errors`: an unknown session is SessionNotFound where a message would be lost (append,
+    branch, compress, rewind), and None / False / [] where a question simply has no answer.
+    """
+
+    def __init__(
+        self,
+        db_path: Path | str | None = None,
+        *,
+        url: str | None = None,
+        read_only: bool = False,
+        durability: str = "full",
+        redact_secrets: bool = True,
+        transcripts: str = "all",
+    ) -> None:
+        if durability not in ("full", "normal"):
+            raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
+        if transcripts not in ("all", "gateway", "off"):
+            raise InvalidInput(f"transcripts is 'all', 'gateway' or 'off', not {transcripts!r}")
+        if url is not None:
+            raise InvalidInput("this version keeps its record in a SQLite file: give db_path, not url")
+        from hermes.store.engines.sqlite import SqliteEngine
+
+        self.path = Path(db_path).expanduser() if db_path is not None else default_database()
+        self.sessions_dir = companion(self.path, "sessions")
+        self.attachments_dir = companion(self.path, "attachments")
+        engine = SqliteEngine(self.path, read_only=read_only, durability=durability)
+        self._engine: Engine = engine
+        self._attachments = Attachments(self.attachments_dir)
+        self._mask: Callable[[str], str] | None = None
+        if redact_secrets:
+            from hermes.store.redact import redact
+
+            self._mask = redact
+        self._scribe = Scribe(engine, self.sessions_dir, "off" if engine.read_only else transcripts)
+        self._scribe.mend()
+        engine.start_background()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this store can only be read."""
+        return self._engine.read_only
+
+    def close(self) -> None:
+        """Let go of the file. May be called twice; any other call afterwards raises StoreClosed."""
+        self._engine.close()
+        self._scribe.close()
+
+    def __enter__(self) -> SessionDB:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------ sessions
+
+    def create_session(
+        self,
+        session_id: str,
+        source: str,
+        model: str | None = None,
+        model_config: dict[str, Any] | str | None = None,
+        system_prompt: str | None = None,
+        user_id: str | None = None,
+        parent_session_id: str | None = None,
+        *,
+        started_at: float | None = None,
+        kind: str | None = None,
+        cwd: str | None = None,
+    ) -> str:
+        """Open a session and return its id. An existing id is left as it is. An unknown parent is SessionNotFound."""
+        sessions.checked_id(session_id)
+        if not isinstance(source, str) or not source:
+            raise InvalidInput("a session needs a source (cli, telegram, …)")
+        if kind not in sessions.KINDS:
+            raise InvalidInput(f"kind is one of {', '.join(map(repr, sessions.KINDS))}, not {kind!r}")
+        if self._mask is not None and system_prompt:
+            system_prompt = self._mask(system_prompt)
+        columns = {
+            "model": model, "model_config": model_config, "system_prompt": system_prompt, "user_id": user_id,
+            "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": cwd,
+        }  # fmt: skip
+        with self._engine.write() as tx:
+            made = sessions.create(tx, session_id, source, columns)
+        if made:
+            self._scribe.opened(session_id, source)
+        return session_id
+
+    def ensure_session(self, session_id: str, source: str = "unknown", model: str | None = None) -> str:
+        """Open a session if there is none with this id."""
+        return self.create_session(session_id, source, model=model)
+
+    def get_session(self, session_id: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+        """The session as a dict of its columns, or None."""
+        with self._engine.read() as tx:
+            return sessions.get(tx, session_id, visible_to)
+
+    def end_session(self, session_id: str, end_reason: str | None) -> None:
+        """End a session; the first reason stays until it is reopened."""
+        with self._engine.write() as tx:
+            done = sessions.end(tx, session_id, end_reason)
+        if done:
+            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+
+    def reopen_session(self, session_id: str) -> None:
+        """Clear a session's end."""
+        with self._engine.write() as tx:
+            done = sessions.reopen(tx, session_id)
+        if done:
+            self._scribe.changed(session_id, "reopen", "ended_at", "end_reason")
+
+    def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
+        """Replace a session's system prompt."""
+        text = self._mask(system_prompt) if self._mask is not None and system_prompt else system_prompt
+        with self._engine.write() as tx:
+            done = sessions.set_prompt(tx, session_id, text)
+        if done:
+            self._scribe.changed(session_id, "prompt", system_prompt=text)
+
+    def update_token_counts(
+        self,
+        session_id: str,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        model: str | None = None,
+        cache_read_tokens: int = 0,
+        cache_write_tokens: int = 0,
+        reasoning_tokens: int = 0,
+        estimated_cost_usd: float | None = None,
+        actual_cost_usd: float | None = None,
+        cost_status: str | None = None,
+        cost_source: str | None = None,
+        pricing_version: str | None = None,
+        billing_provider: str | None = None,
+        billing_base_url: str | None = None,
+        billing_mode: str | None = None,
+        api_call_count: int = 0,
+        absolute: bool = False,
+    ) -> None:
+        """Add to a session's counters (absolute: set them). Model and billing fields fill only what is empty.
+
+        Creates nothing: an unknown session is ignored.
+        """
+        values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
+        with self._engine.write() as tx:
+            done = usage.update(tx, session_id, values, absolute=absolute)
+        if done:
+            self._scribe.changed(session_id, "usage", *usage.COUNTERS, *usage.COSTS, *usage.FILLED, *usage.NEWEST)
+
+    def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
+        """How many sessions there are (of one source)."""
+        with self._engine.read() as tx:
+            return sessions.count(tx, source, visible_to)
+
+    def resolve_session_id(self, id_or_prefix: str, *, visible_to: User | None = None) -> str | None:
+        """The exact id, else the one id with that prefix, else None (also when several have it)."""
+        with self._engine.read() as tx:
+            return sessions.resolve_id(tx, id_or_prefix, visible_to)
+
+    def session_ids_with_prefix(self, prefix: str, limit: int = 10, *, visible_to: User | None = None) -> list[str]:
+        """Ids that begin so: the candidates when a prefix is ambiguous."""
+        with self._engine.read() as tx:
+            return sessions.with_prefix(tx, prefix, visible_to, limit)
+
+    def list_sessions_rich(
+        self,
+        source: str | None = None,
+        exclude_sources: list[str] | None = None,
+        limit: int = 20,
+        offset: int = 0,
+        include_children: bool = False,
+        project_compression_tips: bool = True,
+        order_by_last_active: bool = False,
+        *,
+        include_archived: bool = True,
+        pinned: bool = False,
+        tag: str | None = None,
+        visible_to: User | None = None,
+    ) -> list[dict[str, Any]]:
+        """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
+
+        A negative limit or offset is InvalidInput.
+        """
+        extra, params = ["s.archived_at IS NULL"] if not include_archived else [], list[Any]()
+        if pinned:
+            extra.append("s.pinned_at IS NOT NULL")
+        if tag is not None:
+            extra.append("EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)")
+            params.append(tag)
+        with self._take_in(), self._engine.read() as tx:
+            return listing.rich(
+                tx, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
+                include_children=include_children, project_tips=project_compression_tips,
+                by_activity=order_by_last_active, visible_to=visible_to, extra=(" AND ".join(extra), params),
+            )  # fmt: skip
+
+    def search_sessions(
+        self, source: str | None = None, limit: int = 20, offset: int = 0, *, visible_to: User | None = None
+    ) -> list[dict[str, Any]]:
+        """Recent sessions, newest start first."""
+        with self._take_in(), self._engine.read() as tx:
+            return listing.recent(tx, source, limit, offset, visible_to)
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    def append_message(
+        self,
+        session_id: str,
+        role: str,
+        content: str | list[Any] | dict[str, Any] | None = None,
+        tool_name: str | None = None,
+        tool_calls: Any = None,
+        tool_call_id: str | None = None,
+        token_count: int | None = None,
+        finish_reason: str | None = None,
+        reasoning: str | None = None,
+        reasoning_content: str | None = None,
+        reasoning_details: Any = None,
+        codex_reasoning_items: Any = None,
+        codex_message_items: Any = None,
+        *,
+        timestamp: float | None = None,
+        model: str | None = None,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cache_read_tokens: int | None = None,
+        cache_write_tokens: int | None = None,
+        cost_usd: float | None = None,
+    ) -> int:
+        """Store a message and return its id; when this returns, the message is safe and can be found.
+
+        Any role is accepted. An unknown (or deleted) session is SessionNotFound, content that is neither text, a list
+        nor a dict is InvalidInput; nothing is stored then.
+        """
+        ready = self._ready(
+            {
+                "role": role, "content": content, "tool_name": tool_name, "tool_calls": tool_calls,
+                "tool_call_id": tool_call_id, "token_count": token_count, "finish_reason": finish_reason,
+                "reasoning": reasoning, "reasoning_content": reasoning_content, "reasoning_details": reasoning_details,
+                "codex_reasoning_items": codex_reasoning_items, "codex_message_items": codex_message_items,
+                "timestamp": timestamp, "model": model, "input_tokens": input_tokens, "output_tokens": output_tokens,
+                "cache_read_tokens": cache_read_tokens, "cache_write_tokens": cache_write_tokens, "cost_usd": cost_usd,
+            }
+        )  # fmt: skip
+        with self._engine.write() as tx:
+            message_id = messages.append(tx, session_id, ready)
+        self._scribe.said(session_id, message_id, ready)
+        self._engine.appended(message_id, ready.size)
+        return message_id
+
+    def _ready(self, message: dict[str, Any]) -> messages.Ready:
+        return messages.make_ready(message, mask=self._mask, lift=self._attachments.lift)
+
+    def replace_messages(self, session_id: str, messages_: Iterable[dict[str, Any]]) -> None:
+        """Put other messages in place of a session's own: all at once or not at all."""
+        ready = [self._ready(message) for message in messages_]
+        with self._engine.write() as tx:
+            sessions.require(tx, session_id)
+            self._clear(tx, session_id)
+            for message in ready:
+                messages.append(tx, session_id, message)
+            messages.recount(tx, session_id)
+        self._scribe.rewritten(session_id)
+
+    def clear_messages(self, session_id: str) -> None:
+        """Remove a session's messages and keep the session. An unknown session is ignored."""
+        with self._engine.write() as tx:
+            self._clear(tx, session_id)
+            messages.recount(tx, session_id)
+            tx.run("UPDATE sessions SET preview = NULL WHERE id = ?", (session_id,))
+        self._scribe.rewritten(session_id)
+
+    def _clear(self, tx: Tx, session_id: str) -> None:
+        messages.remove_own(self._engine, tx, session_id)
+        for table in ("session_refs", "session_rewinds"):
+            tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+
+    def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+        """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""
+        with self._engine.read() as tx:
+            if visible_to is not None and sessions.get(tx, session_id, visible_to) is None:
+                return []
+            rows = messages.shown_rows(tx, session_id)
+        return [messages.decode(row) for row in rows]
+
+    def get_messages_as_conversation(
+        self, session_id: str, include_ancestors: bool = False, *, visible_to: User | None = None
+    ) -> list[dict[str, Any]]:
+        """The session as OpenAI chat messages, ready to be replayed."""
+        with self._engine.read() as tx:
+            if visible_to is not None and sessions.get(tx, session_id, visible_to) is None:
+                return []
+            rows = lineage.with_ancestors(tx, session_id) if include_ancestors else messages.shown_rows(tx, session_id)
+        return [messages.as_turn(messages.decode(row)) for row in rows]
+
+    def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
+        """How many messages there are, each counted once, under the session that owns it."""
+        with self._engine.read() as tx:
+            return messages.count(tx, session_id, visible_to)
+
+    # ------------------------------------------------------------------------------------------ titles
+
+    @staticmethod
+    def sanitize_title(title: str | None) -> str | None:
+        """A title as it would be stored; None when nothing is left, TitleTooLong (a ValueError) over 100 characters."""
+        return _sanitize_title(title)
+
+    def set_session_title(self, session_id: str, title: str | None) -> bool:
+        """Name a session ("" takes the name away). False when there is none; TitleClash / TitleTooLong are ValueErrors."""
+        with self._engine.write() as tx:
+            titles.take_in(tx)
+            done = titles.set_title(tx, session_id, self._mask(title) if self._mask is not None and title else title)
+        if done:
+            self._scribe.changed(session_id, "title", "title", "title_base", "title_no")
+        return done
+
+    def get_session_title(self, session_id: str, *, visible_to: User | None = None) -> str | None:
+        """The session's title, or None."""
+        session = self.get_session(session_id, visible_to=visible_to)
+        return None if session is None else session["title"]
+
+    def get_session_by_title(self, title: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+        """The session with exactly this title, or None."""
+        with self._take_in(), self._engine.read() as tx:
+            session_id = titles.by_title(tx, title, visible_to)
+            return None if session_id is None else sessions.get(tx, session_id, visible_to)
+
+    def resolve_session_by_title(self, title: str, *, visible_to: User | None = None) -> str | None:
+        """The id of the newest session of the family this title names, or None."""
+        with self._take_in(), self._engine.read() as tx:
+            return titles.resolve(tx, title, visible_to)
+
+    def get_next_title_in_lineage(self, base: str) -> str:
+        """`base` if it is unused, else "base #n" with the next free number."""
+        with self._take_in(), self._engine.read() as tx:
+            return titles.next_title(tx, base)
+
+    # ------------------------------------------------------------------------------------------ lineage
+
+    def get_compression_tip(self, session_id: str) -> str:
+        """Where a chain of compressions has got to; the id itself when there is none."""
+        with self._engine.read() as tx:
+            return lineage.compression_tip(tx, session_id)
+
+    def resolve_resume_session_id(self, session_id: str) -> str:
+        """Where resuming really continues: the first in line that shows messages."""
+        with self._engine.read() as tx:
+            return lineage.resume_target(tx, session_id)
+
+    def branch_session(
+        self, session_id: str, new_session_id: str, *, at_message: int | None = None, title: str | None = None
+    ) -> str:
+        """A new session that shows the old one's messages up to `at_message` (None: all), by reference."""
+        sessions.checked_id(new_session_id)
+        with self._engine.write() as tx:
+            lineage.branch(tx, session_id, new_session_id, at_message, title)
+        self._scribe.rewritten(new_session_id)
+        return new_session_id
+
+    def compress_session(
+        self,
+        session_id: str,
+        new_session_id: str,
+        *,
+        summary: str,
+        head_until: int | None = None,
+        tail_from: int | None = None,
+        summary_role: str = "user",
+    ) -> str:
+        """End a session by compression and continue in a new one, in one step.
+
+        The new one shows the messages up to `head_until`, the summary, and the messages from `tail_from` on; the carried
+        ones by reference. Its title is the next number of the old one's.
+        """
+        sessions.checked_id(new_session_id)
+        ready = self._ready({"role": summary_role, "content": summary})
+        with self._engine.write() as tx:
+            lineage.compress(tx, session_id, new_session_id, ready, head_until, tail_from)
+        self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+        self._scribe.rewritten(new_session_id)
+        return new_session_id
+
+    def rewind(self, session_id: str, message_id: int) -> int:
+        """Hide every message after `message_id` (0: all); how many. Hidden text is not found and not replayed."""
+        with self._engine.write() as tx:
+            hidden = lineage.rewind(tx, session_id, message_id)
+        self._scribe.restated(session_id, "rewind")
+        return hidden
+
+    def unrewind(self, session_id: str) -> int:
+        """Undo the last rewind; how many messages came back. What was said since is hidden instead."""
+        with self._engine.write() as tx:
+            shown = lineage.unrewind(tx, session_id)
+        self._scribe.restated(session_id, "unrewind")
+        return shown
+
+    # ------------------------------------------------------------------------------------------ search
+
+    def search_messages(
+        self,
+        query: str,
+        source_filter: Sequence[str] | None = None,
+        exclude_sources: Sequence[str] | None = None,
+        role_filter: Sequence[str] | None = None,
+        limit: int = 20,
+        offset: int = 0,
+        *,
+        session_ids: Sequence[str] | None = None,
+        user_id: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tag: str | None = None,
+        tool: str | None = None,
+        visible_to: User | None = None,
+    ) -> list[dict[str, Any]]:
+        """Messages that match, best first; any text is a valid query, "" finds nothing.
+
+        Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the reason it is here: "match",
+        "substring", "relaxed" (a partial match of a plain question) or "literal". A negative limit is InvalidInput.
+        """
+        filters = search.Filters(
+            source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool
+        )
+        with self._engine.read() as tx:
+            return search.search(self._engine, tx, query, filters, limit, offset, visible_to)
+
+    def index_status(self) -> dict[str, int]:
+        """How far the full-text index is: {"indexed_to": message id, "pending": messages}. Search does not wait for it."""
+        with self._engine.read() as tx:
+            return {"indexed_to": self._engine.fulltext.mark(tx), "pending": self._engine.fulltext.pending(tx)}
+
+    def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
+        """Index everything that is not indexed yet; how many messages that were."""
+        return self._engine.catch_up(progress=progress)
+
+    # ------------------------------------------------------------------------------------------ marks
+
+    def tag_session(self, session_id: str, *tags: str) -> bool:
+        """Add tags; False when there is no such session."""
+        return self._tags(session_id, [sessions.clean_tag(tag) for tag in tags], [])
+
+    def untag_session(self, session_id: str, *tags: str) -> bool:
+        """Remove tags; False when there is no such session."""
+        return self._tags(session_id, [], [sessions.clean_tag(tag) for tag in tags])
+
+    def _tags(self, session_id: str, add: list[str], remove: list[str]) -> bool:
+        with self._engine.write() as tx:
+            done = sessions.set_tags(tx, session_id, add, remove)
+        if done:
+            self._scribe.restated(session_id, "tags")
+        return done
+
+    def get_tags(self, session_id: str, *, visible_to: User | None = None) -> list[str]:
+        """A session's tags, sorted."""
+        with self._engine.read() as tx:
+            return sessions.tags(tx, session_id, visible_to)
+
+    def pin_session(self, session_id: str, pinned: bool = True) -> bool:
+        """Pin or unpin; a pinned session is never pruned."""
+        return self._mark(session_id, "pinned_at", pinned, "pin")
+
+    def archive_session(self, session_id: str, archived: bool = True) -> bool:
+        """Archive or bring back; an archived session is still searched."""
+        return self._mark(session_id, "archived_at", archived, "archive")
+
+    def _mark(self, session_id: str, column: str, on: bool, what: str) -> bool:
+        with self._engine.write() as tx:
+            done = sessions.stamp(tx, session_id, column, on)
+        if done:
+            self._scribe.changed(session_id, what, column)
+        return done
+
+    def share_session(self, session_id: str, source: str, user_id: str) -> bool:
+        """Let another user see a session; False when there is none."""
+        with self._engine.write() as tx:
+            done = sessions.share(tx, session_id, source, user_id)
+        if done:
+            self._scribe.restated(session_id, "share")
+        return done
+
+    # ------------------------------------------------------------------------------------------ keeping and removing
+
+    def delete_session(self, session_id: str, sessions_dir: Path | str | None = None, *, by: str = "") -> bool:
+        """Delete a session at once, with its transcript and attachments; children live on without a parent."""
+        return retention.purge(self._engine, session_id, by, self._forgetter(sessions_dir))
+
+    def _forgetter(self, sessions_dir: Path | str | None) -> Callable[[str, list[str]], None]:
+        def forget(session_id: str, hashes: list[str]) -> None:
+            self._scribe.forget(session_id, None if sessions_dir is None else Path(sessions_dir))
+            self._attachments.forget(hashes)
+
+        return forget
+
+    def prune_sessions(
+        self,
+        older_than_days: float = 90,
+        source: str | None = None,
+        sessions_dir: Path | str | None = None,
+        *,
+        trash: bool = False,
+        dry_run: bool = False,
+        by: str = "prune",
+    ) -> int:
+        """Remove ended sessions whose last activity is older than this; how many. Pinned and live ones are never touched."""
+        with self._engine.read() as tx:
+            ids = retention.prunable(tx, older_than_days, source)
+        if dry_run:
+            return len(ids)
+        if trash:
+            return sum(self.trash_session(session_id, by=by) for session_id in ids)
+        retention.finish_deletions(self._engine, self._forgetter(sessions_dir))
+        return sum(self.delete_session(session_id, sessions_dir, by=by) for session_id in ids)
+
+    def prunable_sessions(self, older_than_days: float = 90, source: str | None = None) -> list[str]:
+        """The ids that prune_sessions would remove."""
+        with self._engine.read() as tx:
+            return retention.prunable(tx, older_than_days, source)
+
+    def trash_session(self, session_id: str, *, by: str = "") -> bool:
+        """Put a session in the trash: nobody sees or finds it, its title is free, and it can be restored."""
+        with self._engine.write() as tx:
+            done = retention.trash(tx, session_id, by)
+        if done:
+            self._scribe.changed(session_id, "trash", "trashed_at", "trashed_title", "title", "title_base", "title_no")
+        return done
+
+    def restore_session(self, session_id: str) -> bool:
+        """Take a session out of the trash, with its title or the next number of it."""
+        with self._engine.write() as tx:
+            done = retention.restore(tx, session_id)
+        if done:
+            self._scribe.changed(session_id, "restore", "trashed_at", "trashed_title", "title", "title_base", "title_no")
+        return done
+
+    def list_trash(self) -> list[dict[str, Any]]:
+        """What is in the trash, the newest first."""
+        with self._engine.read() as tx:
+            return retention.trashed(tx)
+
+    def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
+        """Delete for good what has been in the trash longer than this; how many sessions."""
+        cutoff = retention.time.time() - older_than_days * retention.DAY
+        ids = [row["id"] for row in self.list_trash() if row["trashed_at"] <= cutoff]
+        return sum(self.delete_session(session_id, by=by) for session_id in ids)
+
+    def audit_log(self, limit: int = 100) -> list[dict[str, Any]]:
+        """What was trashed, restored and deleted, when and by which command; the newest first."""
+        with self._engine.read() as tx:
+            return tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
+
+    def prune_empty_ghost_sessions(self, sessions_dir: Path | str | None = None) -> int:
+        """Remove untitled, ended sessions without messages that are older than a day; how many."""
+        with self._engine.read() as tx:
+            ids = retention.ghosts(tx)
+        return sum(self.delete_session(session_id, sessions_dir, by="prune_empty_ghost_sessions") for session_id in ids)
+
+    def finalize_orphaned_compression_sessions(self) -> int:
+        """End compression children older than a week that never made a model call; how many."""
+        with self._engine.write() as tx:
+            ids = retention.close_orphaned_compressions(tx)
+        for session_id in ids:
+            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+        return len(ids)
+
+    def vacuum(self) -> None:
+        """Give free space back to the file system now, however little it is."""
+        self._engine.reclaim(full=True)
+
+    def maybe_auto_prune_and_vacuum(
+        self,
+        retention_days: float = 90,
+        min_interval_hours: float = 24,
+        vacuum: bool = True,
+        sessions_dir: Path | str | None = None,
+    ) -> dict[str, Any]:
+        """Prune, at most once per interval over all processes; never raises.
+
+        → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error".
+        """
+        result: dict[str, Any] = {"skipped": False, "pruned": 0, "vacuumed": False}
+        try:
+            with self._engine.write() as tx:
+                due = retention.claim_interval(tx, min_interval_hours)
+            if not due:
+                return {**result, "skipped": True}
+            result["pruned"] = self.prune_sessions(retention_days, sessions_dir=sessions_dir, by="auto_prune")
+            self.end_abandoned_sessions()
+            if vacuum and result["pruned"]:
+                result["vacuumed"] = self._engine.reclaim()
+        except Exception as error:  # the promise of this call: housekeeping never stops a start
+            result["error"] = str(error)
+        return result
+
+    # ------------------------------------------------------------------------------------------ meta, leases, handoff
+
+    def get_meta(self, key: str) -> str | None:
+        """A value of state_meta."""
+        with self._engine.read() as tx:
+            value = tx.value("SELECT value FROM state_meta WHERE key = ?", (key,))
+        return None if value is None else str(value)
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Set a value of state_meta."""
+        with self._engine.write() as tx:
+            tx.run(
+                "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+                (key, value),
+            )
+
+    def acquire_lease(self, name: str, holder: str, ttl: float = 120.0) -> int | None:
+        """Take a lease; its fencing token (higher each time), or None while someone else holds it."""
+        with self._engine.write() as tx:
+            return leases.acquire(tx, name, holder, ttl)
+
+    def renew_lease(self, name: str, token: int, ttl: float = 120.0) -> bool:
+        """Prolong a lease; False when it is no longer this token's."""
+        with self._engine.write() as tx:
+            return leases.renew(tx, name, token, ttl)
+
+    def release_lease(self, name: str, token: int) -> bool:
+        """Give a lease back."""
+        with self._engine.write() as tx:
+            return leases.release(tx, name, token)
+
+    def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
+        """Make a session live: held by a running process, never pruned. Renew with renew_lease("session:<id>", token)."""
+        return self.acquire_lease(leases.session_lease(session_id), holder, ttl)
+
+    def is_live(self, session_id: str) -> bool:
+        """Whether a running process holds the session."""
+        with self._engine.read() as tx:
+            return leases.is_live(tx, session_id)
+
+    def end_abandoned_sessions(self, after_hours: float = 24) -> int:
+        """End sessions whose holder vanished longer ago than this, with reason "abandoned"; how many."""
+        with self._engine.write() as tx:
+            ids = leases.end_abandoned(tx, after_hours)
+        for session_id in ids:
+            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+        return len(ids)
+
+    def request_handoff(self, session_id: str, platform: str) -> bool:
+        """Ask for a session to be taken over; False while that is under way."""
+        return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
+
+    def get_handoff_state(self, session_id: str) -> dict[str, Any] | None:
+        """{"state", "platform", "error"}, or None."""
+        with self._engine.read() as tx:
+            return handoffs.state(tx, session_id)
+
+    def list_pending_handoffs(self) -> list[dict[str, Any]]:
+        """Sessions that wait to be taken over, the oldest request first."""
+        with self._engine.read() as tx:
+            return handoffs.pending(tx)
+
+    def claim_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
+        """Take a pending handoff; one winner. The claim runs out after `lease` seconds without a heartbeat."""
+        return self._handoff(session_id, lambda tx: handoffs.claim(tx, session_id, lease))
+
+    def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
+        """Prolong a claim."""
+        with self._engine.write() as tx:
+            return handoffs.heartbeat(tx, session_id, lease)
+
+    def complete_handoff(self, session_id: str) -> bool:
+        """Report a handoff done."""
+        return self._handoff(session_id, lambda tx: handoffs.complete(tx, session_id))
+
+    def fail_handoff(self, session_id: str, error: str) -> bool:
+        """Report a handoff failed, and why; it can be requested again."""
+        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, error))
+
+    def _handoff(self, session_id: str, step: Callable[[Tx], bool]) -> bool:
+        with self._engine.write() as tx:
+            done = step(tx)
+        if done:
+            self._scribe.changed(session_id, "handoff", "handoff_state", "handoff_platform", "handoff_error")
+        return done
+
+    # ------------------------------------------------------------------------------------------ in, out, sound
+
+    def export_session(self, session_id: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+        """The session with its messages, or None."""
+        with self._engine.read() as tx:
+            return exchange.export(tx, session_id, visible_to)
+
+    def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+        """Every session with its messages, as a list (iter_export streams)."""
+        return list(self.iter_export(source, visible_to=visible_to))
+
+    def iter_export(self, source: str | None = None, *, visible_to: User | None = None) -> Iterator[dict[str, Any]]:
+        """Every session with its messages, one at a time, in constant memory."""
+        return exchange.iterate(self._engine, source, visible_to)
+
+    def import_session(self, data: dict[str, Any]) -> bool:
+        """Store an exported session under its own ids; False when it is there already (and then unchanged)."""
+        with self._engine.write() as tx:
+            count = exchange.bring_in(self._engine, tx, data)
+        if count is not None:
+            self._scribe.rewritten(data["id"])
+        return count is not None
+
+    def import_database(self, path: Path | str) -> dict[str, int]:
+        """Bring in every session of another state.db, of any version; that file is not altered.
+
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
+        """
+        counts = {"sessions": 0, "messages": 0, "skipped": 0}
+        with SessionDB(db_path=Path(path), read_only=True) as other:
+            for data in other.iter_export():
+                if self.import_session(data):
+                    counts["sessions"] += 1
+                    counts["messages"] += len(data["messages"])
+                else:
+                    counts["skipped"] += 1
+        with self._engine.write() as tx:
+            exchange.cut_loose_parents(tx)
+        return counts
+
+    def backup(self, path: Path | str) -> None:
+        """A consistent copy of the database while others write. The target must not exist."""
+        self._engine.backup(Path(path))
+
+    def check(self) -> list[dict[str, Any]]:
+        """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound."""
+        from hermes.store import check
+
+        return check.check(self._engine, self._scribe)
+
+    def repair(self) -> list[str]:
+        """Mend what check() finds, after a backup beside the file; what was done. Nothing is dropped."""
+        from hermes.store import check
+
+        return check.repair(self._engine, self._scribe, self.path)
+
+    def _take_in(self) -> Any:
+        """Before a list or a title look-up: bring in what another program wrote into the file."""
+        return self._engine.taking_in()

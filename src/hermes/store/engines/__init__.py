@@ -1,0 +1,1 @@
+"""Storage engines: what one must do is in base.py; each has a package of its own."""

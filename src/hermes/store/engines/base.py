@@ -1,0 +1,136 @@
+"""What a storage engine must do for the record.
+
+The modules above hold portable SQL (`?` for parameters, names in lower case) and reach the data only through a
+`Tx`, handed out by `Engine.read()` and `Engine.write()`. What differs between databases (full text, vacuum,
+locks, copies) is a method here. A write transaction is all or nothing and has one writer at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+Row = tuple[Any, ...]
+Params = Sequence[Any]
+
+
+class Tx(Protocol):
+    """One transaction: short questions and commands, results as tuples or dicts."""
+
+    def rows(self, sql: str, params: Params = ()) -> list[Row]:
+        """All rows."""
+        ...
+
+    def row(self, sql: str, params: Params = ()) -> Row | None:
+        """The first row, or None."""
+        ...
+
+    def value(self, sql: str, params: Params = ()) -> Any:
+        """The first column of the first row, or None."""
+        ...
+
+    def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
+        """All rows as dicts keyed by column name."""
+        ...
+
+    def run(self, sql: str, params: Params = ()) -> int:
+        """Execute a change; how many rows it touched."""
+        ...
+
+    def insert(self, sql: str, params: Params = ()) -> int:
+        """Execute an INSERT into a table with an integer key; the new key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A message that matches, before anything about it is shown."""
+
+    id: int
+    score: float
+    session_id: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which messages a search may see: portable SQL over `m` (messages) and `s` (sessions)."""
+
+    where: str = "1"
+    params: tuple[Any, ...] = ()
+    needs_sessions: bool = False
+
+
+class FullText(Protocol):
+    """The engine's index over messages. Expressions are the engine's own, built by `expression()`."""
+
+    def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
+        """The newest `cap` messages that match the query tree, each with a score (higher is better)."""
+        ...
+
+    def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
+        """Words of the store (folded) that contain this part."""
+        ...
+
+    def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
+        """Words of the store (folded) that start so."""
+        ...
+
+    def mark(self, tx: Tx) -> int:
+        """The id up to which every message is indexed."""
+        ...
+
+    def pending(self, tx: Tx) -> int:
+        """How many messages are not in the index yet (they are found all the same)."""
+        ...
+
+    def index_now(self, tx: Tx, message_ids: Sequence[int]) -> None:
+        """Index messages that were inserted under ids below what is indexed already (imports keep their ids)."""
+        ...
+
+    def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
+        """Forget messages that are being deleted in this transaction."""
+        ...
+
+
+class Engine(Protocol):
+    """A database that holds one record."""
+
+    name: str
+    read_only: bool
+    fulltext: FullText
+
+    def read(self) -> AbstractContextManager[Tx]:
+        """A consistent view; never blocks writers and is not blocked by them."""
+        ...
+
+    def write(self) -> AbstractContextManager[Tx]:
+        """A transaction that commits at the end of the block and rolls back when the block raises."""
+        ...
+
+    def taking_in(self) -> AbstractContextManager[None]:
+        """Entered before a list or a title look-up: rows that another program wrote are brought up to date."""
+        ...
+
+    def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
+        """Index every message that is not indexed yet; how many that was."""
+        ...
+
+    def appended(self, message_id: int, size: int) -> None:
+        """Told after each append: the moment to do a bounded piece of housekeeping."""
+        ...
+
+    def reclaim(self, *, full: bool = False) -> bool:
+        """Give free space back to the file system, if it is worth it (or always, when `full`)."""
+        ...
+
+    def backup(self, target: Path) -> None:
+        """A consistent copy while others write."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything. May be called twice."""
+        ...

@@ -1,0 +1,5 @@
+"""The record in one SQLite file."""
+
+from hermes.store.engines.sqlite.engine import SqliteEngine
+
+__all__ = ["SqliteEngine"]

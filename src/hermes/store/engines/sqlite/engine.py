@@ -1,0 +1,474 @@
+"""One SQLite file, several threads and processes.
+
+One connection writes (and reads, while nobody writes); further ones are opened when a reader would have to wait.
+Every write is a BEGIN IMMEDIATE behind the queue of gate.py. Work that can be put off (indexing, checkpoints) is
+done after a commit, in bounded pieces, by whoever has just written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from hermes.errors import (
+    InvalidInput,
+    NotADatabase,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
+from hermes.home import make_private
+from hermes.store.engines.base import Params, Row
+from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite.fulltext import SqliteFullText, adopt
+from hermes.store.engines.sqlite.gate import Gate
+from hermes.store.titles import take_in
+
+BUSY_MS = 1000
+RETRIES = 15
+RETRY_SECONDS = (0.020, 0.150)
+QUEUE_SECONDS = 15.0
+CHECKPOINT_EVERY = 50
+VACUUM_STEP = 256  # pages given back in one transaction
+
+_HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
+    apsw.NotADBError: (NotADatabase, "is not a database; move it away, or name another file"),
+    apsw.CorruptError: (StoreCorrupt, "is damaged; `python -m hermes.store.check FILE --repair` mends it"),
+    apsw.FullError: (StoreFull, "has no space left to grow; free some and try again"),
+    apsw.ReadOnlyError: (StoreReadOnly, "can't be written; look at its permissions and its folder's"),
+    apsw.CantOpenError: (StoreError, "can't be opened; look at the path and its permissions"),
+    apsw.PermissionsError: (StoreReadOnly, "can't be used; look at its permissions"),
+    apsw.BusyError: (StoreBusy, "is held by another process"),
+    apsw.LockedError: (StoreBusy, "is held by another connection"),
+}
+
+
+class SqliteTx:
+    """A transaction on one connection."""
+
+    __slots__ = ("_execute", "connection")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._execute = connection.execute
+
+    def rows(self, sql: str, params: Params = ()) -> list[Row]:
+        return self._execute(sql, params).fetchall()
+
+    def row(self, sql: str, params: Params = ()) -> Row | None:
+        return self._execute(sql, params).fetchone()  # type: ignore[no-any-return]
+
+    def value(self, sql: str, params: Params = ()) -> Any:
+        row = self._execute(sql, params).fetchone()
+        return None if row is None else row[0]
+
+    def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
+        cursor = self._execute(sql, params)
+        first = cursor.fetchone()
+        if first is None:
+            return []
+        names = [column[0] for column in cursor.get_description()]
+        return [dict(zip(names, row, strict=True)) for row in (first, *cursor.fetchall())]
+
+    def run(self, sql: str, params: Params = ()) -> int:
+        self._execute(sql, params)
+        return self.connection.changes()
+
+    def insert(self, sql: str, params: Params = ()) -> int:
+        self._execute(sql, params)
+        return self.connection.last_insert_rowid()
+
+
+class SqliteEngine:
+    """The engine of `SessionDB(db_path=…)`."""
+
+    name = "sqlite"
+
+    def __init__(self, path: Path, *, read_only: bool = False, durability: str = "full") -> None:
+        self.path = path
+        self.read_only = read_only
+        self.notice: str | None = None
+        self._durability = durability
+        self._mutex = threading.RLock()
+        self._spare: list[apsw.Connection] = []
+        self._spare_lock = threading.Lock()
+        self._writes = 0
+        self._closed = False
+        self._stop = threading.Event()
+        self._worker: threading.Thread | None = None
+        self._gate = Gate(path.with_name(path.name + "-queue"))
+        self.fulltext = SqliteFullText()
+        with self._translated():
+            self._main = self._open()
+            self.overlay = self._prepare()
+
+    # ------------------------------------------------------------------ opening
+
+    def _open(self) -> apsw.Connection:
+        if self.path.is_dir():
+            raise NotADatabase(f"{self.path} is a folder, not a database file")
+        if self.read_only:
+            return self._connect(apsw.SQLITE_OPEN_READONLY)
+        make_private(self.path.parent)
+        if not self.path.exists():
+            try:
+                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            except OSError as error:
+                raise _from_os(error, self.path) from error
+        elif not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
+            raise StoreReadOnly(f"{self.path} can't be written; look at its permissions and its folder's, or open it read-only")
+        return self._connect(apsw.SQLITE_OPEN_READWRITE)
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        if self.read_only and not self.path.exists():
+            raise StoreError(f"{self.path} does not exist; there is nothing to read")
+        try:
+            connection = apsw.Connection(str(self.path), flags=flags, statementcachesize=200)
+            connection.set_busy_timeout(BUSY_MS)
+            connection.execute("PRAGMA application_id").fetchone()  # the first real look at the file
+        except (apsw.CantOpenError, apsw.ReadOnlyError):
+            if not self.read_only:
+                raise
+            # A folder where not even the shared-memory file can be made: read the file as it lies there.
+            uri = f"{self.path.absolute().as_uri()}?immutable=1"
+            connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        connection.execute("PRAGMA cache_size=-8000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
+        return connection
+
+    def _prepare(self) -> bool:
+        """Make the file ready; whether it is read through stand-in views (it is of another version)."""
+        state = migrate.inspect(self._main)
+        if state.kind == "foreign-application":
+            raise NotADatabase(f"{self.path} is a database of some other program, not a record of sessions")
+        if state.kind == "newer" and not self.read_only:
+            self.read_only = True
+            self.notice = (
+                f"{self.path} was written by another or newer program (version {state.version});"
+                " it is opened for reading only. Import it into a store of your own to go on with it."
+            )
+            warnings.warn(self.notice, stacklevel=6)
+        if not self.read_only:
+            self._set_up_writer(state)
+            self.fulltext.prepare(self._main)
+            return False
+        overlay = state.kind != "current"
+        if overlay:
+            migrate.stand_in(self._main)
+        self.fulltext.prepare(self._main, indexed=not overlay)
+        return overlay
+
+    def _set_up_writer(self, state: migrate.State) -> None:
+        if state.kind == "empty":
+            self._main.execute("PRAGMA page_size=8192; PRAGMA auto_vacuum=INCREMENTAL")
+        if state.journal != "wal":
+            self._use_wal()
+        self._main.execute(f"PRAGMA synchronous={'NORMAL' if self._durability == 'normal' else 'FULL'}")
+        self._main.execute("PRAGMA wal_autocheckpoint=4000; PRAGMA journal_size_limit=67108864")
+        if state.kind != "current" or state.foreign_triggers:
+            with self.write() as tx:
+                migrate.upgrade(tx.connection)
+
+    def _use_wal(self) -> None:
+        try:
+            mode = self._main.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        except (apsw.BusyError, apsw.LockedError):  # another process is just doing the same
+            mode = self._main.execute("PRAGMA journal_mode").fetchone()[0]
+        if mode not in ("wal", "memory"):
+            warnings.warn(
+                f"{self.path} lies on a file system without shared memory: using a rollback journal (slower)", stacklevel=7
+            )
+
+    # ------------------------------------------------------------------ transactions
+
+    @contextmanager
+    def read(self) -> Iterator[SqliteTx]:
+        if self._closed:
+            raise StoreClosed(f"{self.path} was closed")
+        if self._mutex.acquire(blocking=False):
+            try:
+                yield from self._reading(self._main)
+            finally:
+                self._mutex.release()
+            return
+        with self._translated():
+            connection = self._borrow()
+        try:
+            yield from self._reading(connection)
+        finally:
+            with self._spare_lock:
+                self._spare.append(connection)
+
+    def _reading(self, connection: apsw.Connection) -> Iterator[SqliteTx]:
+        with self._translated():
+            if connection.in_transaction:  # a read inside this thread's own write
+                yield SqliteTx(connection)
+                return
+            connection.execute("BEGIN")
+            try:
+                yield SqliteTx(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+
+    def _borrow(self) -> apsw.Connection:
+        with self._spare_lock:
+            if self._spare:
+                return self._spare.pop()
+        connection = self._connect(apsw.SQLITE_OPEN_READONLY)
+        if self.overlay:
+            migrate.stand_in(connection)
+        self.fulltext.prepare(connection, indexed=not self.overlay)
+        return connection
+
+    @contextmanager
+    def write(self) -> Iterator[SqliteTx]:
+        if self._closed:
+            raise StoreClosed(f"{self.path} was closed")
+        if self.read_only:
+            raise StoreReadOnly(self.notice or f"{self.path} is opened for reading only")
+        with self._translated(), self._mutex:
+            connection = self._main
+            self._gate.enter(QUEUE_SECONDS)
+            try:
+                self._begin(connection)
+                try:
+                    yield SqliteTx(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            finally:
+                self._gate.leave()
+            self._writes += 1
+            if self._writes % CHECKPOINT_EVERY == 0:
+                self._checkpoint()
+
+    def _begin(self, connection: apsw.Connection) -> None:
+        for attempt in range(RETRIES + 1):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except (apsw.BusyError, apsw.LockedError) as error:
+                if attempt == RETRIES:
+                    raise StoreBusy(f"{self.path} is held by another process{_holder(self.path)}; try again") from error
+                time.sleep(random.uniform(*RETRY_SECONDS))
+
+    def _checkpoint(self) -> None:
+        try:
+            self._main.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error:
+            pass  # the WAL keeps everything; a later one will do it
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise self._translate(error) from error
+        except OSError as error:
+            raise _from_os(error, self.path) from error
+
+    def _translate(self, error: apsw.Error) -> Exception:
+        for kind, (ours, hint) in _HINTS.items():
+            if isinstance(error, kind):
+                return ours(f"{self.path} {hint}")
+        if isinstance(error, apsw.IOError):
+            if _no_space(self.path):
+                return StoreFull(f"{self.path} has no space left to grow; free some and try again")
+            return StoreError(f"{self.path} could not be read or written ({error})")
+        if isinstance(error, apsw.TooBigError):
+            return InvalidInput("a value is larger than the database can hold (1 GB)")
+        if isinstance(error, apsw.ConnectionClosedError):
+            return StoreClosed(f"{self.path} was closed")
+        return StoreError(f"{self.path}: {error}")
+
+    # ------------------------------------------------------------------ housekeeping
+
+    @contextmanager
+    def taking_in(self) -> Iterator[None]:
+        """Rows that another program wrote are taken in before they are listed."""
+        if not self.read_only:
+            with self.read() as tx:
+                retitled = tx.row("SELECT 1 FROM sessions WHERE title IS NOT title_seen LIMIT 1") is not None
+                strangers = self.fulltext.strangers(tx)
+            if retitled or strangers:
+                with self.write() as tx:
+                    take_in(tx)
+                    for session_id in strangers:
+                        adopt(tx, session_id)
+        yield
+
+    def start_background(self) -> None:
+        """After an upgrade there is much to index: a thread does it while the store is used."""
+        if self.read_only:
+            return
+        with self.read() as tx:
+            if self.fulltext.pending_over(tx, self.fulltext.SETTLE):
+                self._worker = threading.Thread(target=self._work, daemon=True, name="hermes-index")
+                self._worker.start()
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.is_set():
+                if not self._index_batch() and not self._sweep():
+                    return
+                self._stop.wait(0.002)  # those who wait for the lock go first
+        except StoreError:
+            pass  # closed, or another process is busy: whoever opens next goes on
+
+    def _sweep(self) -> bool:
+        with self.write() as tx:
+            return migrate.sweep(tx.connection)
+
+    def appended(self, message_id: int, size: int) -> None:
+        if self.fulltext.due(message_id, size):
+            self._index_batch(least=self.fulltext.TAIL // 2)
+
+    def _index_batch(self, *, least: int = 1) -> int:
+        """Index the next few messages; 0 when there was nothing (or too little) to do."""
+        for _ in range(5):
+            with self.read() as tx:
+                prepared = self.fulltext.prepare_batch(tx, least)
+            if prepared is None:
+                return 0
+            try:
+                with self.write() as tx:
+                    done = self.fulltext.write_batch(tx, prepared)
+            except BaseException:
+                self.fulltext.unlearn()  # the words of a batch that was rolled back are not known
+                raise
+            if done:
+                return done
+        return 0
+
+    def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
+        done = 0
+        while True:
+            count = self._index_batch()
+            if not count:
+                while self._sweep():
+                    pass
+                return done
+            done += count
+            if progress is not None:
+                with self.read() as tx:
+                    progress(done, done + self.fulltext.pending(tx))
+
+    def reclaim(self, *, full: bool = False) -> bool:
+        with self._translated(), self._mutex:
+            pages, free, mode = (
+                self._main.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "auto_vacuum")
+            )
+            if not full and free * 8 < pages:
+                return False
+            if mode == 2 and not full:
+                while free > 0:
+                    with self.write() as tx:
+                        tx.rows(f"PRAGMA incremental_vacuum({VACUUM_STEP})")
+                    free -= VACUUM_STEP
+                    time.sleep(0.001)  # let those who wait go first
+                return True
+            self._gate.enter(QUEUE_SECONDS)
+            try:
+                self._main.execute("VACUUM")
+            finally:
+                self._gate.leave()
+            return True
+
+    def backup(self, target: Path) -> None:
+        if target.exists():
+            raise InvalidInput(f"{target} exists already; name a file that does not")
+        part = target.with_name(target.name + ".part")
+        part.unlink(missing_ok=True)
+        with self._translated():
+            os.close(os.open(part, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            source = self._connect(apsw.SQLITE_OPEN_READONLY)
+            copy = apsw.Connection(str(part))
+            try:
+                source.execute("BEGIN").fetchall()
+                source.execute("SELECT count(*) FROM sqlite_master").fetchone()  # holds this moment's view
+                with copy.backup("main", source, "main") as work:
+                    while not work.done:
+                        work.step(2000)
+                copy.execute("PRAGMA journal_mode=DELETE")
+            finally:
+                copy.close()
+                source.close()
+            os.replace(part, target)
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._worker is not None:
+            self._worker.join()
+        with self._mutex:
+            if self._closed:
+                return
+            if not self.read_only:
+                self._settle()
+            self._closed = True
+            with self._spare_lock:
+                for connection in (*self._spare, self._main):
+                    connection.close()
+                self._spare.clear()
+            self._gate.close()
+
+    def _settle(self) -> None:
+        """Index what this process left behind, unless that is a long piece of work."""
+        try:
+            with self.read() as tx:
+                few = self.fulltext.pending(tx) <= self.fulltext.SETTLE
+            if few:
+                self.catch_up()
+        except StoreError:
+            pass  # the next process does it
+
+
+def _no_space(path: Path) -> bool:
+    try:
+        free = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return free.f_bavail * free.f_frsize < 1 << 20
+
+
+def _from_os(error: OSError, path: Path) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(f"{path} has no space left to grow; free some and try again")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return StoreReadOnly(f"{path} can't be written ({error.strerror}); look at its permissions and its folder's")
+    return StoreError(f"{path}: {error.strerror or error}")
+
+
+def _holder(path: Path) -> str:
+    """Who has the database open, where the system tells (Linux): ' (process 123, python)'."""
+    try:
+        wanted, me, found = path.stat(), os.getpid(), []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if int(pid) == me:
+                continue
+            try:
+                for number in os.listdir(f"/proc/{pid}/fd"):
+                    seen = os.stat(f"/proc/{pid}/fd/{number}")
+                    if (seen.st_ino, seen.st_dev) == (wanted.st_ino, wanted.st_dev):
+                        name = Path(f"/proc/{pid}/comm").read_text().strip()
+                        found.append(f"process {pid}, {name}")
+                        break
+            except OSError:
+                continue
+        return f" ({'; '.join(found)})" if found else ""
+    except OSError:
+        return ""

@@ -1,0 +1,340 @@
+"""The full-text index of a SQLite record.
+
+Messages are indexed after their own transaction, in bounded batches above a high-water mark, by whichever process
+has just written; what lies above the mark is searched through a small temporary index of the reading connection, so
+an answer is complete at once. The index holds no text. Ranking looks at the newest matches only, so that a common
+word costs no more in a large store than in a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import apsw
+
+from hermes.store import codec
+from hermes.store.engines.base import Candidate, Scope, Tx
+from hermes.store.engines.sqlite import migrate, schema
+from hermes.store.query import And, Leaf, Node, Not, Or
+from hermes.store.text import fold, index_text, phrase, plain, plain_calls, plain_parts, vocabulary, worth_keeping
+
+BATCH_MESSAGES = 64
+BATCH_CHARACTERS = 150_000
+MERGE_PAGES = 48
+SMALL_TAIL = 512  # more unindexed messages than this are scanned, not indexed for one search
+KNOWN_WORDS = 150_000
+_DOCUMENT = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
+
+
+def document(row: Sequence[Any]) -> tuple[str, str, str]:
+    """The words of a message row (`_DOCUMENT` order) as its three index columns see them, not yet folded."""
+    content = codec.joined(row[2], row[3])
+    text = "" if content is None else plain_parts(codec.from_json(content)) if row[4] == "json" else plain(content)
+    calls = plain_calls(codec.from_json(row[6])) if row[6] is not None else ""
+    return text, codec.restored(row[5]) or "", calls
+
+
+def expression(tree: Node | None) -> str | None:
+    """A query tree as an FTS5 expression; None when nothing in it is indexed. User text only ever stands in quotes."""
+    if tree is None:
+        return None
+    if isinstance(tree, Leaf):
+        words, open_end = phrase(tree.text)
+        return f'"{words}"{" *" if tree.prefix or open_end else ""}' if words else None
+    if isinstance(tree, Not):
+        keep, drop = expression(tree.keep), expression(tree.drop)
+        return keep if keep is None or drop is None else f"({keep} NOT {drop})"
+    parts = [part for part in map(expression, tree.children) if part is not None]
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else f"({(' AND ' if isinstance(tree, And) else ' OR ').join(parts)})"
+
+
+def could_match(tree: Node, folded: str) -> bool:
+    """A cheap necessary condition on folded text: every needed word occurs in it somewhere."""
+    if isinstance(tree, Leaf):
+        return all(word in folded for word in fold(tree.text).replace("_", " ").split() if word.isalnum())
+    if isinstance(tree, Not):
+        return could_match(tree.keep, folded)
+    if isinstance(tree, And):
+        return all(could_match(child, folded) for child in tree.children)
+    return any(could_match(child, folded) for child in tree.children)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages ready to be indexed, prepared outside the write lock."""
+
+    mark: int
+    last: int
+    documents: list[tuple[int, str, str, str]]
+    words: set[bytes]
+    strangers: set[str]  # sessions with rows another program wrote
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What a connection's temporary index holds."""
+
+    mark: int = 0
+    upto: int = 0
+    words: dict[int, set[bytes]] = field(default_factory=dict)
+
+
+class SqliteFullText:
+    """See `hermes.store.engines.base.FullText`."""
+
+    TAIL = 64
+    SETTLE = 2_000
+
+    def __init__(self) -> None:
+        self._tails: dict[int, _Tail] = {}
+        self._indexed = True
+        self._mark = 0  # the mark as last seen: only a hint
+        self._bytes = 0
+        self._known: set[bytes] = set()
+        self._older: set[bytes] = set()
+
+    def prepare(self, connection: apsw.Connection, *, indexed: bool = True) -> None:
+        """Make a connection able to search."""
+        self._indexed = indexed
+        connection.register_fts5_function("hermes_score", _score)
+        self._tails[id(connection)] = _Tail()
+
+    # ------------------------------------------------------------------ indexing
+
+    def due(self, message_id: int, size: int) -> bool:
+        """Whether enough has piled up above the mark for a batch."""
+        self._bytes += size
+        if message_id - self._mark < self.TAIL and self._bytes < BATCH_CHARACTERS:
+            return False
+        self._bytes = 0
+        return True
+
+    def mark(self, tx: Tx) -> int:
+        """The id up to which every message is indexed."""
+        if not self._indexed:
+            return 0
+        self._mark = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_INDEXED,)) or 0)
+        return self._mark
+
+    def pending(self, tx: Tx) -> int:
+        if not self._indexed:
+            return 0
+        return int(tx.value("SELECT count(*) FROM messages WHERE id > ?", (self.mark(tx),)))
+
+    def pending_over(self, tx: Tx, most: int) -> bool:
+        """Whether more than so many messages wait to be indexed."""
+        return tx.row("SELECT 1 FROM messages WHERE id > ? LIMIT 1 OFFSET ?", (self.mark(tx), most)) is not None
+
+    def strangers(self, tx: Tx) -> list[str]:
+        """Sessions with unindexed rows that another program wrote."""
+        adopted = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_ADOPTED,)) or 0)
+        rows = tx.rows(
+            "SELECT DISTINCT m.session_id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id > ? AND m.writer IS NULL"
+            " AND m.hidden IS NULL AND (s.last_active IS NULL OR s.last_active < m.timestamp)",
+            (max(self.mark(tx), adopted),),
+        )
+        return [row[0] for row in rows]
+
+    def unlearn(self) -> None:
+        """Forget which words are in the store: they are looked up again."""
+        self._known, self._older = set(), set()
+
+    def prepare_batch(self, tx: Tx, least: int) -> Batch | None:
+        """The next messages above the mark, if there are at least so many (or as many characters as a batch holds)."""
+        mark = self.mark(tx)
+        adopted = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_ADOPTED,)) or 0)
+        documents, words, strangers, size = [], set(), set(), 0
+        for row in _above(tx, mark, BATCH_MESSAGES):
+            text, name, calls = document(row)
+            documents.append((row[0], index_text(text), index_text(name), index_text(calls)))
+            words |= vocabulary(fold(text))
+            if calls:
+                words |= vocabulary(fold(calls))
+            if row[8] is None and row[0] > adopted:
+                strangers.add(row[7])
+            size += len(text) + len(calls)
+            if size >= BATCH_CHARACTERS:
+                break
+        if not documents or (len(documents) < least and size < BATCH_CHARACTERS // 2):
+            return None
+        words = {word for word in words - self._known - self._older if worth_keeping(word)}
+        return Batch(mark, documents[-1][0], documents, words, strangers)
+
+    def write_batch(self, tx: Any, batch: Batch) -> int:
+        """Put a prepared batch into the index; 0 when another process was quicker."""
+        between = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
+        if self.mark(tx) != batch.mark or tx.value(between, (batch.mark, batch.last)) != len(batch.documents):
+            return 0
+        tx.connection.executemany(
+            f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)", batch.documents
+        )
+        self._add_words(tx, batch.words)
+        tx.run("INSERT INTO messages_fts(messages_fts, rank) VALUES('merge', ?)", (MERGE_PAGES,))
+        tx.run("INSERT INTO messages_fts_trigram(messages_fts_trigram, rank) VALUES('merge', ?)", (MERGE_PAGES // 4,))
+        tx.run("UPDATE state_meta SET value = ? WHERE key = ?", (str(batch.last), migrate.META_INDEXED))
+        for session_id in batch.strangers:
+            adopt(tx, session_id)
+        self._mark = batch.last
+        return len(batch.documents)
+
+    def _add_words(self, tx: Any, words: set[bytes]) -> None:
+        next_id = tx.value("SELECT max(id) FROM words")
+        next_id = schema.FIRST_WORD_ID if next_id is None else next_id + 1
+        for word in words:
+            text = word.decode("utf-8", "replace")
+            if tx.run("INSERT OR IGNORE INTO words(id, word) VALUES(?, ?)", (next_id, text)):
+                tx.run("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", (next_id, text))
+                next_id += 1
+        if len(self._known) > KNOWN_WORDS // 2:
+            self._older, self._known = self._known, set()
+        self._known |= words
+
+    def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
+        """Index rows that were inserted below the mark (imports keep their ids)."""
+        mark = self.mark(tx)
+        words: set[bytes] = set()
+        for message_id in message_ids:
+            if message_id <= mark:
+                row = tx.row(f"SELECT {_DOCUMENT} FROM messages WHERE id = ?", (message_id,))
+                text, name, calls = document(row)
+                words |= vocabulary(fold(f"{text} {calls}"))
+                tx.run(
+                    f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
+                    (message_id, index_text(text), index_text(name), index_text(calls)),
+                )
+        self._add_words(tx, {word for word in words - self._known - self._older if worth_keeping(word)})
+
+    def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
+        mark = self.mark(tx)
+        for message_id in message_ids:
+            if message_id <= mark:
+                tx.run("DELETE FROM messages_fts WHERE rowid = ?", (message_id,))
+
+    # ------------------------------------------------------------------ searching
+
+    def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
+        match = expression(tree)
+        if match is None or cap <= 0:
+            return []
+        found = {}
+        if self._indexed:
+            found = {c.id: c for c in self._match(tx, "messages_fts", match, scope, cap)}
+        table = self._tail_table(tx, tree)
+        if table is not None:
+            found.update((c.id, c) for c in self._match(tx, table, match, scope, cap))
+        return sorted(found.values(), key=lambda c: -c.id)[:cap]
+
+    def _match(self, tx: Tx, table: str, match: str, scope: Scope, cap: int) -> list[Candidate]:
+        join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
+        sql = (
+            f"SELECT f.rowid, hermes_score({table}), m.session_id, m.role FROM {table} f CROSS JOIN messages m ON m.id = f.rowid"
+            f" {join} WHERE {table} MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
+        )
+        return [Candidate(*row) for row in tx.rows(sql, (match, *scope.params, cap))]
+
+    def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
+        if len(part) < 3:
+            return []
+        found: list[str] = []
+        if self._indexed:
+            pieces = list(dict.fromkeys(part[i : i + 3] for i in range(len(part) - 2)))
+            match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
+            rows = tx.rows(
+                "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
+                " WHERE messages_fts_trigram MATCH ? AND instr(w.word, ?) LIMIT ?",
+                (match, part, cap),
+            )
+            found = [row[0] for row in rows]
+        needle = part.encode()
+        found += [word.decode() for words in self._tail_words(tx) for word in words if needle in word]
+        return list(dict.fromkeys(found))[:cap]
+
+    def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
+        found: list[str] = []
+        if self._indexed and start:
+            rows = tx.rows(
+                "SELECT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
+            )
+            found = [row[0] for row in rows]
+        needle = start.encode()
+        found += [word.decode() for words in self._tail_words(tx) for word in words if word.startswith(needle)]
+        return list(dict.fromkeys(found))[:cap]
+
+    # ------------------------------------------------------------------ the tail above the mark
+
+    def _tail_table(self, tx: Any, tree: Node) -> str | None:
+        """The temporary index that holds the unindexed messages (or those of them that could match)."""
+        mark = self.mark(tx)
+        top = tx.value("SELECT max(id) FROM messages") or 0
+        if top <= mark:
+            return None
+        tail = self._tails[id(tx.connection)]
+        if tail.upto == 0:
+            for table in ("tail_fts", "scan_fts"):
+                tx.run(
+                    f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{table} USING fts5({schema.FTS_COLUMNS}, content='',"
+                    f" contentless_delete=1, tokenize='{schema.TOKENIZER}')"
+                )
+        if top - mark > SMALL_TAIL:
+            tail.upto = max(tail.upto, 1)
+            self._scan(tx, mark, tree)
+            return "scan_fts"
+        if tail.mark != mark:
+            tx.run("DELETE FROM tail_fts WHERE rowid <= ?", (mark,))
+            tail.words = {key: words for key, words in tail.words.items() if key > mark}
+            tail.mark = mark
+        for row in _above(tx, max(mark, tail.upto), SMALL_TAIL):
+            text, name, calls = document(row)
+            tx.run(
+                f"INSERT OR REPLACE INTO tail_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
+                (row[0], index_text(text), index_text(name), index_text(calls)),
+            )
+            tail.words[row[0]] = {word for word in vocabulary(fold(f"{text} {calls}")) if worth_keeping(word)}
+        tail.upto = top
+        return "tail_fts"
+
+    def _scan(self, tx: Any, mark: int, tree: Node) -> None:
+        tx.run("INSERT INTO scan_fts(scan_fts) VALUES('delete-all')")
+        for row in _above(tx, mark):
+            text, name, calls = document(row)
+            if could_match(tree, fold(f"{text}\n{name}\n{calls}")):
+                tx.run(
+                    f"INSERT INTO scan_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
+                    (row[0], index_text(text), index_text(name), index_text(calls)),
+                )
+
+    def _tail_words(self, tx: Any) -> Iterator[set[bytes]]:
+        mark = self.mark(tx)
+        top = tx.value("SELECT max(id) FROM messages") or 0
+        if top - mark > SMALL_TAIL:
+            for row in _above(tx, mark):
+                text, _, calls = document(row)
+                yield vocabulary(fold(f"{text} {calls}"))
+        else:
+            yield from self._tails[id(tx.connection)].words.values()
+
+
+def _above(tx: Any, mark: int, limit: int = -1) -> Iterator[Sequence[Any]]:
+    yield from tx.connection.execute(f"SELECT {_DOCUMENT} FROM messages WHERE id > ? ORDER BY id LIMIT ?", (mark, limit))
+
+
+def adopt(tx: Tx, session_id: str) -> None:
+    """Bring a session row up to date with messages that another program wrote."""
+    tx.run(
+        "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id"
+        " AND m.hidden IS NULL), message_count = (SELECT count(*) FROM messages m WHERE m.session_id = sessions.id AND"
+        " m.hidden IS NULL), preview = coalesce(preview, (SELECT substr(content, 1, 400) FROM messages m WHERE"
+        " m.session_id = sessions.id AND m.role = 'user' AND m.content IS NOT NULL AND m.hidden IS NULL ORDER BY m.id LIMIT 1))"
+        " WHERE id = ?",
+        (session_id,),
+    )
+
+
+def _score(api: Any, *_: Any) -> float:
+    """How much a message is about the words: their number against its length, bounded."""
+    count = api.inst_count
+    return float(count / (count + 0.4 + 0.8 * api.column_size(-1) / 400.0))

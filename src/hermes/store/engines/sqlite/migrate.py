@@ -1,0 +1,186 @@
+"""From any older file to today's tables, in one short transaction.
+
+Opening must never keep a user waiting: columns are added without rewriting rows, the old full-text tables are only
+renamed, and what takes long (the new index, clearing away the old one) is done later in small pieces while every
+message stays findable. A file of a newer or foreign version is never altered; temporary views let it be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import apsw
+
+from hermes.store.engines.sqlite import schema
+from hermes.store.naming import shown_title, split_family
+
+META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
+META_ADOPTED = "adopted_to"  # rows up to this id were there when the file became ours
+_OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
+_SWEEP_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What kind of file this is: empty, current, old, newer or foreign-application."""
+
+    kind: str
+    version: int = 0
+    journal: str = ""
+    foreign_triggers: tuple[str, ...] = ()
+
+
+def inspect(connection: apsw.Connection) -> State:
+    """Look at a file without changing it."""
+    application, own, journal = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version", "journal_mode")
+    )
+    names = dict(connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'trigger')").fetchall())
+    if not names:
+        return State("empty", journal=journal)
+    if "sessions" not in names or "messages" not in names:
+        return State("foreign-application", journal=journal)
+    version = 1
+    if "schema_version" in names:
+        version = connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 1
+    triggers = tuple(name for name, kind in names.items() if kind == "trigger")
+    if version > schema.SCHEMA_VERSION or (application == schema.APPLICATION_ID and own > schema.FORMAT_VERSION):
+        return State("newer", version, journal)
+    if application == schema.APPLICATION_ID and own == schema.FORMAT_VERSION:
+        return State("current", version, journal, triggers)
+    return State("old", version, journal, triggers)
+
+
+def upgrade(connection: apsw.Connection) -> None:
+    """Bring the file to today's tables; runs inside a write transaction, so all of it happens or nothing."""
+    state = inspect(connection)  # again, now under the lock: another process may have done it
+    for trigger in state.foreign_triggers:
+        connection.execute(f'DROP TRIGGER IF EXISTS "{trigger}"')
+    if state.kind == "current":
+        return
+    for table in schema.TABLES:
+        connection.execute(table)
+    if state.kind == "old":
+        for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
+            _add_columns(connection, name, columns)
+        _number_equal_titles(connection)
+        _set_old_indexes_aside(connection)
+        _derive(connection)
+    for statement in (*schema.INDEXES, *schema.VIEWS, *schema.FULL_TEXT):
+        connection.execute(statement)
+    if connection.execute("PRAGMA page_size").fetchone()[0] >= 8192:
+        connection.execute("INSERT INTO messages_fts(messages_fts, rank) VALUES('pgsz', 8000)")
+    for table, option, value in schema.FULL_TEXT_SETTINGS:
+        connection.execute(f"INSERT INTO {table}({table}, rank) VALUES(?, ?)", (option, value))
+    connection.execute("DELETE FROM schema_version")
+    connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
+    last = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
+    for key, value in ((META_INDEXED, 0), (META_ADOPTED, last)):
+        connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (key, str(value)))
+    connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={schema.FORMAT_VERSION}")
+
+
+def live_columns(connection: apsw.Connection, table: str) -> list[str]:
+    """The columns a table of the file itself has now."""
+    return [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})").fetchall()]
+
+
+def _add_columns(connection: apsw.Connection, table: str, wanted: dict[str, str]) -> None:
+    present = set(live_columns(connection, table))
+    for column, kind in wanted.items():
+        if column not in present:
+            kind = kind.replace(" PRIMARY KEY", "").replace(" NOT NULL", "")
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+
+
+def _number_equal_titles(connection: apsw.Connection) -> None:
+    """Before version 4 titles could be equal; the oldest keeps its own, the others get the next free number."""
+    taken = {row[0] for row in connection.execute("SELECT title FROM sessions WHERE title IS NOT NULL").fetchall()}
+    doubles = connection.execute(
+        "SELECT id, title FROM sessions s WHERE title IS NOT NULL AND EXISTS (SELECT 1 FROM sessions o WHERE o.title = s.title"
+        " AND (o.started_at < s.started_at OR (o.started_at = s.started_at AND o.rowid < s.rowid))) ORDER BY started_at, rowid"
+    ).fetchall()
+    for session_id, title in doubles:
+        base, number = split_family(title)
+        while shown_title(base, number) in taken:
+            number += 1
+        taken.add(shown_title(base, number))
+        connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (shown_title(base, number), session_id))
+
+
+def _set_old_indexes_aside(connection: apsw.Connection) -> None:
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()}
+    for new in _OLD_INDEXES:
+        table = new.removeprefix("old_")
+        if table in names:
+            connection.execute(f"ALTER TABLE {table} RENAME TO {new}")
+
+
+def sweep(connection: apsw.Connection) -> bool:
+    """Clear away a bounded piece of an old index; whether there may be more."""
+    for table in _OLD_INDEXES:
+        found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        if not found:
+            continue
+        for part, key in (("data", "id"), ("content", "id"), ("docsize", "id")):
+            shadow = f"{table}_{part}"
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (shadow,)).fetchone():
+                continue
+            # Rows 1 and 10 of _data are the index's own header: the table must stay readable until it is dropped.
+            keep = "WHERE id > 10" if part == "data" else ""
+            connection.execute(
+                f"DELETE FROM {shadow} WHERE {key} IN (SELECT {key} FROM {shadow} {keep} LIMIT {_SWEEP_ROWS})"
+            )
+            if connection.changes():
+                return True
+        connection.execute(f"DROP TABLE {table}")
+        return True
+    return False
+
+
+def _derive(connection: apsw.Connection) -> None:
+    """What this program keeps on the session row: last activity, preview, title family."""
+    connection.execute(
+        "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id),"
+        " preview = (SELECT substr(content, 1, 400) FROM messages m WHERE m.session_id = sessions.id AND m.role = 'user'"
+        " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1), title_seen = title"
+    )
+    for session_id, title in connection.execute("SELECT id, title FROM sessions WHERE title IS NOT NULL").fetchall():
+        base, number = split_family(title)
+        connection.execute("UPDATE sessions SET title_base = ?, title_no = ? WHERE id = ?", (base, number, session_id))
+
+
+# -------------------------------------------------------------------------------- reading what may not be altered
+
+_COMPUTED = {
+    "last_active": "(SELECT max(timestamp) FROM main.messages m WHERE m.session_id = s.id)",
+    "preview": "(SELECT substr(content, 1, 400) FROM main.messages m WHERE m.session_id = s.id AND m.role = 'user'"
+    " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1)",
+    "title_base": "hermes_title_base(s.title)",
+    "title_no": "hermes_title_no(s.title)",
+    "title_seen": "s.title",
+}
+
+
+def stand_in(connection: apsw.Connection) -> None:
+    """Temporary views and empty tables that make a file of another version look like today's."""
+    connection.create_scalar_function("hermes_title_base", lambda title: title and split_family(title)[0], 1)
+    connection.create_scalar_function("hermes_title_no", lambda title: title and split_family(title)[1], 1)
+    for name, wanted, alias in (("sessions", schema.SESSION_COLUMNS, "s"), ("messages", schema.MESSAGE_COLUMNS, "m")):
+        present = set(live_columns(connection, name))
+        columns = []
+        for column, kind in wanted.items():
+            if column in present:
+                columns.append(f"{alias}.{column} AS {column}")
+            else:
+                default = "0" if "DEFAULT 0" in kind else "NULL"
+                columns.append(f"{_COMPUTED.get(column, default)} AS {column}")
+        connection.execute(
+            f"CREATE TEMP VIEW IF NOT EXISTS {name} AS SELECT {', '.join(columns)} FROM main.{name} {alias}"
+        )
+    names = {row[0] for row in connection.execute("SELECT name FROM main.sqlite_master WHERE type='table'").fetchall()}
+    for statement in schema.TABLES:
+        name = statement.split("EXISTS ")[1].split(" ")[0]
+        if name not in names:
+            connection.execute(statement.replace("CREATE TABLE IF NOT EXISTS ", "CREATE TEMP TABLE IF NOT EXISTS "))

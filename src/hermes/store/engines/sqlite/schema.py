@@ -1,0 +1,199 @@
+"""The tables of a state.db: the public ones with every column they ever had, and those added since.
+
+Columns are declared once, here; a file that lacks some gets them by ALTER TABLE, a file that may not be altered is
+read through views that stand in for them. `schema_version` stays at 11, the last number the older program and
+this one share; this program's own changes are counted by `PRAGMA user_version` below `APPLICATION_ID`.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x48534553  # "HSES"
+FORMAT_VERSION = 1  # PRAGMA user_version
+SCHEMA_VERSION = 11  # table schema_version, shared with older programs
+
+SESSION_COLUMNS: dict[str, str] = {
+    "id": "TEXT PRIMARY KEY",
+    "source": "TEXT NOT NULL",
+    "user_id": "TEXT",
+    "model": "TEXT",
+    "model_config": "TEXT",
+    "system_prompt": "TEXT",
+    "parent_session_id": "TEXT REFERENCES sessions(id)",
+    "started_at": "REAL NOT NULL",
+    "ended_at": "REAL",
+    "end_reason": "TEXT",
+    "message_count": "INTEGER DEFAULT 0",
+    "tool_call_count": "INTEGER DEFAULT 0",
+    "input_tokens": "INTEGER DEFAULT 0",
+    "output_tokens": "INTEGER DEFAULT 0",
+    "cache_read_tokens": "INTEGER DEFAULT 0",
+    "cache_write_tokens": "INTEGER DEFAULT 0",
+    "reasoning_tokens": "INTEGER DEFAULT 0",
+    "billing_provider": "TEXT",
+    "billing_base_url": "TEXT",
+    "billing_mode": "TEXT",
+    "estimated_cost_usd": "REAL",
+    "actual_cost_usd": "REAL",
+    "cost_status": "TEXT",
+    "cost_source": "TEXT",
+    "pricing_version": "TEXT",
+    "title": "TEXT",
+    "api_call_count": "INTEGER DEFAULT 0",
+    "handoff_state": "TEXT",
+    "handoff_platform": "TEXT",
+    "handoff_error": "TEXT",
+    # from here on: this program's own
+    "kind": "TEXT",
+    "cwd": "TEXT",
+    "system_prompt_hash": "TEXT",
+    "last_active": "REAL",
+    "preview": "TEXT",
+    "title_base": "TEXT",
+    "title_no": "INTEGER",
+    "title_seen": "TEXT",
+    "pinned_at": "REAL",
+    "archived_at": "REAL",
+    "trashed_at": "REAL",
+    "trashed_title": "TEXT",
+    "purged": "INTEGER",
+    "handoff_requested_at": "REAL",
+    "handoff_lease_until": "REAL",
+}
+
+MESSAGE_COLUMNS: dict[str, str] = {
+    "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "session_id": "TEXT NOT NULL REFERENCES sessions(id)",
+    "role": "TEXT NOT NULL",
+    "content": "TEXT",
+    "tool_call_id": "TEXT",
+    "tool_calls": "TEXT",
+    "tool_name": "TEXT",
+    "timestamp": "REAL NOT NULL",
+    "token_count": "INTEGER",
+    "finish_reason": "TEXT",
+    "reasoning": "TEXT",
+    "reasoning_content": "TEXT",
+    "reasoning_details": "TEXT",
+    "codex_reasoning_items": "TEXT",
+    "codex_message_items": "TEXT",
+    # from here on: this program's own
+    "writer": "INTEGER",
+    "hidden": "INTEGER",
+    "content_format": "TEXT",
+    "model": "TEXT",
+    "input_tokens": "INTEGER",
+    "output_tokens": "INTEGER",
+    "cache_read_tokens": "INTEGER",
+    "cache_write_tokens": "INTEGER",
+    "cost_usd": "REAL",
+    "content_rest": "BLOB",
+}
+
+OWN_SESSION_COLUMNS = tuple(SESSION_COLUMNS)[tuple(SESSION_COLUMNS).index("kind") :]
+
+
+def _table(name: str, columns: dict[str, str]) -> str:
+    body = ",\n    ".join(f"{column} {kind}" for column, kind in columns.items())
+    return f"CREATE TABLE IF NOT EXISTS {name} (\n    {body}\n)"
+
+
+TABLES: tuple[str, ...] = (
+    _table("sessions", SESSION_COLUMNS),
+    _table("messages", MESSAGE_COLUMNS),
+    "CREATE TABLE IF NOT EXISTS state_meta (key TEXT PRIMARY KEY, value TEXT)",
+    "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)",
+    # A prompt is stored once; one that begins like an earlier one is that beginning plus its own end.
+    "CREATE TABLE IF NOT EXISTS system_prompts (hash TEXT PRIMARY KEY, base_hash TEXT, base_chars INTEGER,"
+    " text TEXT NOT NULL) WITHOUT ROWID",
+    # The messages a session shows without owning them: ranges of another session's rows.
+    "CREATE TABLE IF NOT EXISTS session_refs (session_id TEXT NOT NULL, ord INTEGER NOT NULL, from_session TEXT NOT NULL,"
+    " first_id INTEGER NOT NULL, last_id INTEGER NOT NULL, after_id INTEGER NOT NULL DEFAULT 0, rewound INTEGER,"
+    " born INTEGER, PRIMARY KEY (session_id, ord)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS session_rewinds (session_id TEXT NOT NULL, batch INTEGER NOT NULL, cut_id INTEGER NOT NULL,"
+    " PRIMARY KEY (session_id, batch)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS session_tags (session_id TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (session_id, tag))"
+    " WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS session_members (session_id TEXT NOT NULL, source TEXT NOT NULL, user_id TEXT NOT NULL,"
+    " PRIMARY KEY (session_id, source, user_id)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS attachments (hash TEXT NOT NULL, message_id INTEGER NOT NULL, mime TEXT, bytes INTEGER,"
+    " PRIMARY KEY (hash, message_id)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS leases (name TEXT PRIMARY KEY, holder TEXT, token INTEGER NOT NULL,"
+    " expires_at REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, at REAL NOT NULL, action TEXT NOT NULL, session_id TEXT,"
+    " by TEXT, detail TEXT)",
+    "CREATE TABLE IF NOT EXISTS words (id INTEGER PRIMARY KEY, word TEXT NOT NULL UNIQUE)",
+)
+
+INDEXES: tuple[str, ...] = (
+    "CREATE INDEX IF NOT EXISTS idx_sessions_source ON sessions(source)",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_parent ON sessions(parent_session_id)",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_started ON sessions(started_at DESC)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS idx_sessions_title_unique ON sessions(title) WHERE title IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_messages_session ON messages(session_id, timestamp)",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_active ON sessions(coalesce(last_active, started_at) DESC)"
+    " WHERE trashed_at IS NULL AND purged IS NULL",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_user ON sessions(source, user_id) WHERE user_id IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_family ON sessions(title_base, title_no) WHERE title_base IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_retitled ON sessions(id) WHERE title IS NOT title_seen",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_trashed ON sessions(trashed_at) WHERE trashed_at IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_purged ON sessions(id) WHERE purged IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_handoff ON sessions(handoff_state) WHERE handoff_state IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_sessions_prompt ON sessions(system_prompt_hash) WHERE system_prompt_hash IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_refs_from ON session_refs(from_session, first_id)",
+    "CREATE INDEX IF NOT EXISTS idx_tags_tag ON session_tags(tag)",
+    "CREATE INDEX IF NOT EXISTS idx_members_user ON session_members(source, user_id)",
+    "CREATE INDEX IF NOT EXISTS idx_attachments_message ON attachments(message_id)",
+)
+
+PROMPT_TEXT = (
+    "coalesce(s.system_prompt, (SELECT CASE WHEN p.base_hash IS NULL THEN p.text ELSE"
+    " substr((SELECT b.text FROM system_prompts b WHERE b.hash = p.base_hash), 1, p.base_chars) || p.text END"
+    " FROM system_prompts p WHERE p.hash = s.system_prompt_hash))"
+)
+
+
+def _message_list(session_id: str) -> str:
+    return ", ".join(
+        f"{session_id} AS session_id" if column == "session_id" else f"m.{column}" for column in MESSAGE_COLUMNS
+    )
+
+
+VIEWS: tuple[str, ...] = (
+    "CREATE VIEW IF NOT EXISTS visible_sessions AS SELECT "
+    + ", ".join(
+        f"{PROMPT_TEXT} AS system_prompt" if column == "system_prompt" else f"s.{column}" for column in SESSION_COLUMNS
+    )
+    + " FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL",
+    # Each message under the session that shows it; `carried` is 1 where that is not the session that owns it.
+    f"CREATE VIEW IF NOT EXISTS visible_messages AS SELECT {_message_list('m.session_id')}, 0 AS carried"
+    " FROM messages m JOIN sessions s ON s.id = m.session_id"
+    " WHERE m.hidden IS NULL AND s.trashed_at IS NULL AND s.purged IS NULL"
+    f" UNION ALL SELECT {_message_list('r.session_id')}, 1 AS carried FROM session_refs r"
+    " JOIN sessions s ON s.id = r.session_id JOIN messages m ON m.id BETWEEN r.first_id AND r.last_id"
+    " AND m.session_id = r.from_session"
+    " WHERE r.rewound IS NULL AND s.trashed_at IS NULL AND s.purged IS NULL",
+)
+
+FIRST_WORD_ID = -(1 << 40)
+TOKENIZER = "unicode61 remove_diacritics 2 categories ''L* N* Co Mn Mc''"
+FTS_COLUMNS = "content, tool_name, tool_calls"
+
+FULL_TEXT: tuple[str, ...] = (
+    f"CREATE VIRTUAL TABLE messages_fts USING fts5({FTS_COLUMNS}, content='', contentless_delete=1,"
+    f" tokenize='{TOKENIZER}')",
+    # Parts of words: the three-letter pieces of each distinct word (table words), not of the text.
+    # The column is called content and deletion works because older programs' triggers write here too; their rows
+    # are message ids, ours are negative (FIRST_WORD_ID and up).
+    "CREATE VIRTUAL TABLE messages_fts_trigram USING fts5(content, content='', contentless_delete=1, detail=none,"
+    " tokenize='trigram case_sensitive 1')",
+)
+
+# Merging is done in small steps after each batch (fulltext.py), never all at once in someone's append.
+FULL_TEXT_SETTINGS: tuple[tuple[str, str, int], ...] = (
+    ("messages_fts", "automerge", 0),
+    ("messages_fts", "crisismerge", 1000),
+    ("messages_fts", "usermerge", 4),
+    ("messages_fts_trigram", "automerge", 0),
+    ("messages_fts_trigram", "crisismerge", 1000),
+    ("messages_fts_trigram", "usermerge", 4),
+)

@@ -1,0 +1,93 @@
+"""Handoffs: a session on its way from one door to another.
+
+NULL → pending → running → completed or failed. A claim carries a lease: when the claimer dies, the handoff can be
+claimed again after it has run out.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from hermes.errors import InvalidInput
+from hermes.store import sessions
+from hermes.store.engines.base import Tx
+
+LEASE_SECONDS = 120.0
+
+
+def request(tx: Tx, session_id: str, platform: str) -> bool:
+    """Ask for a handoff; False while one is under way, or when there is no such session."""
+    if not platform:
+        raise InvalidInput("a handoff needs a platform to go to")
+    now = time.time()
+    return bool(
+        tx.run(
+            "UPDATE sessions SET handoff_state = 'pending', handoff_platform = ?, handoff_error = NULL,"
+            " handoff_requested_at = ?, handoff_lease_until = NULL WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+            " AND (handoff_state IS NULL OR handoff_state IN ('completed', 'failed')"
+            " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
+            (platform, now, session_id, now),
+        )
+    )
+
+
+def state(tx: Tx, session_id: str) -> dict[str, Any] | None:
+    """{state, platform, error}, or None when none was ever asked for."""
+    row = tx.row("SELECT handoff_state, handoff_platform, handoff_error FROM sessions WHERE id = ?", (session_id,))
+    if row is None or row[0] is None:
+        return None
+    return {"state": row[0], "platform": row[1], "error": row[2]}
+
+
+def pending(tx: Tx) -> list[dict[str, Any]]:
+    """Sessions that wait to be claimed, the oldest request first; those whose claimer died are among them."""
+    rows = tx.dicts(
+        f"SELECT {sessions.COLUMNS} FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL AND s.handoff_state IS NOT NULL"
+        " AND (s.handoff_state = 'pending' OR (s.handoff_state = 'running' AND coalesce(s.handoff_lease_until, 0) < ?))"
+        " ORDER BY s.handoff_requested_at, s.id",
+        (time.time(),),
+    )
+    return [sessions.tidy(row) for row in rows]
+
+
+def claim(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
+    """Take a pending handoff (or one whose claimer died); one winner."""
+    now = time.time()
+    return bool(
+        tx.run(
+            "UPDATE sessions SET handoff_state = 'running', handoff_lease_until = ? WHERE id = ? AND (handoff_state = 'pending'"
+            " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
+            (now + lease, session_id, now),
+        )
+    )
+
+
+def heartbeat(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
+    """Prolong one's claim."""
+    return bool(
+        tx.run(
+            "UPDATE sessions SET handoff_lease_until = ? WHERE id = ? AND handoff_state = 'running'",
+            (time.time() + lease, session_id),
+        )
+    )
+
+
+def complete(tx: Tx, session_id: str) -> bool:
+    """The session has arrived."""
+    return _finish(tx, session_id, "completed", None)
+
+
+def fail(tx: Tx, session_id: str, error: str) -> bool:
+    """It has not, and why; it can be asked for again."""
+    return _finish(tx, session_id, "failed", error)
+
+
+def _finish(tx: Tx, session_id: str, outcome: str, error: str | None) -> bool:
+    return bool(
+        tx.run(
+            "UPDATE sessions SET handoff_state = ?, handoff_error = ?, handoff_lease_until = NULL WHERE id = ?"
+            " AND handoff_state IN ('pending', 'running')",
+            (outcome, error, session_id),
+        )
+    )

@@ -1,0 +1,82 @@
+"""Leases: who holds what, for how long, across processes.
+
+A lease has one holder and runs out unless it is renewed, so a crashed process frees what it held. Each taking gets a
+higher token (a fence): whoever wakes up late with an old one can be told apart. A session is live while someone
+holds the lease `session:<id>`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from hermes.errors import InvalidInput
+from hermes.store.engines.base import Tx
+
+ABANDONED = "abandoned"
+
+
+def acquire(tx: Tx, name: str, holder: str, ttl: float) -> int | None:
+    """Take a free, expired or own lease; its fencing token, or None while someone else holds it."""
+    if not name or ttl <= 0:
+        raise InvalidInput("a lease needs a name and a time to live above zero")
+    now = time.time()
+    row = tx.row("SELECT holder, token, expires_at FROM leases WHERE name = ?", (name,))
+    if row is None:
+        tx.run("INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?)", (name, holder, now + ttl))
+        return 1
+    if row[0] is not None and row[2] > now and row[0] != holder:
+        return None
+    token = int(row[1]) + 1
+    tx.run("UPDATE leases SET holder = ?, token = ?, expires_at = ? WHERE name = ?", (holder, token, now + ttl, name))
+    return token
+
+
+def renew(tx: Tx, name: str, token: int, ttl: float) -> bool:
+    """Prolong a lease; False when it has passed to someone else or was released."""
+    return bool(
+        tx.run(
+            "UPDATE leases SET expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
+            (time.time() + ttl, name, token),
+        )
+    )
+
+
+def release(tx: Tx, name: str, token: int) -> bool:
+    """Give a lease back; the row stays, so that tokens only ever grow."""
+    return bool(
+        tx.run(
+            "UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
+            (time.time(), name, token),
+        )
+    )
+
+
+def session_lease(session_id: str) -> str:
+    """The name of the lease that makes a session live."""
+    return f"session:{session_id}"
+
+
+def is_live(tx: Tx, session_id: str) -> bool:
+    """Whether a running process holds the session."""
+    return (
+        tx.row(
+            "SELECT 1 FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?",
+            (session_lease(session_id), time.time()),
+        )
+        is not None
+    )
+
+
+def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
+    """End sessions whose holder vanished without a word longer ago than this."""
+    gone = tx.rows(
+        "SELECT s.id FROM leases l JOIN sessions s ON l.name = 'session:' || s.id WHERE l.holder IS NOT NULL"
+        " AND l.expires_at < ? AND s.ended_at IS NULL AND s.purged IS NULL",
+        (time.time() - after_hours * 3600,),
+    )
+    for (session_id,) in gone:
+        tx.run(
+            "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ?", (time.time(), ABANDONED, session_id)
+        )
+        tx.run("UPDATE leases SET holder = NULL WHERE name = ?", (session_lease(session_id),))
+    return [row[0] for row in gone]

@@ -1,0 +1,268 @@
+"""Lineage: where a conversation came from and where it goes on.
+
+A child never copies what it carries over: `session_refs` names ranges of another session's rows and where they stand
+among the child's own. Rewinding hides rows (or shortens such a range) under a batch number, so that it can be undone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hermes.errors import InvalidInput
+from hermes.store import messages, sessions, titles
+from hermes.store.engines.base import Tx
+
+_INHERITED = "source, user_id, model, model_config, system_prompt, system_prompt_hash, cwd"
+Place = tuple[int, str]  # a shown message: its id and the session that owns it
+
+
+def shown_places(tx: Tx, session_id: str) -> list[Place]:
+    """Every message a session shows, in order."""
+    return [(row[0], row[1]) for row in messages.shown_rows(tx, session_id, "m.id, m.session_id")]
+
+
+def _ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
+    """Places as the fewest ranges (owner, first, last) that hold exactly them."""
+    neighbours: dict[str, dict[int, int]] = {}
+    for owner in {owner for _, owner in places}:
+        ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? ORDER BY id", (owner,))]
+        neighbours[owner] = dict(zip(ids, ids[1:], strict=False))
+    out: list[tuple[str, int, int]] = []
+    for message_id, owner in places:
+        if out and out[-1][0] == owner and neighbours[owner].get(out[-1][2]) == message_id:
+            out[-1] = (owner, out[-1][1], message_id)
+        else:
+            out.append((owner, message_id, message_id))
+    return out
+
+
+def _refer(tx: Tx, session_id: str, places: Sequence[Place], after_id: int, *, born: int | None = None) -> None:
+    start = int(tx.value("SELECT coalesce(max(ord), 0) FROM session_refs WHERE session_id = ?", (session_id,)))
+    for number, (owner, first, last) in enumerate(_ranges(tx, places), start + 1):
+        tx.run(
+            "INSERT INTO session_refs(session_id, ord, from_session, first_id, last_id, after_id, born) VALUES(?, ?, ?, ?, ?, ?, ?)",
+            (session_id, number, owner, first, last, after_id, born),
+        )
+
+
+def _child(tx: Tx, parent: str, child: str, kind: str) -> None:
+    if tx.row("SELECT 1 FROM sessions WHERE id = ?", (child,)) is not None:
+        raise InvalidInput(f"a session with the id {child} exists already")
+    tx.run(
+        f"INSERT INTO sessions(id, {_INHERITED}, parent_session_id, started_at, kind, preview)"
+        f" SELECT ?, {_INHERITED}, id, ?, ?, preview FROM sessions WHERE id = ?",
+        (child, time.time(), kind, parent),
+    )
+    for table, columns in (("session_tags", "tag"), ("session_members", "source, user_id")):
+        tx.run(f"INSERT INTO {table}(session_id, {columns}) SELECT ?, {columns} FROM {table} WHERE session_id = ?", (child, parent))
+
+
+def branch(tx: Tx, session_id: str, new_id: str, at_message: int | None, title: str | None) -> None:
+    """A new session that shows the old one's messages up to `at_message` and goes its own way from there."""
+    sessions.require(tx, session_id)
+    places = shown_places(tx, session_id)
+    if at_message is not None:
+        places = _upto(places, at_message, session_id)
+    _child(tx, session_id, new_id, "branch")
+    _refer(tx, new_id, places, 0)
+    if title is not None:
+        titles.set_title(tx, new_id, title)
+
+
+def _upto(places: Sequence[Place], message_id: int, session_id: str) -> list[Place]:
+    for number, (shown, _) in enumerate(places):
+        if shown == message_id:
+            return list(places[: number + 1])
+    raise InvalidInput(f"session {session_id} shows no message {message_id}")
+
+
+def compress(
+    tx: Tx, session_id: str, new_id: str, summary: messages.Ready, head_until: int | None, tail_from: int | None
+) -> int:
+    """End a session by compression and open its continuation; the id of the summary message."""
+    parent = sessions.require(tx, session_id)
+    if parent["end_reason"] == "compression" and compression_tip(tx, session_id) != session_id:
+        raise InvalidInput(f"session {session_id} was compressed already; it goes on as {compression_tip(tx, session_id)}")
+    places = shown_places(tx, session_id)
+    head = _upto(places, head_until, session_id) if head_until is not None else []
+    tail: list[Place] = []
+    if tail_from is not None:
+        tail = places[len(_upto(places, tail_from, session_id)) - 1 :]
+    if set(head) & set(tail):
+        raise InvalidInput("head_until lies after tail_from: nothing would be left out")
+    tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ?", (session_id,))
+    sessions.end(tx, session_id, "compression")
+    _child(tx, session_id, new_id, "compression")
+    if parent["title"]:
+        titles.set_title(tx, new_id, titles.next_title(tx, parent["title"]))
+    _refer(tx, new_id, head, 0)
+    summary_id = messages.append(tx, new_id, summary)
+    _refer(tx, new_id, tail, summary_id)
+    return summary_id
+
+
+# ------------------------------------------------------------------------------------------------ rewinding
+
+
+def rewind(tx: Tx, session_id: str, message_id: int) -> int:
+    """Hide everything a session shows after `message_id` (0: everything); how many messages that were."""
+    sessions.require(tx, session_id)
+    after = _after(shown_places(tx, session_id), message_id, session_id)
+    if not after:
+        return 0
+    batch = 1 + int(tx.value("SELECT coalesce(max(batch), 0) FROM session_rewinds WHERE session_id = ?", (session_id,)))
+    tx.run("INSERT INTO session_rewinds(session_id, batch, cut_id) VALUES(?, ?, ?)", (session_id, batch, message_id))
+    _hide(tx, session_id, after, batch)
+    messages.recount(tx, session_id)
+    return len(after)
+
+
+def _after(places: Sequence[Place], message_id: int, session_id: str) -> list[Place]:
+    return list(places[len(_upto(places, message_id, session_id)) :]) if message_id else list(places)
+
+
+def _hide(tx: Tx, session_id: str, after: Iterable[Place], batch: int) -> None:
+    carried = set()
+    for message_id, owner in after:
+        if owner == session_id:
+            tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (batch, message_id))
+        else:
+            carried.add(message_id)
+    if not carried:
+        return
+    refs = tx.rows(
+        "SELECT ord, from_session, first_id, last_id, after_id FROM session_refs WHERE session_id = ? AND rewound IS NULL",
+        (session_id,),
+    )
+    for ord_, owner, first, last, after_id in refs:
+        ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? ORDER BY id",
+                                         (owner, first, last))]  # fmt: skip
+        if carried.isdisjoint(ids):
+            continue
+        tx.run("UPDATE session_refs SET rewound = ? WHERE session_id = ? AND ord = ?", (batch, session_id, ord_))
+        left = [(message_id, owner) for message_id in ids if message_id not in carried]
+        _refer(tx, session_id, left, after_id, born=batch)
+
+
+def unrewind(tx: Tx, session_id: str) -> int:
+    """Undo the last rewind: what it hid is shown again, what was said since is hidden instead."""
+    sessions.require(tx, session_id)
+    last = tx.row(
+        "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch DESC LIMIT 1", (session_id,)
+    )
+    if last is None:
+        return 0
+    batch, cut = last
+    own = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND hidden = ?", (session_id, batch))]
+    refs = [row[0] for row in tx.rows("SELECT ord FROM session_refs WHERE session_id = ? AND rewound = ?", (session_id, batch))]
+    before = len(shown_places(tx, session_id))
+    since = _after(shown_places(tx, session_id), cut, session_id)
+    tx.run("DELETE FROM session_refs WHERE session_id = ? AND born = ?", (session_id, batch))
+    for ord_ in refs:
+        tx.run("UPDATE session_refs SET rewound = NULL WHERE session_id = ? AND ord = ?", (session_id, ord_))
+    for message_id in own:
+        tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (message_id,))
+    back = len(shown_places(tx, session_id)) - before
+    if since:
+        _hide(tx, session_id, since, batch)
+    else:
+        tx.run("DELETE FROM session_rewinds WHERE session_id = ? AND batch = ?", (session_id, batch))
+    messages.recount(tx, session_id)
+    return back
+
+
+# ------------------------------------------------------------------------------------------------ chains
+
+CONTINUATION = (
+    "c.parent_session_id = p.id AND p.end_reason = 'compression' AND c.trashed_at IS NULL AND c.purged IS NULL"
+    " AND coalesce(c.kind, 'compression') = 'compression' AND c.started_at >= p.ended_at"
+)
+
+
+def compression_tip(tx: Tx, session_id: str) -> str:
+    """The end of the chain of compressions that begins at this session; the session itself when there is none."""
+    seen = {session_id}
+    current = session_id
+    while True:
+        following = tx.value(
+            f"SELECT c.id FROM sessions p JOIN sessions c ON {CONTINUATION} WHERE p.id = ?"
+            " ORDER BY c.started_at DESC, c.id DESC LIMIT 1",
+            (current,),
+        )
+        if following is None or following in seen:
+            return current
+        seen.add(following)
+        current = following
+
+
+def chain_root(tx: Tx, session_id: str) -> str:
+    """The beginning of the chain of compressions that this session continues."""
+    seen = {session_id}
+    current = session_id
+    while True:
+        before = tx.value(f"SELECT p.id FROM sessions c JOIN sessions p ON {CONTINUATION} WHERE c.id = ?", (current,))
+        if before is None or before in seen:
+            return current
+        seen.add(before)
+        current = before
+
+
+def resume_target(tx: Tx, session_id: str) -> str:
+    """Where resuming really goes on: the session if it shows messages, else its first descendant that does."""
+    current, seen = session_id, {session_id}
+    while not _has_messages(tx, current):
+        following = tx.value(
+            "SELECT id FROM sessions WHERE parent_session_id = ? AND trashed_at IS NULL AND purged IS NULL"
+            " ORDER BY started_at DESC, id DESC LIMIT 1",
+            (current,),
+        )
+        if following is None or following in seen:
+            return session_id
+        seen.add(following)
+        current = following
+    return current
+
+
+def _has_messages(tx: Tx, session_id: str) -> bool:
+    own = tx.row("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NULL LIMIT 1", (session_id,))
+    return own is not None or bool(shown_places(tx, session_id))
+
+
+def ancestors(tx: Tx, session_id: str) -> list[str]:
+    """The session and everything above it, the root first."""
+    chain, current = [session_id], session_id
+    while True:
+        parent = tx.value("SELECT parent_session_id FROM sessions WHERE id = ?", (current,))
+        if parent is None or parent in chain:
+            return chain[::-1]
+        if tx.row("SELECT 1 FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL", (parent,)) is None:
+            return chain[::-1]
+        chain.append(parent)
+        current = parent
+
+
+def with_ancestors(tx: Tx, session_id: str) -> list[Any]:
+    """The rows of a session and its ancestors from the root on, each message once; of a branched parent the prefix only."""
+    out: list[Any] = []
+    seen: set[int] = set()
+    chain = ancestors(tx, session_id)
+    for number, member in enumerate(chain):
+        rows = messages.shown_rows(tx, member)
+        following = chain[number + 1] if number + 1 < len(chain) else None
+        if following is not None and tx.value("SELECT kind FROM sessions WHERE id = ?", (following,)) == "branch":
+            carried = {place[0] for place in shown_places(tx, following)}
+            rows = [row for row in rows if row[0] in carried]
+        for row in rows:
+            if row[0] not in seen:
+                seen.add(row[0])
+                out.append(row)
+    return out
+
+
+def cut_children(tx: Tx, session_id: str) -> None:
+    """Let a session's children live on without it."""
+    tx.run("UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id = ?", (session_id,))
+
+

@@ -1,0 +1,287 @@
+"""Messages: putting them in, and reading them back as rows or as a conversation.
+
+A message is made ready (masked, encoded, compressed) before the write lock is taken; the transaction itself is two
+cached statements. A session shows its own rows and, by reference, ranges of other sessions' rows (lineage.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hermes.errors import InvalidInput, SessionNotFound
+from hermes.store import codec
+from hermes.store.engines.base import Engine, Row, Tx
+from hermes.store.text import plain_parts
+from hermes.store.visibility import User, session_clause
+
+PREVIEW = 60
+
+STORED = (
+    "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count", "finish_reason",
+    "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items", "writer",
+    "content_format", "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
+    "content_rest",
+)  # fmt: skip
+_INSERT = f"INSERT INTO messages({', '.join(STORED)}) VALUES({', '.join('?' * len(STORED))})"
+_INSERT_WITH_ID = f"INSERT INTO messages(id, {', '.join(STORED)}) VALUES({', '.join('?' * (len(STORED) + 1))})"
+_COUNT = (
+    "UPDATE sessions SET message_count = coalesce(message_count, 0) + 1,"
+    " tool_call_count = coalesce(tool_call_count, 0) + ?,"
+    " last_active = CASE WHEN last_active > ? THEN last_active ELSE ? END, preview = coalesce(preview, ?)"
+    " WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+)
+SHOWN = (
+    "id", "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count",
+    "finish_reason", "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
+    "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
+)  # fmt: skip
+_ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_rest"))
+_TEXT_FIELDS = ("tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model")
+_JSON_POSITIONS = tuple((SHOWN.index(name), name) for name in codec.JSON_FIELDS)
+_REPLAYED = ("reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items")
+
+
+@dataclass(slots=True)
+class Ready:
+    """A message in the shape of its row (all but the session id), made before any lock is taken."""
+
+    values: list[Any]
+    calls: int
+    timestamp: float
+    preview: str | None
+    size: int
+    text: str | None = None  # the whole content, as its transcript line has it
+    is_json: bool = False
+    clean_json: bool = True  # the JSON fields were encoded here, so their text is known to be JSON
+    lifted: tuple[tuple[str, str, int], ...] = ()  # attachments: hash, mime, bytes
+
+
+def preview_of(text: str | None) -> str:
+    """The first words of a text on one line: 60 characters, then "..."."""
+    if not text:
+        return ""
+    line = " ".join(text[:400].split())
+    return line if len(line) <= PREVIEW else line[:PREVIEW] + "..."
+
+
+def make_ready(
+    message: Mapping[str, Any],
+    *,
+    mask: Callable[[str], str] | None,
+    lift: Callable[[Any], tuple[Any, tuple[tuple[str, str, int], ...]]] | None,
+) -> Ready:
+    """Check, mask and encode one message given as a mapping of append_message's arguments."""
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise InvalidInput(f"a message needs a role (user, assistant, tool, system …), not {role!r}")
+    content, lifted = message.get("content"), ()
+    if content is not None and not isinstance(content, (str, list, dict)):
+        raise InvalidInput(f"content is text or a list of parts, not {type(content).__name__}")
+    if lift is not None and content:
+        content, lifted = lift(content)
+    form, rest, shown = None, None, content
+    if content is not None and not isinstance(content, str):
+        shown = plain_parts(content)
+        content, form = codec.to_json(content), "json"
+    calls = message.get("tool_calls")
+    fields = {name: codec.json_field(message.get(name)) for name in codec.JSON_FIELDS}
+    texts = {name: _text(message, name) for name in _TEXT_FIELDS}
+    if mask is not None:
+        content = mask(content) if content else content
+        shown = mask(shown) if shown and form else (content if form is None else shown)
+        for name in ("reasoning", "reasoning_content"):
+            texts[name] = mask(texts[name]) if texts[name] else texts[name]
+        if isinstance(fields["tool_calls"], str):
+            fields["tool_calls"] = mask(fields["tool_calls"])
+    size, whole = len(content) if content else 0, content
+    if role == "tool" and content:
+        content, rest = codec.split_output(content)
+    stamp = message.get("timestamp")
+    timestamp = time.time() if stamp is None else _number(stamp, "timestamp")
+    encode = codec.storable
+    values = [
+        encode(role), content if content is None else encode(content), _opt(texts["tool_call_id"]), fields["tool_calls"],
+        _opt(texts["tool_name"]), timestamp, message.get("token_count"), _opt(texts["finish_reason"]),
+        _opt(texts["reasoning"]), _opt(texts["reasoning_content"]), fields["reasoning_details"],
+        fields["codex_reasoning_items"], fields["codex_message_items"], 1, form, _opt(texts["model"]),
+        message.get("input_tokens"), message.get("output_tokens"), message.get("cache_read_tokens"),
+        message.get("cache_write_tokens"), message.get("cost_usd"), rest,
+    ]  # fmt: skip
+    preview = preview_of(shown) if role == "user" and shown else None
+    made_here = not any(isinstance(message.get(name), str) for name in codec.JSON_FIELDS)
+    return Ready(
+        values, _count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted
+    )
+
+
+def _text(message: Mapping[str, Any], name: str) -> str | None:
+    value = message.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(f"{name} is text, not {type(value).__name__}")
+    return value
+
+
+def _opt(text: str | None) -> str | bytes | None:
+    return None if text is None else codec.storable(text)
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} is a number of seconds since 1970, not {value!r}") from None
+
+
+def _count_calls(calls: Any) -> int:
+    if isinstance(calls, str):
+        calls = codec.from_json(calls)
+    return len(calls) if isinstance(calls, list) else 1 if isinstance(calls, dict) else 0
+
+
+def append(tx: Tx, session_id: str, ready: Ready) -> int:
+    """Store one message and count it on its session."""
+    stamp = ready.timestamp
+    preview = None if ready.preview is None else codec.storable(ready.preview)
+    if not tx.run(_COUNT, (ready.calls, stamp, stamp, preview, session_id)):
+        raise SessionNotFound(session_id)
+    message_id = tx.insert(_INSERT, (session_id, *ready.values))
+    for digest, mime, size in ready.lifted:
+        tx.run(
+            "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (digest, message_id, mime, size),
+        )
+    return message_id
+
+
+def insert_as(tx: Tx, session_id: str, message_id: int, ready: Ready) -> None:
+    """Store a message under a given id, without counting (imports and rebuilds recount afterwards)."""
+    tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
+
+
+def recount(tx: Tx, session_id: str) -> None:
+    """Set a session's counters, last activity and preview from its own rows."""
+    count = calls = 0
+    last, preview = None, None
+    for role, content, form, tool_calls, stamp in tx.rows(
+        "SELECT role, content, content_format, tool_calls, timestamp FROM messages WHERE session_id = ? AND hidden IS NULL"
+        " ORDER BY id",
+        (session_id,),
+    ):
+        count += 1
+        calls += _count_calls(codec.restored(tool_calls)) if tool_calls is not None else 0
+        last = stamp if last is None else max(last, stamp)
+        if preview is None and role == "user" and content:
+            text = codec.restored(content)
+            preview = preview_of(plain_parts(codec.from_json(text)) if form == "json" else text) or None
+    carried = tx.row("SELECT 1 FROM session_refs WHERE session_id = ? LIMIT 1", (session_id,)) is not None
+    if carried:  # the first user message may be a carried one: what was noted at the start stays
+        preview = tx.value("SELECT preview FROM sessions WHERE id = ?", (session_id,)) or preview
+    tx.run(
+        "UPDATE sessions SET message_count = ?, tool_call_count = ?, last_active = ?, preview = ? WHERE id = ?",
+        (count, calls, last, None if preview is None else codec.storable(preview), session_id),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+def shown_rows(tx: Tx, session_id: str, columns: str = _ROW) -> list[Row]:
+    """The rows a session shows, in order: its own, with the carried ones in their places. Column 0 must be m.id."""
+    own = tx.rows(
+        f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.hidden IS NULL ORDER BY m.id", (session_id,)
+    )
+    refs = tx.rows(
+        "SELECT from_session, first_id, last_id, after_id FROM session_refs WHERE session_id = ? AND rewound IS NULL"
+        " ORDER BY ord",
+        (session_id,),
+    )
+    if not refs:
+        return own
+    carried: dict[int, list[Row]] = {}
+    for from_session, first, last, after in refs:
+        carried.setdefault(after, []).extend(
+            tx.rows(
+                f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? ORDER BY m.id",
+                (from_session, first, last),
+            )
+        )
+    out = carried.pop(0, [])
+    for row in own:
+        out.append(row)
+        out += carried.pop(row[0], [])
+    for rows in carried.values():  # their anchor was rewound: they still come after what is left
+        out += rows
+    return out
+
+
+def decode(row: Row) -> dict[str, Any]:
+    """A row of `shown_rows` as the dict that get_messages returns."""
+    message = dict(zip(SHOWN, row, strict=False))
+    form, rest = row[-2], row[-1]
+    content = row[3]
+    if rest is not None or type(content) is bytes:
+        content = codec.joined(content, rest)
+    message["content"] = codec.from_json(content) if form == "json" else content
+    for position, name in _JSON_POSITIONS:
+        if row[position] is not None:
+            message[name] = codec.from_json(row[position])
+    for name in ("role", *_TEXT_FIELDS):
+        if type(message[name]) is bytes:
+            message[name] = codec.restored(message[name])
+    return message
+
+
+def as_turn(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A decoded message as an OpenAI chat message, ready to be replayed."""
+    turn: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    for name in ("tool_calls", "tool_call_id", "tool_name", "finish_reason"):
+        if message[name] is not None:
+            turn[name] = message[name]
+    if message["role"] == "assistant":
+        for name in _REPLAYED:
+            if message[name] is not None:
+                turn[name] = message[name]
+    return turn
+
+
+def count(tx: Tx, session_id: str | None, visible_to: User | None) -> int:
+    """How many messages are shown, each under the session that owns it."""
+    where, params = session_clause(visible_to)
+    if session_id is not None:
+        where, params = f"{where} AND m.session_id = ?", [*params, session_id]
+    return int(
+        tx.value(
+            "SELECT count(*) FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.hidden IS NULL"
+            f" AND {where}",
+            params,
+        )
+    )
+
+
+# ---------------------------------------------------------------------------------------------- removing
+
+
+def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | None = None, *, cap: int = -1) -> int:
+    """Remove a session's own rows (all, or those given, at most `cap`); how many were looked at.
+
+    What other sessions refer to stays for them, marked as kept (hidden = -1).
+    """
+    if ids is None:
+        ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND (hidden IS NULL OR hidden <> -1)"
+                                         " ORDER BY id LIMIT ?", (session_id, cap))]  # fmt: skip
+    ids = list(ids)
+    ranges = tx.rows(
+        "SELECT first_id, last_id FROM session_refs WHERE from_session = ? AND session_id <> ?", (session_id, session_id)
+    )
+    kept = [i for i in ids if any(first <= i <= last for first, last in ranges)]
+    for message_id in kept:
+        tx.run("UPDATE messages SET hidden = -1 WHERE id = ?", (message_id,))
+    gone = [i for i in ids if i not in set(kept)] if kept else ids
+    engine.fulltext.drop(tx, gone)
+    for message_id in gone:
+        tx.run("DELETE FROM messages WHERE id = ?", (message_id,))
+        tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
+    return len(ids)

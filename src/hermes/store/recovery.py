@@ -1,0 +1,211 @@
+"""Transcripts and database brought to agree, in both directions.
+
+`fill_in` writes what a transcript lacks (after a crash, or for rows another program wrote); `replay` reads transcripts
+into a database. Both speak of a session in one form: its columns, its messages, and a state of tags, members,
+carried ranges and rewinds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hermes.store import messages, titles
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.messages import make_ready
+from hermes.store.sessions import keep_prompt
+from hermes.store.transcript import Journal, entries, event, header, line
+
+COLUMNS = (
+    "id", "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "billing_provider",
+    "billing_base_url", "billing_mode", "estimated_cost_usd", "actual_cost_usd", "cost_status", "cost_source",
+    "pricing_version", "title", "api_call_count", "handoff_state", "handoff_platform", "handoff_error", "kind", "cwd",
+    "preview", "title_base", "title_no", "pinned_at", "archived_at", "trashed_at", "trashed_title", "purged",
+)  # fmt: skip
+_OMITTED = ("session_id",)
+
+
+def message_entry(message: dict[str, Any]) -> dict[str, Any]:
+    """A decoded message as a transcript line; what is not there is left out."""
+    body = {key: value for key, value in message.items() if value is not None and key not in _OMITTED}
+    return {"type": "message", **body}
+
+
+def session_columns(tx: Tx, session_id: str) -> dict[str, Any]:
+    """A session's own columns, as stored, empty ones left out; its system prompt as text."""
+    from hermes.store.sessions import PROMPT, tidy
+
+    found = tx.dicts(
+        f"SELECT {', '.join('s.' + name for name in COLUMNS)}, {PROMPT} AS system_prompt FROM sessions s WHERE s.id = ?",
+        (session_id,),
+    )
+    return {key: value for key, value in tidy(found[0]).items() if value is not None} if found else {}
+
+
+def session_state(tx: Tx, session_id: str) -> dict[str, Any]:
+    """What belongs to a session beside its columns and messages."""
+    return {
+        "tags": [row[0] for row in tx.rows("SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
+        "members": [list(row) for row in tx.rows(
+            "SELECT source, user_id FROM session_members WHERE session_id = ? ORDER BY source, user_id", (session_id,))],
+        "refs": [list(row) for row in tx.rows(
+            "SELECT ord, from_session, first_id, last_id, after_id, rewound, born FROM session_refs WHERE session_id = ?"
+            " ORDER BY ord", (session_id,))],
+        "rewinds": [list(row) for row in tx.rows(
+            "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch", (session_id,))],
+        "hidden": [list(row) for row in tx.rows(
+            "SELECT id, hidden FROM messages WHERE session_id = ? AND hidden IS NOT NULL ORDER BY id", (session_id,))],
+    }  # fmt: skip
+
+
+def own_messages(tx: Tx, session_id: str) -> list[dict[str, Any]]:
+    """Every message row a session owns, hidden ones included."""
+    rows = tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? ORDER BY m.id", (session_id,))
+    return [messages.decode(row) for row in rows]
+
+
+def fill_in(tx: Tx, journal: Journal, session_id: str) -> int:
+    """Append to a transcript what it lacks; how many messages that were."""
+    columns = session_columns(tx, session_id)
+    if not columns:
+        return 0
+    path = journal.path(session_id)
+    present: set[int] = set()
+    started = False
+    if path.exists():
+        for entry in entries(path):
+            started = started or entry.get("type") == "session"
+            if isinstance(entry.get("id"), int):
+                present.add(entry["id"])
+    missing = [message for message in own_messages(tx, session_id) if message["id"] not in present]
+    out = [] if started else [header(columns)]
+    out += [line(message_entry(message)) for message in missing]
+    out.append(line(event("state", set=columns, **session_state(tx, session_id))))
+    journal.write(session_id, b"".join(out))
+    return len(missing)
+
+
+# ------------------------------------------------------------------------------------------- from files to rows
+
+
+class Replayed:
+    """A session as its transcript tells it."""
+
+    def __init__(self, session_id: str) -> None:
+        self.columns: dict[str, Any] = {"id": session_id, "source": "unknown"}
+        self.messages: dict[int, dict[str, Any]] = {}
+        self.loose: list[dict[str, Any]] = []  # messages of older files, which have no ids
+        self.state: dict[str, Any] = {}
+
+    def take(self, entry: dict[str, Any]) -> None:
+        """Apply one line."""
+        kind = entry.get("type")
+        if kind == "session" and isinstance(entry.get("session"), dict):
+            self.columns.update(entry["session"])
+        elif kind == "event":
+            self.columns.update(entry.get("set") or {})
+            self.state.update({k: entry[k] for k in ("tags", "members", "refs", "rewinds", "hidden") if k in entry})
+            removed = entry.get("removed")
+            if removed == "all":
+                self.messages.clear()
+            elif isinstance(removed, list):
+                for message_id in removed:
+                    self.messages.pop(message_id, None)
+        elif "role" in entry:
+            if isinstance(entry.get("id"), int):
+                self.messages.setdefault(entry["id"], entry)
+            else:
+                self.loose.append(entry)
+
+
+def read_transcript(path: Path) -> Replayed:
+    """A transcript file as a session. Older files have no first line: their name is the session's id."""
+    session = Replayed(path.name.removesuffix(".jsonl"))
+    for entry in entries(path):
+        session.take(entry)
+    return session
+
+
+def replay(engine: Engine, folder: Path) -> dict[str, int]:
+    """Read every transcript in a folder into the (empty or partial) database; what is there already stays."""
+    counts = {"sessions": 0, "messages": 0, "skipped": 0}
+    for path in sorted(folder.glob("*.jsonl")):
+        session = read_transcript(path)
+        with engine.write() as tx:
+            if not session.messages and not session.loose and session.columns["source"] == "unknown":
+                counts["skipped"] += 1
+                continue
+            if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
+                insert_session(tx, session.columns)
+                counts["sessions"] += 1
+            counts["messages"] += insert_messages(engine, tx, session)
+            set_state(tx, session.columns["id"], session.state)
+            messages.recount(tx, session.columns["id"])
+    return counts
+
+
+def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
+    """A session row from stored columns; unknown ones are ignored, missing ones stay empty."""
+    from hermes.store import codec
+    from hermes.store.naming import split_family
+
+    values = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
+    values.setdefault("source", "unknown")
+    values.setdefault("started_at", 0.0)
+    if isinstance(values.get("model_config"), (dict, list)):
+        values["model_config"] = codec.to_json(values["model_config"])
+    values["system_prompt_hash"] = keep_prompt(tx, columns.get("system_prompt"))
+    if values.get("title") is not None:
+        if tx.row("SELECT 1 FROM sessions WHERE title = ?", (values["title"],)) is not None:
+            values["title"] = titles.next_title(tx, values["title"])
+            values.pop("title_base", None)
+        if values.get("title_base") is None:
+            values["title_base"], values["title_no"] = split_family(values["title"])
+        values["title_seen"] = values["title"]
+    names = list(values)
+    tx.run(
+        f"INSERT INTO sessions({', '.join(names)}) VALUES({', '.join('?' * len(names))})",
+        [codec.storable(value) if isinstance(value, str) else value for value in values.values()],
+    )
+
+
+def insert_messages(engine: Engine, tx: Tx, session: Replayed) -> int:
+    """The messages of a replayed session that are not there yet, under their own ids where those are free."""
+    session_id, count, ids = session.columns["id"], 0, []
+    for message_id, entry in sorted(session.messages.items()):
+        holder = tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))
+        if holder == session_id:
+            continue
+        ready = make_ready(entry, mask=None, lift=None)
+        if holder is None:
+            messages.insert_as(tx, session_id, message_id, ready)
+            ids.append(message_id)
+        else:
+            messages.append(tx, session_id, ready)
+        count += 1
+    for entry in session.loose:
+        messages.append(tx, session_id, make_ready(entry, mask=None, lift=None))
+        count += 1
+    engine.fulltext.index_now(tx, ids)
+    return count
+
+
+def set_state(tx: Tx, session_id: str, state: dict[str, Any]) -> None:
+    """Tags, members, carried ranges and rewinds as a transcript or an export tells them."""
+    tables = {
+        "tags": ("session_tags", "tag"),
+        "members": ("session_members", "source, user_id"),
+        "refs": ("session_refs", "ord, from_session, first_id, last_id, after_id, rewound, born"),
+        "rewinds": ("session_rewinds", "batch, cut_id"),
+    }
+    for key, (table, names) in tables.items():
+        if key not in state:
+            continue
+        tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+        marks = ", ".join("?" * (names.count(",") + 2))
+        for row in state[key]:
+            values = row if isinstance(row, list) else [row]
+            tx.run(f"INSERT INTO {table}(session_id, {names}) VALUES({marks})", [session_id, *values])
+    for message_id, hidden in state.get("hidden", ()):
+        tx.run("UPDATE messages SET hidden = ? WHERE id = ? AND session_id = ?", (hidden, message_id, session_id))

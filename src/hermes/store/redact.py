@@ -1,0 +1,402 @@
+"""Masks secrets in text before it is kept: `redact(text)` puts `[masked:<kind>]` in the place of each one.
+
+Nearly every message holds no secret, so that case is made cheap: a few passes at C speed over a one-byte-a-character
+copy decide whether anything is worth a closer look, and the regular expressions are compiled on first use. Three
+searches follow: tokens with a known shape (each begins a run of at least 20 word characters), values assigned to a
+telling name (`PASSWORD=…`, `"api_key": "…"`), and places (private-key blocks, URLs, headers). The shapes of
+providers' tokens are facts collected from their documentation and from the rules of public secret scanners.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # `typing` and `re` cost more to import than everything else here
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from re import Match, Pattern
+
+    Span = tuple[int, int, str]
+
+_MASK = "[masked:"
+_ROUNDS = 8  # a mask hardly ever uncovers something new; this bounds the work if it does
+
+# Copies of the text with one byte a character keep every position. In _WORDS all characters a token can be made of
+# become the same letter, so that one substring search finds long runs. _FOLD and _GLUE bring `"Api_Key" : ` and
+# `apikey=` to the same form, for the gate in front of the assignments.
+_RUN = b"w" * 20
+_WORD_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+_WORDS = bytes(ord("w") if c in _WORD_BYTES else ord(" ") for c in range(256))
+_FOLD = bytes(range(256)).lower().replace(b":", b"=")
+_GLUE = b" \t\"'\\`0123456789]_-."
+
+_W = "[A-Za-z0-9_-]"
+_DIGIT = "(?=[A-Za-z_-]*[0-9])"
+
+# kind, shape at the start of a run of word characters. What a look-behind holds is kept, as it names the place.
+_TOKENS = (
+    ("anthropic", rf"sk-ant-[A-Za-z0-9]{{2,12}}-{_W}{{20,}}"),
+    ("openrouter", rf"sk-or-{_DIGIT}{_W}{{20,}}"),
+    ("openai", rf"sk-(?:proj|svcacct|service|admin|None)-{_DIGIT}{_W}{{20,}}"),
+    ("sk", rf"sk-{_W}{{20,}}"),  # becomes "openai" if the rest looks random: other vendors use the bare prefix too
+    ("stripe", r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}={0,2}"),
+    ("github", r"gh[pousr]_[A-Za-z0-9_]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
+    ("gitlab", rf"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-{_W}{{20,}}(?:\.[0-9a-z]{{2,9}}){{0,2}}"),
+    ("slack", r"(?:xox[a-z]-|xapp-[0-9]-)(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}"),
+    ("aws", rf"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{{16}}(?!{_W})|ABSK[A-Za-z0-9+/]{{80,}}={{0,2}}"),
+    ("google", rf"AIza{_W}{{32,}}|GOCSPX-{_W}{{20,}}|(?<=\bya29\.){_W}[A-Za-z0-9_.-]{{19,}}|(?<=\b1//)0{_W}{{40,}}"),
+    ("telegram", rf"(?<=[0-9]{{6}}:){_DIGIT}(?=[a-z0-9_-]*[A-Z]){_W}{{35}}(?!{_W})"),
+    ("npm", r"npm_[A-Za-z0-9]{30,}"),
+    ("pypi", rf"pypi-A{_W}{{40,}}"),
+    ("twilio", rf"SK[0-9a-f]{{32}}(?!{_W})"),
+    ("huggingface", r"(?:hf|api_org)_[A-Za-z0-9]{30,}"),
+    ("jwt", rf"eyJ{_W}{{10,}}\.(?:eyJ{_W}{{6,}}\.{_W}*|{_W}*\.{_W}{{8,}}\.{_W}{{8,}}\.{_W}{{10,}})"),
+    ("discord", rf"[MNO]{_DIGIT}{_W}{{22,27}}\.{_W}{{6}}\.{_W}{{27,}}"),
+    ("sendgrid", rf"(?<=\bSG\.){_W}{{20,24}}\.{_W}{{39,50}}"),
+    ("elevenlabs", r"sk_[0-9a-f]{40,}"),
+    ("groq", r"gsk_[A-Za-z0-9]{40,}"),
+    ("xai", r"xai-[A-Za-z0-9]{60,}"),
+    ("perplexity", r"pplx-[A-Za-z0-9]{40,}"),
+    ("nvidia", rf"nvapi-{_W}{{40,}}"),
+    ("replicate", r"r8_[A-Za-z0-9]{30,}"),
+    ("tavily", rf"tvly-{_DIGIT}{_W}{{24,}}"),
+    ("databricks", r"dapi[0-9a-f]{32}"),
+    ("digitalocean", r"do[opr]_v1_[0-9a-f]{60,}"),
+    ("shopify", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    ("linear", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}"),
+    ("notion", r"ntn_[A-Za-z0-9]{40,}"),
+    ("grafana", r"glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}"),
+    ("postman", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}"),
+    ("atlassian", rf"ATATT3{_W}{{50,}}(?:=[0-9A-F]{{8}})?"),
+    ("vault", rf"(?<=\bhv[sb]\.){_W}{{24,}}"),
+    ("age", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
+)
+
+# Names whose value is a secret: the last word of the name, as literals the searches can start with.
+_PASSWORD = rb"pass(?:w(?:or)?d|phrase|code)?"
+_NAMES = ((b"password", _PASSWORD), (b"password", rb"pwd"), (b"secret", rb"secret"), (b"token", rb"token"),
+          (b"key", rb"key(?:_base)?"), (b"auth", rb"auth"))  # fmt: skip
+# A `key` is one only after these words: a plain key, a primary key or a cache key is no secret.
+_KEY_OWNERS = ("api", "app", "access", "secret", "private", "auth", "encryption", "encrypt", "signing", "master",
+               "account", "shared", "subscription", "admin", "hmac", "security", "storage", "service")  # fmt: skip
+# … and these tokens are positions in a list, or words of a language model's vocabulary.
+_TOKEN_OWNERS = ("page", "next", "continuation", "sync", "cursor", "bos", "eos", "pad", "unk", "sep", "cls", "mask",
+                 "stop", "special", "start", "end", "last", "first", "cancellation")  # fmt: skip
+_WORDS_FOR_NOTHING = frozenset(
+    "required optional string text varchar input field hidden masked redacted empty unset default example sample"
+    " changeme changeit replaceme placeholder undefined unknown invalid incorrect missing correct wrong disabled"
+    " enabled prompt plaintext plain bcrypt argon scrypt sha256 sha512 base64 utf8 aes128 aes256 true false none null"
+    " uint8 uint16 uint32 uint64 int32 int64 float32 float64".split()
+)
+
+
+class _Patterns:
+    """Every compiled pattern; made once, on the first call of `redact`."""
+
+    def __init__(self) -> None:
+        import re
+
+        owners = b"|".join(sorted({w[-2:].encode() for w in _KEY_OWNERS}))
+        self.assigns: Callable[[bytes], Match[bytes] | None] = re.compile(
+            # Nothing but look-behinds at each "=": a literal to start with, and the cheapest tests first.
+            rb"=(?<=[dehnsty]=)(?<=(?:or|sw|pw|re|od|as|ke|ut|io)[dehnsty]=)(?:"
+            rb"(?<=(?:word|sswd|cret|oken|auth|pass|rase|code|tion|base)=)(?:(?<=token=)|(?<=secret=)|(?<=password=)"
+            rb"|(?<=passwd=)|(?<=pass=)|(?<=passphrase=)|(?<=passcode=)|(?<=auth=)|(?<=authorization=)|(?<=keybase=))"
+            rb"|(?<=pwd=)|(?<=(?:" + owners + rb")key=))"
+        ).search
+        shapes = "|".join(f"(?P<{kind}>{shape})" for kind, shape in _TOKENS)
+        # A token may follow a mark-up underscore or the end of a terminal's colour code without a break.
+        self.token = re.compile(rf"(?:[-_]{{1,4}}|[0-9]{{0,3}}m)?(?:{shapes})")
+        self.hook = re.compile(r"hooks(?:\.slack\.com/(?:services|workflows|triggers)|/[0-9]{15,21})/([\w/-]{20,200})")
+        self.bearer = re.compile(r"earer[ \t]{1,4}([A-Za-z0-9._~+/-]{16,}=*)")
+        self.header = re.compile(
+            rb"authorization(?:\\{0,7}[\"'])?\]?[ \t]{0,4}[:=,][ \t]{0,4}(?:f?\\{0,7}[\"'`])?"
+            rb"(?:(bearer|basic|token|bot|apikey|key|oauth)[ \t]{1,4})?([a-z0-9][a-z0-9._~+/-]{5,}=*)"
+        )
+        self.url = re.compile(r"://([^\s/?#:@\"'`\\<>()]{0,128}):([^\s/?#\"'`\\<>()]{1,256})@(?=[\w\[])")
+        self.key_begin = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+        gap = r"(?:[\s\"'+,]|\\+[nrt\"'])*"
+        armour = r"(?:[A-Z][A-Za-z-]{2,20}: [^\n\"\\]{0,120}" + gap + ")*"
+        self.key_piece = re.compile(gap + armour + r"((?:[A-Za-z0-9+/]|\\/){16,}={0,2})")
+        self.key_rest = re.compile(gap + r"((?:[A-Za-z0-9+/=]|\\/){1,15})" + gap + "-----END")
+        self.assignments = tuple(
+            (
+                kind.decode(),
+                re.compile(
+                    word + rb"[0-9]{0,2}(\\{0,7}[\"'`])?\]?[ \t]{0,8}"
+                    rb"(:[ \t]{0,4}[a-z_][a-z_.]{0,30}(?:\[[a-z_., |]{0,40}\])?(?: ?\| ?none)?[ \t]{0,4}="
+                    rb"(?=[ \t]{0,4}[rbfu]{0,2}[\"'])|:=|=>|={1,3}|:(?!:))[ \t]{0,8}"
+                ),
+            )
+            for kind, word in _NAMES
+        )
+        self.quote = re.compile(r"([rbfuRBFU]{0,2})(\\{0,7}[\"'`])")
+        # What may stand between quotes, escapes taken whole: cutting one in two would break JSON around it.
+        self.quoted: dict[str, Pattern[str]] = {
+            '"': re.compile(r'((?:[^"\\\n]|\\.){1,4096})"'),
+            "'": re.compile(r"((?:[^'\"\\\n]|\\.){1,4096})'"),
+            '\\"': re.compile(r'((?:[^"\\\n]|\\\\(?:\\["\\/]|[^"\\\n])){1,4096})\\"'),
+        }
+        self.quoted_plain = re.compile(r"([^\"'`\\\n]{1,4096})")
+        self.bare = re.compile(r"[^\s\"'`\\,;<>(){}\[\]|&]{1,4096}")
+        self.placeholder = re.compile(
+            r"\$\w+$|\$?[{(<\[%@]|\$\{|\$\(|\*|\.\.|your|(?:my|the|some|insert|enter|replace|put|example|sample|dummy|fake"
+            r"|placeholder|change|redacted|none|null|nil|undefined|true|false|required|optional|string|todo|tbd|op:|vault"
+            r"|arn|file|env|process\.env|os\.environ|secrets?\.|vars\.)(?![A-Za-z0-9])|change_?-?(?:me|this|it)\b"
+            r"|.*?(?:\.\.\.|…|\*\*\*|xxxx|\$\{|\{\{|\{[a-z_][\w.]*\}|%\(|<[a-z_ -]+>)",
+            re.IGNORECASE,
+        )
+        self.identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:(?:\.|->|::)[A-Za-z_][A-Za-z0-9_]*)*[?!.:]?$")
+        self.pieces = re.compile(r"[A-Za-z0-9]+")
+        self.switch = re.compile(r"(?<=[0-9])[A-Za-z]|(?<=[A-Za-z])[0-9]|(?<=[a-z])[A-Z]")
+
+
+_patterns: _Patterns | None = None
+
+
+def redact(text: str) -> str:
+    """Return `text` with every secret in it replaced by `[masked:<kind>]`, and all else as it was.
+
+    The name, user, host or header that says where the secret stood is kept. JSON stays JSON, redacting twice changes
+    nothing more, and text without a secret comes back as the very same object. Any string is accepted.
+    """
+    for _ in range(_ROUNDS):
+        spans = _find(text)
+        if not spans:
+            break
+        text = _apply(text, spans)
+    return text
+
+
+def _find(text: str) -> list[Span]:
+    """Where the secrets are; of two that overlap the earlier in the list is the better description."""
+    global _patterns
+    p = _patterns
+    if p is None:
+        p = _patterns = _Patterns()
+    raw = text.encode("latin-1", "replace")  # one byte a character, whatever the text is made of
+    spans: list[Span] = []
+    if "PRIVATE KEY" in text:
+        spans += _private_keys(p, text)
+    words = raw.translate(_WORDS)
+    if _RUN in words:
+        spans += _tokens(p, text, raw, words)
+        spans += [(*m.span(1), "webhook") for m in p.hook.finditer(text)]
+    if "@" in text:
+        spans += _urls(p, text)
+    if p.assigns(raw.translate(_FOLD, _GLUE)):
+        low = raw.lower()
+        spans += _headers(p, text, low)
+        spans += _assignments(p, text, low)
+    if _RUN in words:
+        spans += [
+            (*m.span(1), "bearer") for m in p.bearer.finditer(text) if _opaque(p, m[1]) and not p.placeholder.match(m[1])
+        ]
+    return spans
+
+
+def _apply(text: str, spans: list[Span]) -> str:
+    """The text with the spans masked, each character at most once."""
+    chosen: list[tuple[int, int, int]] = []  # start, rank, end
+    for start, rank in sorted((span[0], rank) for rank, span in enumerate(spans)):
+        end = spans[rank][1]
+        if chosen and start < chosen[-1][2]:
+            if rank < chosen[-1][1]:
+                chosen[-1] = (start, rank, end)
+            continue
+        chosen.append((start, rank, end))
+    parts: list[str] = []
+    at = 0
+    for start, rank, end in chosen:
+        parts += (text[at:start], _MASK, spans[rank][2], "]")
+        at = end
+    parts.append(text[at:])
+    return "".join(parts)
+
+
+def _tokens(p: _Patterns, text: str, raw: bytes, words: bytes) -> Iterator[Span]:
+    """Tokens of a known shape. Only the start of a run is tried, so the work is linear."""
+    match = p.token.match
+    at = words.find(_RUN)
+    while at >= 0:
+        start = at
+        before = raw[at - 1] if at else 0
+        if before == 0x5C:  # the run begins inside a JSON escape: \n, \t, \u0041
+            start += 5 if raw[at] == 0x75 else 1
+        elif before == 0x25:  # or inside a percent escape
+            start += 2
+        end = words.find(b" ", at + len(_RUN))
+        if before != 0x2B and (m := match(text, start)) and text[m.end() : m.end() + 1] != "+":  # "+": base64
+            kind = str(m.lastgroup)
+            begin, stop = m.span(kind)
+            if kind == "sk":
+                kind = "openai" if _random(p, m[0]) else ""
+            if kind:
+                yield begin, stop, kind
+                end = max(end, stop) if end >= 0 else end
+        at = words.find(_RUN, end) if end >= 0 else -1
+
+
+def _private_keys(p: _Patterns, text: str) -> Iterator[Span]:
+    """The base64 between the marks of a private-key block, also cut short, escaped, or one string a line."""
+    for begin in p.key_begin.finditer(text):
+        start = stop = 0
+        at = begin.end()
+        while piece := p.key_piece.match(text, at) or p.key_rest.match(text, at):
+            first, at = piece.span(1)
+            if start and ('"' in text[stop:first] or "'" in text[stop:first]):
+                yield start, stop, "private-key"
+                start = 0
+            start, stop = start or first, at
+        if start:
+            yield start, stop, "private-key"
+
+
+def _urls(p: _Patterns, text: str) -> Iterator[Span]:
+    """The password of scheme://user:password@host."""
+    for m in p.url.finditer(text):
+        value = m[2]
+        if _MASK not in value and value.lower() not in ("password", "pass", "passwd", "pwd", "pw", "secret", "token"):
+            if not p.placeholder.match(value) and len(set(value)) > 1:
+                yield *m.span(2), "password"
+
+
+def _headers(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
+    """What follows the scheme of an Authorization header."""
+    for m in p.header.finditer(low):
+        scheme, (start, end) = (m[1] or b"").decode(), m.span(2)
+        value = text[start:end]
+        if p.placeholder.match(value):
+            continue
+        if scheme == "basic":
+            if _is_basic(value):
+                yield start, end, "basic"
+        elif _opaque(p, value) if scheme else len(value) >= 16 and _random(p, value):
+            yield start, end, "bearer" if scheme in ("bearer", "") else "token"
+
+
+def _is_basic(value: str) -> bool:
+    """Whether `value` is the base64 of user:password, which "authentication" is not."""
+    from binascii import Error, a2b_base64
+
+    try:
+        return b":" in a2b_base64(value + "=" * (-len(value) % 4))
+    except Error:
+        return False
+
+
+def _assignments(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
+    """Values given to a telling name, quoted or bare."""
+    for kind, pattern in p.assignments:
+        for m in pattern.finditer(low):
+            start, at = m.span()
+            name = _name(text, start)
+            word = name + text[start : m.end() - len(m[0]) + len(_letters(m[0]))]
+            owner = low[max(0, start - 16) : start].decode("latin-1").rstrip(" _.-")
+            if kind == "key" and not owner.endswith(_KEY_OWNERS):
+                continue
+            if kind == "token" and owner.endswith(_TOKEN_OWNERS) or text.endswith(_MASK, 0, start - len(name)):
+                continue
+            if opening := p.quote.match(text, at):
+                found = _quoted(p, text, opening)
+                if found and _is_secret(p, kind, found[2], named=m[1] is not None):
+                    yield found[0], found[1], _kind(kind, word)
+            elif m[1] is None and (bare := p.bare.match(text, at)):  # after a quoted name: a JSON number, or code
+                spaced = b" " in m[0] or b"\t" in m[0]
+                environment = word.isupper() and m[2] == b"=" and not spaced
+                after = text[bare.end() : bare.end() + 1]
+                if after not in ("(", "[") and _is_bare_secret(p, kind, word, bare[0], environment, spaced):
+                    yield *bare.span(), _kind(kind, word)
+
+
+def _letters(match: bytes) -> bytes:
+    """The word at the start of a match, without what follows the name."""
+    return match[: len(match) - len(match.lstrip(b"abcdefghijklmnopqrstuvwxyz_"))]
+
+
+def _name(text: str, start: int) -> str:
+    """The part of a name that stands in front of position `start`."""
+    head = text[max(0, start - 48) : start]
+    name = head[len(head.rstrip(_WORD_BYTES.decode())) :]
+    if name and head[: -len(name)].endswith("\\"):
+        name = name[1:]  # the letter of an escape
+    return name
+
+
+def _kind(kind: str, name: str) -> str:
+    return "aws" if kind == "key" and "aws" in name.lower() else {"key": "api-key", "auth": "basic"}.get(kind, kind)
+
+
+def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int, str] | None:
+    """The string that opens here: start, end, text. None if it does not close, or is made by code."""
+    quote, start = opening[2], opening.end()
+    m = p.quoted.get(quote, p.quoted_plain).match(text, start)
+    if m is None or not text.startswith(quote, m.end(1)):
+        return None
+    if "f" in opening[1].lower() and "{" in m[1]:
+        return None
+    return start, m.end(1), m[1]
+
+
+def _is_secret(p: _Patterns, kind: str, value: str, *, named: bool) -> bool:
+    """Whether a quoted value is a secret. `named`: its name is quoted too, as in JSON."""
+    if any(c.isspace() for c in value) or _MASK in value or len(set(value)) < 3:
+        return False
+    if not named and value[0] in ",:]}":  # the quote closed a JSON string: this is what stands between two
+        return False
+    if p.placeholder.match(value):
+        return False
+    if kind == "auth":
+        return len(value) >= 8 and not value.islower() and _is_basic(value)
+    if kind == "password":
+        if value.isalpha():  # a word: "hunter" is a password, "Password", "passwordField" and "required" are not
+            return value.islower() and value.isascii() and len(value) >= 6 and not _wordy(value)
+        return len(value) >= 4 and value.lower() not in _WORDS_FOR_NOTHING and not _path(value)
+    return len(value) >= 8 and _switches(p, value) >= 2 and not _path(value)
+
+
+def _is_bare_secret(p: _Patterns, kind: str, name: str, value: str, environment: bool, spaced: bool) -> bool:
+    """Whether a value without quotes is a secret, and not code, a type, a number or a word of prose."""
+    lower = value.lower().rstrip("?!.:,")
+    if p.placeholder.match(value) or len(set(lower)) < 3 or lower in _WORDS_FOR_NOTHING or _path(value):
+        return False
+    identifier = p.identifier.match(value) is not None
+    if kind != "password":
+        enough = environment and not identifier and len(value) >= 8 and _switches(p, value) >= 2
+        return kind != "auth" and (enough or _random(p, value))
+    if len(value) < 4:
+        return False
+    if name.lower() == "pass" and (spaced or not value.isalnum() or value.isalpha() or value.isdigit()):
+        return False  # "PASS: 12" is the result of a test
+    if environment:
+        return name != "PASS" and not (value.isalpha() and _wordy(lower))
+    if value.isdigit():
+        return len(value) >= 6
+    if identifier:
+        return any(c.isdigit() for c in value) and not _wordy(lower)
+    return any(c.isalpha() for c in value) and any(c in "0123456789@#$%^*!~" for c in value[1:])
+
+
+def _wordy(lower: str) -> bool:
+    """Whether a value names a secret instead of being one."""
+    return lower in _WORDS_FOR_NOTHING or any(
+        w in lower for w in ("password", "passwd", "pwd", "token", "secret", "api_key", "apikey", "getpass", "args.")
+    )
+
+
+def _path(value: str) -> bool:
+    return value.startswith(("/", "~/", "./", "../", "//")) and not any(c.isdigit() for c in value)
+
+
+def _opaque(p: _Patterns, value: str) -> bool:
+    """Whether the value of a bearer header is a credential: "authentication" and "YOUR_TOKEN" are not."""
+    return len(value) >= 8 and (any(c.isdigit() for c in value) or _switches(p, value) >= 3) and _MASK not in value
+
+
+def _switches(p: _Patterns, value: str) -> int:
+    """How often a value changes between letters, digits and capitals: words rarely do, random text every other time."""
+    return len(p.switch.findall(value))
+
+
+def _random(p: _Patterns, value: str) -> bool:
+    """Whether a value looks drawn by lot and not written by somebody."""
+    size = sum(map(len, p.pieces.findall(value)))
+    return size >= 10 and any(c.isdigit() for c in value) and _switches(p, value) >= max(4, size // 6)

@@ -1,0 +1,217 @@
+"""Keeping and removing: trash, deletion in small steps, pruning by last activity.
+
+Deleting first makes a session invisible, then takes its rows away a few at a time, so that nobody waits long for the
+write lock and a crash half-way leaves something that is finished later. What other sessions refer to is kept for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hermes.store import leases, lineage, messages, sessions, titles
+from hermes.store.engines.base import Engine, Tx
+
+ROWS_AT_ONCE = 200
+DAY = 86_400.0
+GHOST_AGE = DAY
+ORPHAN_AGE = 7 * DAY
+META_LAST_PRUNE = "last_auto_prune"
+
+
+def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = "") -> None:
+    """A line about what was removed, when and by which command."""
+    tx.run(
+        "INSERT INTO audit(at, action, session_id, by, detail) VALUES(?, ?, ?, ?, ?)",
+        (time.time(), action, session_id, by or None, detail or None),
+    )
+
+
+# --------------------------------------------------------------------------------------------- trash
+
+
+def trash(tx: Tx, session_id: str, by: str) -> bool:
+    """Put a session aside; its title is free for others meanwhile."""
+    done = tx.run(
+        "UPDATE sessions SET trashed_at = ?, trashed_title = title, title = NULL, title_base = NULL, title_no = NULL,"
+        " title_seen = NULL WHERE id = ? AND trashed_at IS NULL AND purged IS NULL",
+        (time.time(), session_id),
+    )
+    if done:
+        audit(tx, "trash", session_id, by)
+    return bool(done)
+
+
+def restore(tx: Tx, session_id: str, by: str = "") -> bool:
+    """Take a session out of the trash, with its title or the next number of it."""
+    row = tx.row("SELECT trashed_title FROM sessions WHERE id = ? AND trashed_at IS NOT NULL AND purged IS NULL", (session_id,))
+    if row is None:
+        return False
+    tx.run("UPDATE sessions SET trashed_at = NULL, trashed_title = NULL WHERE id = ?", (session_id,))
+    if row[0] is not None:
+        titles.set_title(tx, session_id, titles.next_title(tx, row[0]) if _taken(tx, row[0]) else row[0])
+    audit(tx, "restore", session_id, by)
+    return True
+
+
+def _taken(tx: Tx, title: str) -> bool:
+    return tx.row("SELECT 1 FROM sessions WHERE title = ?", (title,)) is not None
+
+
+def trashed(tx: Tx) -> list[dict[str, Any]]:
+    """What is in the trash, the newest first."""
+    rows = tx.dicts(
+        f"SELECT {sessions.COLUMNS}, s.trashed_at, s.trashed_title FROM sessions s WHERE s.trashed_at IS NOT NULL"
+        " AND s.purged IS NULL ORDER BY s.trashed_at DESC, s.id"
+    )
+    return [sessions.tidy(row) for row in rows]
+
+
+# --------------------------------------------------------------------------------------------- deleting
+
+
+def purge(engine: Engine, session_id: str, by: str, forget_files: Callable[[str, list[str]], None]) -> bool:
+    """Delete a session for good, in small transactions; False when there is none."""
+    with engine.write() as tx:
+        row = tx.row("SELECT source, message_count FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
+        if row is None:
+            return False
+        audit(tx, "delete", session_id, by, f"source {row[0]}, {row[1] or 0} messages")
+        tx.run(
+            "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"
+            " trashed_title = NULL, preview = NULL, user_id = NULL, parent_session_id = NULL, system_prompt = NULL,"
+            " model_config = NULL, cwd = NULL WHERE id = ?",
+            (session_id,),
+        )
+        lineage.cut_children(tx, session_id)
+    _finish(engine, session_id, forget_files)
+    return True
+
+
+def _finish(engine: Engine, session_id: str, forget_files: Callable[[str, list[str]], None]) -> None:
+    """The long part of a deletion; can be taken up again after a crash."""
+    hashes: set[str] = set()
+    while True:
+        with engine.write() as tx:
+            hashes.update(_hashes(tx, session_id))
+            if not messages.remove_own(engine, tx, session_id, cap=ROWS_AT_ONCE):
+                shells = _drop_rows(tx, session_id)
+                gone = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
+                break
+        time.sleep(0.0005)  # those who wait for the lock go first
+    forget_files(session_id, gone)
+    for shell in shells:
+        _finish_shell(engine, shell, forget_files)
+
+
+def _hashes(tx: Tx, session_id: str) -> list[str]:
+    rows = tx.rows(
+        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?", (session_id,)
+    )
+    return [row[0] for row in rows]
+
+
+def _drop_rows(tx: Tx, session_id: str) -> list[str]:
+    """Remove what belongs to a session without messages; the deleted sessions it had been referring to."""
+    shells = tx.rows(
+        "SELECT DISTINCT r.from_session FROM session_refs r JOIN sessions s ON s.id = r.from_session"
+        " WHERE r.session_id = ? AND s.purged IS NOT NULL AND s.id <> r.session_id",
+        (session_id,),
+    )
+    prompt = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
+    for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
+        tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+    tx.run("DELETE FROM leases WHERE name = ?", (leases.session_lease(session_id),))
+    if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:
+        tx.run("DELETE FROM sessions WHERE id = ?", (session_id,))
+    if prompt is not None:
+        tx.run(
+            "DELETE FROM system_prompts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_prompt_hash = ?)"
+            " AND NOT EXISTS (SELECT 1 FROM system_prompts d WHERE d.base_hash = ?)",
+            (prompt, prompt, prompt),
+        )
+    return [row[0] for row in shells]
+
+
+def _finish_shell(engine: Engine, session_id: str, forget_files: Callable[[str, list[str]], None]) -> None:
+    """A deleted session that had been kept for others: let go of what nobody refers to any more."""
+    with engine.write() as tx:
+        kept = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))]
+        ranges = tx.rows("SELECT first_id, last_id FROM session_refs WHERE from_session = ?", (session_id,))
+        gone = [i for i in kept if not any(first <= i <= last for first, last in ranges)]
+        hashes = _hashes(tx, session_id)
+        messages.remove_own(engine, tx, session_id, gone)
+        if len(gone) == len(kept):
+            _drop_rows(tx, session_id)
+        loose = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
+    forget_files(session_id, loose)
+
+
+def finish_deletions(engine: Engine, forget_files: Callable[[str, list[str]], None]) -> int:
+    """Take up deletions that a crash cut short."""
+    with engine.read() as tx:
+        left = tx.rows(
+            "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
+            " m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND (m.hidden IS NULL"
+            " OR m.hidden <> -1)))"
+        )
+    for (session_id,) in left:
+        _finish(engine, session_id, forget_files)
+    return len(left)
+
+
+# --------------------------------------------------------------------------------------------- pruning
+
+
+def prunable(tx: Tx, older_than_days: float, source: str | None) -> list[str]:
+    """Ended sessions whose last activity is longer ago than this; pinned and live ones never."""
+    cutoff = time.time() - older_than_days * DAY
+    where, params = "", [cutoff]
+    if source is not None:
+        where, params = " AND s.source = ?", [cutoff, source]
+    rows = tx.rows(
+        "SELECT s.id FROM sessions s WHERE s.ended_at IS NOT NULL AND s.pinned_at IS NULL AND s.trashed_at IS NULL"
+        f" AND s.purged IS NULL AND coalesce(s.last_active, s.started_at) < ?{where} ORDER BY coalesce(s.last_active, s.started_at)",
+        params,
+    )
+    return [row[0] for row in rows if not leases.is_live(tx, row[0])]
+
+
+def ghosts(tx: Tx) -> list[str]:
+    """Untitled, ended sessions without messages, older than a day."""
+    rows = tx.rows(
+        "SELECT s.id FROM sessions s WHERE s.ended_at IS NOT NULL AND s.title IS NULL AND s.trashed_at IS NULL AND s.purged IS NULL"
+        " AND s.pinned_at IS NULL AND s.started_at < ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id)"
+        " AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.session_id = s.id)",
+        (time.time() - GHOST_AGE,),
+    )
+    return [row[0] for row in rows]
+
+
+def close_orphaned_compressions(tx: Tx) -> list[str]:
+    """End compression children older than a week that never made a model call; their messages stay."""
+    rows = tx.rows(
+        "SELECT s.id FROM sessions s JOIN sessions p ON p.id = s.parent_session_id WHERE p.end_reason = 'compression'"
+        " AND coalesce(s.kind, 'compression') = 'compression' AND s.started_at >= p.ended_at AND s.ended_at IS NULL"
+        " AND coalesce(s.api_call_count, 0) = 0 AND s.trashed_at IS NULL AND s.purged IS NULL AND s.started_at < ?",
+        (time.time() - ORPHAN_AGE,),
+    )
+    for (session_id,) in rows:
+        tx.run(
+            "UPDATE sessions SET ended_at = ?, end_reason = 'orphaned_compression' WHERE id = ?", (time.time(), session_id)
+        )
+    return [row[0] for row in rows]
+
+
+def claim_interval(tx: Tx, min_interval_hours: float) -> bool:
+    """Whether the automatic clean-up is due; the one who gets True does it."""
+    last = tx.value("SELECT value FROM state_meta WHERE key = ?", (META_LAST_PRUNE,))
+    now = time.time()
+    try:
+        due = last is None or not 0 <= now - float(last) < min_interval_hours * 3600
+    except (TypeError, ValueError):
+        due = True  # an unreadable marker counts as never run
+    if due:
+        tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value", (META_LAST_PRUNE, str(now)))
+    return due

@@ -1,0 +1,153 @@
+"""The scribe: after each commit, the line about it in the session's transcript.
+
+Knows which sessions have a transcript, what a line holds, and how to mend files that a crash left behind. It never
+raises into a caller whose change is already safe in the database.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hermes.errors import StoreError
+from hermes.store import codec, recovery
+from hermes.store.engines.base import Engine
+from hermes.store.messages import STORED, Ready
+from hermes.store.transcript import Journal, event, line
+
+_NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron"))
+_RAW = frozenset(codec.JSON_FIELDS)
+_LEFT_OUT = frozenset(("session_id", "content", "content_rest", "content_format", "writer"))
+_FIELDS = tuple((number, name) for number, name in enumerate(STORED[1:]) if name not in _LEFT_OUT)
+
+
+class Scribe:
+    """Writes the transcripts of one store."""
+
+    def __init__(self, engine: Engine, folder: Path, which: str) -> None:
+        self.which = which
+        self.journal = Journal(folder)
+        self._engine = engine
+        self._kept: dict[str, bool] = {}  # sessions whose transcript is known to be there, or not wanted
+        self._warned = False
+
+    def wanted(self, source: str) -> bool:
+        """Whether sessions of this source have transcripts."""
+        return self.which == "all" or (self.which == "gateway" and source not in _NOT_GATEWAY)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.journal.close()
+
+    def mend(self) -> None:
+        """Fill in what processes that crashed could not write."""
+        if self.which == "off":
+            return
+        for mark, ids in self.journal.left_behind():
+            for session_id in ids:
+                self._fill_in(session_id)
+            if not self.journal.behind:
+                mark.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------ lines
+
+    def opened(self, session_id: str, source: str) -> None:
+        """A session was opened."""
+        self._kept[session_id] = wanted = self.wanted(source)
+        if wanted:
+            self._fill_in(session_id)
+
+    def said(self, session_id: str, message_id: int, ready: Ready) -> None:
+        """A message was stored."""
+        if self._keeps(session_id):
+            self._write(session_id, line(_entry(message_id, ready)))
+
+    def changed(self, session_id: str, what: str, *columns: str, **values: Any) -> None:
+        """Columns of a session were changed."""
+        if self._keeps(session_id):
+            if columns:
+                with self._engine.read() as tx:
+                    row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,))
+                values = {**dict(zip(columns, row or (), strict=False)), **values}
+            self._write(session_id, line(event(what, set=values)))
+
+    def restated(self, session_id: str, what: str) -> None:
+        """Something beside the columns was changed: tags, members, carried ranges, rewinds."""
+        if self._keeps(session_id):
+            with self._engine.read() as tx:
+                state = recovery.session_state(tx, session_id)
+            self._write(session_id, line(event(what, **state)))
+
+    def rewritten(self, session_id: str) -> None:
+        """A session's messages were replaced, or it came in whole: its transcript starts anew."""
+        if self._keeps(session_id, fresh=True):
+            self.journal.forget(session_id)
+            self._fill_in(session_id)
+
+    def forget(self, session_id: str, folder: Path | None) -> None:
+        """A session was deleted; what is kept of it for others keeps a transcript of its own."""
+        self._kept.pop(session_id, None)
+        self.journal.forget(session_id, folder)
+        if self.which != "off":
+            self._fill_in(session_id)
+
+    # ------------------------------------------------------------------ keeping them whole
+
+    def _keeps(self, session_id: str, *, fresh: bool = False) -> bool:
+        if self.which == "off":
+            return False
+        known = self._kept.get(session_id)
+        if known is None:
+            with self._engine.read() as tx:
+                source = tx.value("SELECT source FROM sessions WHERE id = ?", (session_id,))
+            if source is None:
+                return False
+            known = self._kept[session_id] = self.wanted(source)
+            if known and not fresh and not self.journal.exists(session_id):
+                self._fill_in(session_id)
+                return False  # what was to be written is in there already
+        return known
+
+    def _write(self, session_id: str, data: bytes) -> None:
+        if session_id in self.journal.behind:
+            self.journal.behind.discard(session_id)
+            self._fill_in(session_id)
+        elif not self.journal.write(session_id, data):
+            self._warn(session_id)
+
+    def _fill_in(self, session_id: str) -> None:
+        try:
+            with self._engine.read() as tx:
+                recovery.fill_in(tx, self.journal, session_id)
+        except (OSError, StoreError):
+            self.journal.behind.add(session_id)
+        if session_id in self.journal.behind:
+            self._warn(session_id)
+
+    def _warn(self, session_id: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the transcript of session {session_id} could not be written (the database has everything);"
+                " it is filled in when that works again",
+                stacklevel=4,
+            )
+
+
+def _entry(message_id: int, ready: Ready) -> dict[str, Any]:
+    """A stored message as its transcript line, without reading it back."""
+    entry: dict[str, Any] = {"type": "message", "id": message_id}
+    for number, name in _FIELDS:
+        value = ready.values[number]
+        if value is None:
+            continue
+        if name in _RAW:
+            entry[name] = msgspec.Raw(value) if ready.clean_json else codec.from_json(value)
+        else:
+            entry[name] = codec.restored(value)
+        if name == "role" and ready.text is not None:
+            entry["content"] = msgspec.Raw(ready.text) if ready.is_json else ready.text
+    return entry

@@ -1,0 +1,399 @@
+"""Search: from what someone typed to the messages that answer it.
+
+First the query as it stands; then, if that is not enough, words that only contain what was typed; then, for a plain
+question, the best partial matches. Messages are ranked together with their sessions: a session's score is its best
+message in full, each further one at half the weight of the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hermes.errors import InvalidInput
+from hermes.store import codec
+from hermes.store.engines.base import Candidate, Engine, Scope, Tx
+from hermes.store.listing import checked_page
+from hermes.store.query import And, Leaf, Node, Not, Or, Query, parse, positive
+from hermes.store.snippet import Needle, needle, snippet
+from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
+from hermes.store.text import PIECES, UNSPACED, fold, phrase, plain, plain_calls, plain_parts
+from hermes.store.visibility import User, session_clause
+
+RANKED = 600  # how many of the newest matches are ranked
+CONTEXT = 200
+PARTS_OF_WORDS = 250  # how many words that contain a part are looked for at once
+FORMS = 12
+ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a caller may narrow a search to."""
+
+    source_filter: Sequence[str] | None = None
+    exclude_sources: Sequence[str] | None = None
+    role_filter: Sequence[str] | None = None
+    session_ids: Sequence[str] | None = None
+    user_id: str | None = None
+    since: float | None = None
+    until: float | None = None
+    model: str | None = None
+    title: str | None = None
+    tag: str | None = None
+    tool: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A ranked message."""
+
+    id: int
+    session_id: str
+    score: float
+    reason: str
+
+
+def search(
+    engine: Engine, tx: Tx, text: str, filters: Filters, limit: int, offset: int, visible_to: User | None
+) -> list[dict[str, Any]]:
+    """See SessionDB.search_messages."""
+    limit, offset = checked_page(limit, offset)
+    if not isinstance(text, str):
+        raise InvalidInput(f"a query is text, not {type(text).__name__}")
+    query = parse(text)
+    if query.tree is None or limit == 0:
+        return []
+    scope = make_scope(filters, visible_to)
+    hits, needles = _Search(engine, tx, query, scope, offset + limit).run()
+    return _show(tx, hits[offset : offset + limit], needles, filters, visible_to)
+
+
+# --------------------------------------------------------------------------------------------- what may be seen
+
+
+def _as_list(value: Any, name: str) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    try:
+        return [str(item) for item in value]
+    except TypeError:
+        raise InvalidInput(f"{name} is a list of names") from None
+
+
+def _session_filter(filters: Filters, visible_to: User | None, alias: str) -> tuple[str, list[Any]]:
+    where, params = session_clause(visible_to, alias)
+    for name, column, negate in (
+        ("source_filter", "source", ""), ("exclude_sources", "source", "NOT "), ("session_ids", "id", ""),
+    ):  # fmt: skip
+        value = getattr(filters, name)
+        if value is not None and (value or not negate):
+            names = _as_list(value, name)
+            where += f" AND {alias}.{column} {negate}IN ({', '.join('?' * len(names))})"
+            params += names
+    if filters.user_id is not None:
+        where, params = f"{where} AND {alias}.user_id = ?", [*params, str(filters.user_id)]
+    if filters.model is not None:
+        where, params = f"{where} AND (m.model = ? OR {alias}.model = ?)", [*params, filters.model, filters.model]
+    if filters.title is not None:
+        where += f" AND (lower({alias}.title) LIKE ? ESCAPE '!')"
+        escaped = filters.title.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        params = [*params, f"%{escaped}%"]
+    if filters.tag is not None:
+        where += f" AND EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = {alias}.id AND t.tag = ?)"
+        params = [*params, filters.tag]
+    return where, params
+
+
+def make_scope(filters: Filters, visible_to: User | None) -> Scope:
+    """The messages a search may return: shown by their own session, or carried by one that may be seen."""
+    own, own_params = _session_filter(filters, visible_to, "s")
+    other, other_params = _session_filter(filters, visible_to, "o")
+    where = (
+        f"((m.hidden IS NULL AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
+        f" WHERE r.from_session = m.session_id AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {other}))"
+    )
+    params = own_params + other_params
+    if filters.role_filter is not None:
+        roles = _as_list(filters.role_filter, "role_filter")
+        where, params = f"{where} AND m.role IN ({', '.join('?' * len(roles))})", params + roles
+    for value, sign in ((filters.since, ">="), (filters.until, "<=")):
+        if value is not None:
+            where, params = f"{where} AND m.timestamp {sign} ?", [*params, float(value)]
+    if filters.tool is not None:
+        quoted = f'%"name":"{filters.tool}"%'
+        where += " AND (m.tool_name = ? OR replace(m.tool_calls, ': ', ':') LIKE ?)"
+        params = [*params, filters.tool, quoted]
+    return Scope(where, tuple(params), needs_sessions=True)
+
+
+# --------------------------------------------------------------------------------------------- finding
+
+
+class _Search:
+    """One search: its stages share what was found so far."""
+
+    def __init__(self, engine: Engine, tx: Tx, query: Query, scope: Scope, need: int) -> None:
+        self.text, self.tx, self.query, self.scope, self.need = engine.fulltext, tx, query, scope, need
+        self.cap = max(RANKED, need + need // 4)
+        self.hits: list[Hit] = []
+        self.seen: set[int] = set()
+        self.needles: list[Needle] = []
+
+    def run(self) -> tuple[list[Hit], list[Needle]]:
+        tree = self.query.tree
+        assert tree is not None
+        leaves = list(positive(tree))
+        self.needles = [n for leaf in leaves if (n := needle(leaf.text, prefix=leaf.prefix)) is not None]
+        if not any(phrase(leaf.text)[0] for leaf in leaves):
+            self._literal(leaves)
+            return self.hits, self.needles
+        self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
+        if len(self.hits) < self.need:
+            self._inside_words(tree)
+        if len(self.hits) < self.need and self._may_relax() and len({hit.session_id for hit in self.hits}) < 3:
+            self._relax()
+        return self.hits, self.needles
+
+    def _add(self, found: Iterable[Candidate], reason: str, bonus: Callable[[str], float] | None = None) -> None:
+        fresh = [c for c in found if c.id not in self.seen]
+        self.seen.update(c.id for c in fresh)
+        self.hits += ranked(fresh, reason, bonus)
+
+    # -- parts of words
+
+    def _inside_words(self, tree: Node) -> None:
+        parts: dict[str, list[Leaf]] = {}
+        for leaf in positive(tree):
+            if leaf.kind == "word" and not leaf.prefix and leaf.text not in parts:
+                parts[leaf.text] = self._words_around(leaf)
+        if not any(parts.values()):
+            return
+        widest = max(map(len, parts.values()))
+        for start in range(0, widest, PARTS_OF_WORDS):
+            cut = {text: leaves[start : start + PARTS_OF_WORDS] for text, leaves in parts.items()}
+            if not any(cut.values()):
+                break
+            self._add(self.text.candidates(self.tx, _widened(tree, cut), self.scope, self.cap), "substring")
+            if len(self.hits) >= self.need:
+                break
+        self.needles += [
+            n for text, leaves in parts.items() if leaves and (n := needle(text, inside=True)) is not None
+        ]
+
+    def _words_around(self, leaf: Leaf) -> list[Leaf]:
+        """Leaves for the words of the store that contain what was typed (the first of several ends with it)."""
+        pieces = [piece for piece in _runs(fold(leaf.text)) if piece]
+        if not pieces or UNSPACED.search(leaf.text):
+            return []
+        cap = PARTS_OF_WORDS * 8
+        if len(pieces) == 1:
+            words = self.text.words_containing(self.tx, pieces[0], cap)
+            return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != pieces[0]]
+        starts = [pieces[0]]
+        if len(pieces[0]) >= 3:
+            starts += [word for word in self.text.words_containing(self.tx, pieces[0], cap) if word.endswith(pieces[0])]
+        rest = " ".join(pieces[1:])
+        return [Leaf(f"{word} {rest}", "phrase", prefix=True) for word in dict.fromkeys(starts)]
+
+    # -- natural questions
+
+    def _may_relax(self) -> bool:
+        if not self.query.plain:
+            return False
+        words = 0
+        for piece in PIECES.findall(fold(" ".join(self.query.words))):
+            words += max(1, len(piece) // 2) if UNSPACED.match(piece) else 1
+        return words >= 3
+
+    def _relax(self) -> None:
+        groups = self._groups()
+        scores: dict[int, float] = {}
+        coverage: dict[str, dict[int, float]] = {}
+        known: dict[int, Candidate] = {}
+        total = float(self.tx.value("SELECT coalesce(max(id), 1) FROM messages"))
+        for number, leaves in enumerate(groups):
+            tree: Node = leaves[0] if len(leaves) == 1 else Or(tuple(leaves))
+            found = self.text.candidates(self.tx, tree, self.scope, self.cap)
+            if not found:
+                continue
+            held = float(len(found))
+            if len(found) >= self.cap:
+                held *= total / max(1.0, total - found[-1].id)
+            weight = math.log(1.0 + (total - held + 0.5) / (held + 0.5)) if held < total else 0.05
+            for candidate in found:
+                known[candidate.id] = candidate
+                scores[candidate.id] = scores.get(candidate.id, 0.0) + weight * (0.5 + candidate.score)
+                coverage.setdefault(candidate.session_id, {})[number] = weight
+            self.needles += [n for leaf in leaves if (n := needle(leaf.text)) is not None]
+        bonus = {session: sum(weights.values()) for session, weights in coverage.items()}
+        merged = [replace(candidate, score=scores[key]) for key, candidate in known.items()]
+        self._add(merged, "relaxed", lambda session: bonus.get(session, 0.0))
+
+    def _groups(self) -> list[list[Leaf]]:
+        """What a question asks about: each content word with its forms, each pair of an unspaced script."""
+        groups: dict[str, list[Leaf]] = {}
+        for piece in PIECES.findall(fold(" ".join(self.query.words))):
+            if UNSPACED.match(piece):
+                for i in range(max(1, len(piece) - 1)):
+                    pair = piece[i : i + 2]
+                    if pair not in STOP_PAIRS:
+                        groups.setdefault(pair, [Leaf(pair, "phrase")])
+            elif piece not in STOP_WORDS and (len(piece) > 1 or piece.isdigit()):
+                groups.setdefault(stem(piece), [Leaf(form, "phrase") for form in self._forms(piece)])
+        if not groups:
+            groups = {piece: [Leaf(piece, "phrase")] for piece in PIECES.findall(fold(" ".join(self.query.words)))}
+        return list(groups.values())[:24]
+
+    def _forms(self, word: str) -> list[str]:
+        base = stem(word)
+        forms = [word]
+        if len(base) >= 3:
+            found = self.text.words_starting(self.tx, base[: max(3, len(base) - 1)], 400)
+            forms += [form for form in sorted(found, key=len) if stem(form) == base and form != word]
+        return forms[:FORMS]
+
+    # -- text without words
+
+    def _literal(self, leaves: Sequence[Leaf]) -> None:
+        """Only punctuation was typed: look for it as it stands, newest first."""
+        wanted = [leaf.text for leaf in leaves]
+        before = 1 << 62
+        while len(self.hits) < self.need:
+            rows = self.tx.rows(
+                "SELECT m.id, m.session_id, m.role, m.content, m.content_rest, m.tool_calls FROM messages m JOIN sessions s"
+                f" ON s.id = m.session_id WHERE m.id < ? AND {self.scope.where} ORDER BY m.id DESC LIMIT 500",
+                (before, *self.scope.params),
+            )
+            for message_id, session_id, _, content, rest, calls in rows:
+                whole = (codec.joined(content, rest) or "") + (codec.restored(calls) or "")
+                if all(text in whole for text in wanted):
+                    self.hits.append(Hit(message_id, session_id, 0.0, "literal"))
+            if len(rows) < 500:
+                break
+            before = rows[-1][0]
+        self.needles = [Needle((fold(text) or text,), True, True) for text in wanted]
+
+
+def _runs(text: str) -> list[str]:
+    """Runs of word characters, underscores included."""
+    return "".join(c if c.isalnum() or c == "_" or not c.isascii() else " " for c in text).split()
+
+
+def _widened(tree: Node, parts: dict[str, list[Leaf]]) -> Node:
+    """The tree with each word also standing for the words that contain it; what is left out stays exact."""
+    if isinstance(tree, Leaf):
+        return Or((tree, *parts[tree.text])) if parts.get(tree.text) and tree.kind == "word" else tree
+    if isinstance(tree, Not):
+        return Not(_widened(tree.keep, parts), tree.drop)
+    children = tuple(_widened(child, parts) for child in tree.children)
+    return And(children) if isinstance(tree, And) else Or(children)
+
+
+def ranked(found: Sequence[Candidate], reason: str, bonus: Callable[[str], float] | None = None) -> list[Hit]:
+    """Messages in order: each counts as much as its session, less the more of that session came before it."""
+    by_session: dict[str, list[tuple[float, int]]] = {}
+    for candidate in found:
+        weighted = candidate.score * ROLE_WEIGHT.get(candidate.role, 1.0)
+        by_session.setdefault(candidate.session_id, []).append((weighted, candidate.id))
+    hits: list[tuple[float, int, Hit]] = []
+    for session_id, matches in by_session.items():
+        matches.sort(reverse=True)
+        total = sum(score * 0.5**place for place, (score, _) in enumerate(matches[:12]))
+        if bonus is not None:
+            total += bonus(session_id)
+        for place, (_, message_id) in enumerate(matches):
+            value = total * 0.5 ** min(place, 60)
+            hits.append((value, message_id, Hit(message_id, session_id, round(value, 6), reason)))
+    hits.sort(key=lambda item: (-item[0], -item[1]))
+    return [hit for _, _, hit in hits]
+
+
+# --------------------------------------------------------------------------------------------- showing
+
+_HIT = (
+    "SELECT m.id, m.session_id, m.role, m.timestamp, m.content, m.content_rest, m.content_format, m.tool_name, m.tool_calls,"
+    " m.model, m.hidden, s.source, s.model, s.started_at, s.title FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ?"
+)
+_NEIGHBOUR = (
+    "SELECT id, role, content, content_rest, content_format, tool_calls FROM messages WHERE session_id = ? AND hidden IS NULL"
+    " AND (timestamp, id) {sign} (?, ?) ORDER BY timestamp {order}, id {order} LIMIT 1"
+)
+_BEFORE = _NEIGHBOUR.format(sign="<", order="DESC")
+_AFTER = _NEIGHBOUR.format(sign=">", order="ASC")
+
+
+def _show(
+    tx: Tx, hits: Sequence[Hit], needles: Sequence[Needle], filters: Filters, visible_to: User | None
+) -> list[dict[str, Any]]:
+    out = []
+    for hit in hits:
+        row = tx.row(_HIT, (hit.id,))
+        if row is None:
+            continue
+        session = _shown_in(tx, row, filters, visible_to)
+        out.append(
+            {
+                "id": row[0], "session_id": session[0], "role": codec.restored(row[2]), "timestamp": row[3],
+                "snippet": _snippet(row, needles), "context": _context(tx, row), "source": session[1],
+                "model": row[9] or session[2], "session_started": session[3], "title": session[4],
+                "tool_name": codec.restored(row[7]), "score": hit.score, "reason": hit.reason,
+                "relaxed": hit.reason == "relaxed",
+            }
+        )  # fmt: skip
+    return out
+
+
+def _shown_in(tx: Tx, row: Sequence[Any], filters: Filters, visible_to: User | None) -> Sequence[Any]:
+    """The session under which the caller sees a message: its own, else one that carries it."""
+    where, params = _session_filter(filters, visible_to, "o")
+    columns = "o.id, o.source, o.model, o.started_at, o.title"
+    if row[10] is None:
+        own = tx.row(f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}", [row[0], row[1], *params])
+        if own is not None:
+            return own
+    other = tx.row(
+        f"SELECT {columns} FROM messages m, session_refs r JOIN sessions o ON o.id = r.session_id WHERE m.id = ?"
+        f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where} ORDER BY o.started_at",
+        [row[0], row[1], *params],
+    )
+    return other if other is not None else (row[1], row[11], row[12], row[13], row[14])
+
+
+def _texts(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:
+    whole = codec.joined(content, rest)
+    texts = []
+    if whole:
+        texts.append(plain_parts(codec.from_json(whole)) if form == "json" else plain(whole))
+    if calls is not None:
+        texts.append(plain_calls(codec.from_json(calls)))
+    return texts
+
+
+def _snippet(row: Sequence[Any], needles: Sequence[Needle]) -> str:
+    best, best_count = "", -1
+    for text in (*_texts(row[4], row[5], row[6], row[8]), codec.restored(row[7])):
+        if text:
+            line, count = snippet(text, needles)
+            if count > best_count:
+                best, best_count = line, count
+            if count == len(needles):
+                break
+    return best
+
+
+def _context(tx: Tx, row: Sequence[Any]) -> list[dict[str, Any]]:
+    context = []
+    for sql in (_BEFORE, _AFTER):
+        found = tx.row(sql, (row[1], row[3], row[0]))
+        if found is not None:
+            # The beginning of long tool output lies in plain text on the row: no need to unpack it.
+            head = codec.restored(found[2])
+            if found[4] == "json":
+                head = plain_parts(codec.from_json(codec.joined(found[2], found[3])))
+            if not head and found[5] is not None:
+                head = plain_calls(codec.from_json(found[5]))
+            context.append({"id": found[0], "role": codec.restored(found[1]), "content": (head or "")[:CONTEXT]})
+    return context

@@ -1,0 +1,223 @@
+"""Sessions: opening, ending, looking up.
+
+A session row carries what a list shows (counters, last activity, preview), so that listing never reads messages.
+System prompts are stored once, by hash; one that begins like an earlier one is kept as that beginning and its own end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hermes.errors import InvalidInput, SessionNotFound
+from hermes.store import codec
+from hermes.store.engines.base import Tx
+from hermes.store.visibility import User, session_clause
+
+SHOWN = (
+    "id", "source", "user_id", "model", "model_config", "system_prompt", "parent_session_id", "started_at", "ended_at",
+    "end_reason", "message_count", "tool_call_count", "input_tokens", "output_tokens", "cache_read_tokens",
+    "cache_write_tokens", "reasoning_tokens", "billing_provider", "billing_base_url", "billing_mode", "estimated_cost_usd",
+    "actual_cost_usd", "cost_status", "cost_source", "pricing_version", "title", "api_call_count", "handoff_state",
+    "handoff_platform", "handoff_error", "kind", "cwd", "last_active", "preview", "pinned_at", "archived_at",
+)  # fmt: skip
+PROMPT = (
+    "coalesce(s.system_prompt, (SELECT CASE WHEN p.base_hash IS NULL THEN p.text ELSE"
+    " substr((SELECT b.text FROM system_prompts b WHERE b.hash = p.base_hash), 1, p.base_chars) || p.text END"
+    " FROM system_prompts p WHERE p.hash = s.system_prompt_hash))"
+)
+COLUMNS = ", ".join(f"{PROMPT} AS system_prompt" if name == "system_prompt" else f"s.{name}" for name in SHOWN)
+KINDS = (None, "compression", "branch", "subagent", "reset")
+_SHARE_OVER = 1024  # a common beginning shorter than this is not worth a reference
+
+
+def checked_id(session_id: Any) -> str:
+    """An id as it may be stored: 1 to 512 characters that can be printed."""
+    if not isinstance(session_id, str) or not 1 <= len(session_id) <= 512:
+        raise InvalidInput("a session id is a text of 1 to 512 characters")
+    if not session_id.isprintable():
+        raise InvalidInput(f"the session id {session_id!r} has characters that can't be printed")
+    return session_id
+
+
+def create(tx: Tx, session_id: str, source: str, columns: Mapping[str, Any]) -> bool:
+    """Open a session; False when the id exists already (which is then left as it is)."""
+    if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
+        return False
+    parent = columns.get("parent_session_id")
+    if parent is not None and tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (parent,)) is None:
+        raise SessionNotFound(parent)
+    started_at = columns.get("started_at")
+    tx.run(
+        "INSERT INTO sessions(id, source, user_id, model, model_config, system_prompt_hash, parent_session_id, started_at,"
+        " kind, cwd) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            session_id, source, columns.get("user_id"), columns.get("model"), codec.json_field(columns.get("model_config")),
+            keep_prompt(tx, columns.get("system_prompt")), parent, time.time() if started_at is None else float(started_at),
+            columns.get("kind"), columns.get("cwd"),
+        ),
+    )  # fmt: skip
+    return True
+
+
+def keep_prompt(tx: Tx, text: str | None) -> str | None:
+    """Store a system prompt once; its hash."""
+    if text is None:
+        return None
+    stored = codec.storable(text)
+    raw = stored if isinstance(stored, bytes) else stored.encode()
+    digest = hashlib.sha256(raw).hexdigest()
+    if tx.row("SELECT 1 FROM system_prompts WHERE hash = ?", (digest,)) is None:
+        base_hash, shared = None, 0
+        if isinstance(stored, str):
+            base_hash, shared = _common_beginning(tx, text)
+        tx.run(
+            "INSERT INTO system_prompts(hash, base_hash, base_chars, text) VALUES(?, ?, ?, ?)",
+            (digest, base_hash, shared or None, stored if base_hash is None else text[shared:]),
+        )
+    return digest
+
+
+def _common_beginning(tx: Tx, text: str) -> tuple[str | None, int]:
+    last = tx.row(
+        "SELECT p.hash, p.base_hash FROM sessions s JOIN system_prompts p ON p.hash = s.system_prompt_hash"
+        " ORDER BY s.started_at DESC LIMIT 1"
+    )
+    if last is None:
+        return None, 0
+    base_hash = last[1] or last[0]
+    base = tx.value("SELECT text FROM system_prompts WHERE hash = ? AND base_hash IS NULL", (base_hash,))
+    if not isinstance(base, str) or "\0" in base:
+        return None, 0
+    shared = len(os.path.commonprefix([base, text]))
+    return (base_hash, shared) if shared >= _SHARE_OVER else (None, 0)
+
+
+def get(tx: Tx, session_id: str, visible_to: User | None = None) -> dict[str, Any] | None:
+    """The session as a dict, or None."""
+    where, params = session_clause(visible_to)
+    found = tx.dicts(f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ? AND {where}", [session_id, *params])
+    return tidy(found[0]) if found else None
+
+
+def tidy(row: dict[str, Any]) -> dict[str, Any]:
+    """A session row as callers see it."""
+    for name, value in row.items():
+        if type(value) is bytes:
+            row[name] = codec.restored(value)
+    return row
+
+
+def require(tx: Tx, session_id: str) -> dict[str, Any]:
+    """The session as a dict; an error when there is none."""
+    session = get(tx, session_id)
+    if session is None:
+        raise SessionNotFound(session_id)
+    return session
+
+
+def end(tx: Tx, session_id: str, reason: str | None) -> bool:
+    """End a session, unless it was ended already."""
+    return bool(
+        tx.run(
+            "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ? AND ended_at IS NULL AND purged IS NULL",
+            (time.time(), reason, session_id),
+        )
+    )
+
+
+def reopen(tx: Tx, session_id: str) -> bool:
+    """Clear a session's end."""
+    return bool(tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ? AND purged IS NULL", (session_id,)))
+
+
+def set_prompt(tx: Tx, session_id: str, text: str | None) -> bool:
+    """Replace a session's system prompt."""
+    digest = keep_prompt(tx, text)
+    return bool(
+        tx.run("UPDATE sessions SET system_prompt = NULL, system_prompt_hash = ? WHERE id = ?", (digest, session_id))
+    )
+
+
+def resolve_id(tx: Tx, id_or_prefix: str, visible_to: User | None) -> str | None:
+    """The session with this id, else the only one whose id begins so."""
+    matches = with_prefix(tx, id_or_prefix, visible_to, 2)
+    if id_or_prefix in matches:
+        return id_or_prefix
+    if len(matches) == 2:  # the exact id sorts first among those that begin with it
+        return None
+    return matches[0] if matches else None
+
+
+def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> list[str]:
+    """Ids that begin so, in order."""
+    if not prefix or codec.storable(prefix) is not prefix:
+        return []
+    where, params = session_clause(visible_to)
+    rows = tx.rows(
+        f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?",
+        [prefix, prefix + "\U0010ffff", *params, limit],
+    )
+    return [row[0] for row in rows]
+
+
+def count(tx: Tx, source: str | None, visible_to: User | None) -> int:
+    """How many sessions there are (of a source)."""
+    where, params = session_clause(visible_to)
+    if source is not None:
+        where, params = f"s.source = ? AND {where}", [source, *params]
+    return int(tx.value(f"SELECT count(*) FROM sessions s WHERE {where}", params))
+
+
+# ------------------------------------------------------------------------------------------------ marks
+
+
+def clean_tag(tag: Any) -> str:
+    """A tag as it is stored: one line, no white space at its ends, 1 to 100 characters."""
+    clean = " ".join(tag.split()) if isinstance(tag, str) else ""
+    if not 1 <= len(clean) <= 100 or codec.storable(clean) is not clean:
+        raise InvalidInput(f"a tag is a text of 1 to 100 characters, not {tag!r}")
+    return clean
+
+
+def set_tags(tx: Tx, session_id: str, add: list[str], remove: list[str]) -> bool:
+    """Add and remove tags; False when there is no such session."""
+    if get(tx, session_id) is None:
+        return False
+    for tag in add:
+        tx.run("INSERT INTO session_tags(session_id, tag) VALUES(?, ?) ON CONFLICT DO NOTHING", (session_id, tag))
+    for tag in remove:
+        tx.run("DELETE FROM session_tags WHERE session_id = ? AND tag = ?", (session_id, tag))
+    return True
+
+
+def tags(tx: Tx, session_id: str, visible_to: User | None) -> list[str]:
+    """A session's tags, sorted."""
+    where, params = session_clause(visible_to)
+    rows = tx.rows(
+        f"SELECT t.tag FROM session_tags t JOIN sessions s ON s.id = t.session_id WHERE s.id = ? AND {where} ORDER BY t.tag",
+        [session_id, *params],
+    )
+    return [row[0] for row in rows]
+
+
+def stamp(tx: Tx, session_id: str, column: str, on: bool) -> bool:
+    """Set a column to now, or to nothing."""
+    value = time.time() if on else None
+    return bool(
+        tx.run(f"UPDATE sessions SET {column} = ? WHERE id = ? AND trashed_at IS NULL AND purged IS NULL", (value, session_id))
+    )
+
+
+def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:
+    """Let a user see a session; False when there is none."""
+    if get(tx, session_id) is None:
+        return False
+    tx.run(
+        "INSERT INTO session_members(session_id, source, user_id) VALUES(?, ?, ?) ON CONFLICT DO NOTHING",
+        (session_id, str(source), str(user_id)),
+    )
+    return True

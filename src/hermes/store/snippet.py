@@ -1,0 +1,99 @@
+"""What a hit shows: the place of the match, with `>>>` and `<<<` around each word that was looked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hermes.store.text import PIECES, UNSPACED, aligned, fold
+
+BEFORE, LENGTH = 60, 240
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Needle:
+    """One thing to mark: folded pieces in a row; `loose` ends may lie inside a word."""
+
+    pieces: tuple[str, ...]
+    loose_start: bool = False
+    loose_end: bool = False
+
+
+def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle | None:
+    """The needle for a query leaf; None when it has no words."""
+    folded = fold(text)
+    if inside:
+        bare = folded.strip()
+        return Needle((bare,), True, True) if bare else None
+    pieces = [part for piece in PIECES.findall(folded) for part in re.split("_+", piece) if part]
+    return Needle(tuple(pieces), False, prefix) if pieces else None
+
+
+def _find(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
+    """Where a needle stands in folded text."""
+    first = what.pieces[0]
+    open_start = what.loose_start or bool(UNSPACED.match(first))
+    rest = _rest(what)
+    spans: list[tuple[int, int]] = []
+    at = folded.find(first)
+    while at >= 0 and len(spans) < most:
+        end = at + len(first)
+        if open_start or at == 0 or not folded[at - 1].isalnum():
+            if rest is None:
+                if what.loose_end or UNSPACED.match(first) or end == len(folded) or not folded[end].isalnum():
+                    spans.append((at, end))
+            else:
+                more = rest.match(folded, end)
+                if more:
+                    spans.append((at, more.end()))
+        at = folded.find(first, at + 1)
+    return spans
+
+
+def _rest(what: Needle) -> re.Pattern[str] | None:
+    if len(what.pieces) == 1:
+        return None
+    pattern = ""
+    before = what.pieces[0]
+    for piece in what.pieces[1:]:
+        glued = UNSPACED.match(before) or UNSPACED.match(piece) or not (before.isalnum() and piece.isalnum())
+        pattern += (r"[\W_]*" if glued else r"[\W_]+") + re.escape(piece)
+        before = piece
+    if not what.loose_end and not UNSPACED.match(before):
+        pattern += r"(?![^\W_])"
+    return re.compile(pattern)
+
+
+def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
+    """A line around the best place, marked, and how many different needles it holds (0: the text holds none)."""
+    shown, folded = aligned(text)
+    found = [(start, end, number) for number, what in enumerate(needles) for start, end in _find(what, folded, 40)]
+    if not found:
+        return _SPACE.sub(" ", shown[:LENGTH]).strip() + ("..." if len(shown) > LENGTH else ""), 0
+    found.sort()
+    best, best_count = found[0][0], 0
+    for index, (start, _, _) in enumerate(found[:200]):
+        inside = {number for begin, _, number in found[index : index + 60] if begin < start + LENGTH - BEFORE}
+        if len(inside) > best_count:
+            best, best_count = start, len(inside)
+    return _marked(shown, found, best), len({number for _, _, number in found})
+
+
+def _marked(shown: str, found: list[tuple[int, int, int]], best: int) -> str:
+    start = max(0, best - BEFORE)
+    if start:
+        space = shown.find(" ", start, best)
+        start = space + 1 if space >= 0 else start
+    stop = min(len(shown), start + LENGTH)
+    out, at = [], start
+    for begin, end, _ in found:
+        if begin < at or begin >= stop:
+            continue
+        end = min(end, begin + 120)
+        out += [shown[at:begin], ">>>", shown[begin:end], "<<<"]
+        at = end
+    out.append(shown[at : max(at, stop)])
+    line = _SPACE.sub(" ", "".join(out)).strip()
+    return ("..." if start else "") + line + ("..." if stop < len(shown) else "")

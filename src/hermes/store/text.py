@@ -1,0 +1,244 @@
+"""Text as the index sees it: folded, split where a script has no spaces, and freed of JSON's escapes.
+
+One index serves every language because the text is prepared before it is tokenised: case and marks are folded,
+runs of scripts written without spaces (Chinese, Japanese, Korean, Thai …) become overlapping pairs of characters
+plus the last one, an emoji becomes a word of its own. A query is prepared by the same functions, so both always agree.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+# Scripts written without spaces between words: every pair of neighbours is indexed.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3035\u303b\u3040-\u30ff"
+    "\u3100-\u312f\u3131-\u318e\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
+    "\U00016f00-\U00018cff\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+)
+_EMOJI = "\u231a-\u23ff\u25aa-\u27bf\u2934-\u2b55\U0001f000-\U0001faff"
+UNSPACED = re.compile(f"[{_UNSPACED}]+")
+_EMOJI_RE = re.compile(f"[{_EMOJI}]")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+# A leaf is cut into pieces: a run of an unspaced script, an emoji, or a word (marks included).
+PIECES = re.compile(f"[{_UNSPACED}]+|[{_EMOJI}]|(?:(?![{_UNSPACED}{_EMOJI}])[\\w\u0300-\u036f\u0900-\u0dff])+")
+_LETTERS = {"đ": "d", "ø": "o", "ł": "l", "ħ": "h", "ŧ": "t", "ı": "i"}
+_EMOJI_MARK = "\ue000"  # private use: no one types it, every tokenizer takes it for a letter
+
+
+def _fold_character(code: int) -> str:
+    """One character for one: lower case, marks off Latin, Greek and Cyrillic letters, symbols as spaces."""
+    character = chr(code)
+    if 0xD800 <= code < 0xE000:
+        return " "
+    if 0x300 <= code <= 0x36F:
+        return "\u0300"  # a loose mark; fold() drops it, aligned() keeps its place
+    if _EMOJI_RE.match(character):
+        return character
+    compatible = unicodedata.normalize("NFKC", character)
+    if len(compatible) == 1:
+        character = compatible
+    lower = character.lower()
+    if len(lower) > 1:
+        lower = lower[0]
+    lower = _LETTERS.get(lower, lower)
+    base = unicodedata.normalize("NFD", lower)
+    if len(base) > 1 and base[0] < "\u0530" and all(unicodedata.combining(mark) for mark in base[1:]):
+        return _LETTERS.get(base[0], base[0])
+    category = unicodedata.category(lower)
+    if category[0] in "ZPSC" and not (category == "Co" and lower != _EMOJI_MARK):
+        return " "
+    if category[0] == "M" and not 0x900 <= code <= 0xDFF and not UNSPACED.match(lower):
+        return "\u0300"  # points and vowel signs outside the Indic scripts: rarely typed, never needed
+    return lower
+
+
+class _Folds(dict[int, str]):
+    """The fold of each character, worked out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = folded = _fold_character(code)
+        return folded
+
+
+_FOLDS = _Folds()
+
+
+def fold(text: str) -> str:
+    """Text for comparing: lower case, marks off, symbols beyond ASCII as spaces."""
+    if text.isascii():
+        return text.lower()
+    folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), unicodedata.normalize("NFC", text))
+    return folded.replace("\u0300", "").lower()
+
+
+def aligned(text: str) -> tuple[str, str]:
+    """The text to show and its fold, position by position the same."""
+    if text.isascii():
+        return text, text.lower()
+    shown = unicodedata.normalize("NFC", text)
+    folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), shown).lower()
+    return shown, folded
+
+
+def pairs(run: str) -> list[str]:
+    """The overlapping pairs of a run, then its last character: 部署配 → 部署 署配 配."""
+    return [run[i : i + 2] for i in range(len(run) - 1)] + [run[-1]]
+
+
+def emoji_word(character: str) -> str:
+    """The word an emoji is indexed as."""
+    return f"{_EMOJI_MARK}{ord(character):x}"
+
+
+@lru_cache(maxsize=8192)
+def _index_run(run: str) -> str:
+    folded = run.translate(_FOLDS).replace("\u0300", "")
+    folded = _EMOJI_RE.sub(lambda m: f" {emoji_word(m[0])} ", folded)
+    return UNSPACED.sub(lambda m: f" {' '.join(pairs(m[0]))} ", folded)
+
+
+def index_text(text: str) -> str:
+    """What is handed to the full-text index for this text (ASCII goes as it is: the index folds its case)."""
+    if text.isascii():
+        return text
+    return _BEYOND_ASCII.sub(lambda run: _index_run(run[0]), unicodedata.normalize("NFC", text))
+
+
+def phrase(text: str) -> tuple[str, bool]:
+    """A query leaf as the words of an index phrase, and whether the last one is only a beginning.
+
+    The empty string when nothing in it is indexed. A run of an unspaced script at the end may go on in the text,
+    so its single last character is left out; a run of one character is the beginning of a pair.
+    """
+    words: list[str] = []
+    pieces = PIECES.findall(fold(text))
+    open_end = False
+    for number, piece in enumerate(pieces):
+        last = number == len(pieces) - 1
+        if _EMOJI_RE.match(piece):
+            words.append(emoji_word(piece))
+        elif UNSPACED.match(piece):
+            parts = pairs(piece)
+            if last and len(parts) > 1:
+                parts.pop()
+            elif last:
+                open_end = True
+            words += parts
+        else:
+            words += [word for word in re.split("_+", piece) if word]
+    return " ".join(words), open_end
+
+
+# ---------------------------------------------------------------------------------------- text inside JSON
+
+_decode = msgspec.json.Decoder(float_hook=str).decode
+_ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\.", re.DOTALL)
+_UNICODE_ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
+_PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": " ", "f": " "}
+_CONSTANTS = {None: "null", True: "true", False: "false"}
+
+
+def _flatten(value: Any, out: list[str], depth: int = 0) -> None:
+    kind = type(value)
+    if kind is str:
+        out.append(value if depth > 40 or value[:1] not in ("{", "[") else plain(value))
+    elif kind is dict:
+        for key, item in value.items():
+            out.append(key)
+            _flatten(item, out, depth + 1)
+    elif kind is list:
+        for item in value:
+            _flatten(item, out, depth + 1)
+    elif value is None or kind is bool:
+        out.append(_CONSTANTS[value])
+    else:
+        out.append(str(value))
+
+
+def _unescape(match: re.Match[str]) -> str:
+    text = match[0]
+    if text.startswith("\\u"):
+        units = bytes.fromhex("".join(text[i + 2 : i + 6] for i in range(0, len(text), 6)))
+        return units.decode("utf-16-be", "replace")
+    return _PLAIN_ESCAPES.get(text[1], text[1])
+
+
+def plain(text: str) -> str:
+    """The text that JSON stands for: its keys and values, one a line, unescaped. Other text comes back as it is."""
+    if text[:1] in ("{", "["):
+        try:
+            value = _decode(text)
+        except (ValueError, RecursionError, UnicodeEncodeError):  # cut short, several documents, lone surrogates
+            return _ESCAPE.sub(_unescape, text) if "\\" in text else text
+        out: list[str] = []
+        try:
+            _flatten(value, out)
+        except RecursionError:
+            return text
+        return "\n".join(out)
+    if "\\u" in text:
+        return _UNICODE_ESCAPE.sub(_unescape, text)
+    return text
+
+
+def plain_calls(tool_calls: Any) -> str:
+    """The words of a list of tool calls: names and arguments, without ids and scaffolding."""
+    if not isinstance(tool_calls, list):
+        return plain(tool_calls) if isinstance(tool_calls, str) else ""
+    out: list[str] = []
+    for call in tool_calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            out.append(str(function.get("name") or ""))
+            arguments = function.get("arguments")
+            if isinstance(arguments, str):
+                out.append(plain(arguments))
+            else:
+                _flatten(arguments, out)
+        else:
+            _flatten(call, out)
+    return "\n".join(out)
+
+
+def plain_parts(parts: Any) -> str:
+    """The text parts of a content list, in order; pictures and other payloads have no words."""
+    if isinstance(parts, dict):
+        parts = [parts]
+    texts: list[str] = []
+    for part in parts if isinstance(parts, list) else []:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            text = part.get("text") or part.get("content") or part.get("refusal")
+            if isinstance(text, str):
+                texts.append(text)
+    return "\n".join(texts)
+
+
+# ---------------------------------------------------------------------------------------- words of their own
+
+_WORD_BYTES = bytes(
+    (byte | 0x20) if 65 <= byte <= 90 else byte if chr(byte).isalnum() or byte == 95 or byte > 127 else 32
+    for byte in range(256)
+)
+_DIGITS = b"0123456789"
+
+
+def vocabulary(folded: str) -> set[bytes]:
+    """The distinct words (identifiers whole, underscores included) of folded text, as UTF-8."""
+    return set(folded.encode("utf-8", "replace").translate(_WORD_BYTES).split())
+
+
+def worth_keeping(word: bytes) -> bool:
+    """Whether a part of this word may be searched for: not numbers, hashes or unspaced scripts."""
+    size = len(word)
+    if not 4 <= size <= 100:
+        return False
+    if word.isascii():
+        return size - len(word.translate(None, _DIGITS)) <= size // 4
+    return not UNSPACED.search(word.decode("utf-8", "replace"))

@@ -1,0 +1,100 @@
+"""Titles: unique names of sessions, in numbered families.
+
+A family is stored as (base, number), not read out of the text each time, so that a base too long for " #2" can be
+shortened in what is shown and still be found whole.
+"""
+
+from __future__ import annotations
+
+from hermes.errors import TitleClash
+from hermes.store.engines.base import Tx
+from hermes.store.naming import MAX_TITLE, sanitize_title, shown_title, split_family
+from hermes.store.visibility import User, session_clause
+
+
+def family_of(tx: Tx, title: str) -> tuple[str, int]:
+    """The (base, number) a clean title stands for; a shortened base is found again by its members."""
+    base, number = split_family(title)
+    if number > 1 and len(title) >= MAX_TITLE - 2:
+        like = tx.rows(
+            "SELECT DISTINCT title_base FROM sessions WHERE title_base >= ? AND title_base < ?", (base, base + "\U0010ffff")
+        )
+        for (whole,) in like:
+            if len(whole) > len(base) and shown_title(whole, number) == title:
+                return whole, number
+    return base, number
+
+
+def set_title(tx: Tx, session_id: str, title: str | None) -> bool:
+    """Give a session a title (or take it away); False when there is no such session."""
+    clean = sanitize_title(title)
+    if tx.row("SELECT 1 FROM sessions s WHERE s.id = ? AND s.trashed_at IS NULL AND s.purged IS NULL", (session_id,)) is None:
+        return False
+    if clean is None:
+        tx.run(
+            "UPDATE sessions SET title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL WHERE id = ?",
+            (session_id,),
+        )
+        return True
+    holder = tx.value("SELECT id FROM sessions WHERE title = ? AND id <> ?", (clean, session_id))
+    if holder is not None:
+        raise TitleClash(f"the title {clean!r} is already used by session {holder}")
+    base, number = family_of(tx, clean)
+    tx.run(
+        "UPDATE sessions SET title = ?, title_base = ?, title_no = ?, title_seen = ? WHERE id = ?",
+        (clean, base, number, clean, session_id),
+    )
+    return True
+
+
+def next_title(tx: Tx, base: str) -> str:
+    """`base` if it is unused, else the next free "base #n"; a numbered title counts from its own base."""
+    clean = sanitize_title(base)
+    if clean is None:
+        return ""
+    if tx.row("SELECT 1 FROM sessions WHERE title = ?", (clean,)) is None:
+        base_of, number = family_of(tx, clean)
+        if number == 1 and tx.row("SELECT 1 FROM sessions WHERE title_base = ?", (clean,)) is None:
+            return clean
+        clean = base_of
+    base, _ = family_of(tx, clean)
+    number = int(tx.value("SELECT max(title_no) FROM sessions WHERE title_base = ?", (base,)) or 0) + 1
+    while tx.row("SELECT 1 FROM sessions WHERE title = ?", (shown_title(base, number),)) is not None:
+        number += 1
+    return shown_title(base, number)
+
+
+def by_title(tx: Tx, title: str, visible_to: User | None) -> str | None:
+    """The id of the session with exactly this title."""
+    where, params = session_clause(visible_to)
+    value = tx.value(f"SELECT s.id FROM sessions s WHERE s.title = ? AND {where}", [title, *params])
+    return None if value is None else str(value)
+
+
+def resolve(tx: Tx, title: str, visible_to: User | None) -> str | None:
+    """The newest session of the family `title` names; a numbered title names that member itself."""
+    try:
+        clean = sanitize_title(title)
+    except ValueError:
+        return None
+    if clean is None:
+        return None
+    where, params = session_clause(visible_to)
+    exact = by_title(tx, clean, visible_to)
+    if exact is not None and split_family(clean)[1] > 1:
+        return exact
+    newest = tx.value(
+        f"SELECT s.id FROM sessions s WHERE s.title_base = ? AND s.title IS NOT NULL AND {where}"
+        " ORDER BY s.title_no DESC, s.started_at DESC LIMIT 1",
+        [clean, *params],
+    )
+    return exact if newest is None else str(newest)
+
+
+def take_in(tx: Tx) -> None:
+    """Give families to titles that another program set."""
+    for session_id, title in tx.rows("SELECT id, title FROM sessions WHERE title IS NOT title_seen"):
+        base, number = (None, None) if title is None else split_family(title)
+        tx.run(
+            "UPDATE sessions SET title_base = ?, title_no = ?, title_seen = title WHERE id = ?", (base, number, session_id)
+        )

@@ -1,0 +1,193 @@
+"""The journal: beside the database, one JSON-lines file a session that anyone can read, follow and keep.
+
+The first line names the format and the session; then comes one line a message and a short line for each other change.
+The database is the truth and commits first; a line that is missing after a crash is filled in when the store is
+opened next, and a database can be rebuilt from the files alone. docs/format.md specifies each line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hermes.home import make_private
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = "hermes-transcript"
+VERSION = 1
+_OPEN_FILES = 64
+_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
+_encode = msgspec.json.Encoder().encode
+
+
+def file_name(session_id: str) -> str:
+    """The file a session's transcript lies in; characters that a file name can't have are written %XX."""
+    safe = "".join(c if c in _SAFE or c.isalnum() else "".join(f"%{b:02X}" for b in c.encode()) for c in session_id)
+    if safe.startswith("."):
+        safe = "%2E" + safe[1:]
+    if len(safe.encode()) > 200:
+        import hashlib
+
+        safe = f"{safe.encode()[:120].decode('utf-8', 'ignore')}~{hashlib.sha256(session_id.encode()).hexdigest()[:32]}"
+    return safe + ".jsonl"
+
+
+def line(entry: dict[str, Any]) -> bytes:
+    """One line of a transcript."""
+    try:
+        return _encode(entry) + b"\n"
+    except (TypeError, ValueError, UnicodeEncodeError, msgspec.MsgspecError):
+        bare = {key: json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value for key, value in entry.items()}
+        return json.dumps(bare, ensure_ascii=True).encode() + b"\n"
+
+
+def header(session: dict[str, Any]) -> bytes:
+    """The first line of a transcript."""
+    return line({"type": "session", "format": FORMAT, "version": VERSION, "session": session})
+
+
+def entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a transcript that can be read; a torn or damaged one is skipped."""
+    with path.open("rb") as lines:
+        for raw in lines:
+            try:
+                entry = json.loads(raw)
+            except ValueError:
+                continue
+            if isinstance(entry, dict):
+                yield entry
+
+
+class Journal:
+    """Appends to the transcripts of one store. Never raises into a write that has already been committed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.behind: set[str] = set()  # sessions whose file could not be written
+        self._files: OrderedDict[str, int] = OrderedDict()
+        self._touched: set[str] = set()
+        self._lock = threading.Lock()
+        self._marker: int | None = None
+        self._marker_path: Path | None = None
+
+    def path(self, session_id: str) -> Path:
+        """Where a session's transcript lies."""
+        return self.folder / file_name(session_id)
+
+    def write(self, session_id: str, data: bytes) -> bool:
+        """Append whole lines; False when that failed (it is tried again when the store is opened next)."""
+        with self._lock:
+            try:
+                handle = self._files.get(session_id)
+                if handle is None:
+                    handle = self._open(session_id)
+                else:
+                    self._files.move_to_end(session_id)
+                written = os.write(handle, data)
+                while written < len(data):
+                    written += os.write(handle, data[written:])
+                return True
+            except OSError:
+                self.behind.add(session_id)
+                return False
+
+    def exists(self, session_id: str) -> bool:
+        """Whether the session has a transcript (known without looking once this process wrote to it)."""
+        return session_id in self._files or self.path(session_id).exists()
+
+    def forget(self, session_id: str, *folders: Path | None) -> None:
+        """Remove a session's transcript, here and in other folders given."""
+        with self._lock:
+            handle = self._files.pop(session_id, None)
+            if handle is not None:
+                os.close(handle)
+            self.behind.discard(session_id)
+        for folder in (self.folder, *folders):
+            if folder is not None:
+                for name in (file_name(session_id), file_name(session_id).removesuffix("l")):
+                    try:
+                        (Path(folder) / name).unlink(missing_ok=True)
+                    except OSError:
+                        pass
+
+    def close(self) -> None:
+        """Close all files; the mark of this process stays if something could not be written."""
+        with self._lock:
+            for handle in self._files.values():
+                os.close(handle)
+            self._files.clear()
+            if self._marker is not None and self._marker_path is not None:
+                if not self.behind:
+                    self._marker_path.unlink(missing_ok=True)
+                os.close(self._marker)
+                self._marker = None
+
+    def _open(self, session_id: str) -> int:
+        self._mark(session_id)
+        make_private(self.folder)
+        handle = os.open(self.path(session_id), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            os.write(handle, b"\n")  # a torn last line stays a line of its own
+        self._files[session_id] = handle
+        if len(self._files) > _OPEN_FILES:
+            _, oldest = self._files.popitem(last=False)
+            os.close(oldest)
+        return handle
+
+    # ------------------------------------------------------------------ what a crash leaves behind
+
+    @property
+    def _open_folder(self) -> Path:
+        return self.folder / ".open"
+
+    def _mark(self, session_id: str) -> None:
+        """Note, in a file this process keeps locked, that it is writing this session's transcript."""
+        if session_id in self._touched:
+            return
+        if self._marker is None:
+            make_private(self.folder)
+            make_private(self._open_folder)
+            self._marker_path = self._open_folder / f"{os.getpid()}-{secrets.token_hex(4)}"
+            self._marker = os.open(self._marker_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if fcntl is not None:
+                fcntl.flock(self._marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(self._marker, json.dumps(session_id).encode() + b"\n")
+        self._touched.add(session_id)
+
+    def left_behind(self) -> list[tuple[Path, list[str]]]:
+        """Marks of processes that are gone, with the sessions they were writing; the caller mends and removes them."""
+        found: list[tuple[Path, list[str]]] = []
+        try:
+            marks = [Path(entry.path) for entry in os.scandir(self._open_folder)]
+        except OSError:
+            return found
+        for mark in marks:
+            if mark == self._marker_path or fcntl is None:
+                continue
+            try:
+                with mark.open("r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    ids = [json.loads(raw) for raw in file if raw.endswith(b"\n")]
+                found.append((mark, ids))
+            except (OSError, ValueError):
+                continue  # its process lives, or another is mending it
+        return found
+
+
+def event(kind: str, **values: Any) -> dict[str, Any]:
+    """A short line for a change that is not a message."""
+    return {"type": "event", "event": kind, "at": time.time(), **values}

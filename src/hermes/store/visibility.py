@@ -1,0 +1,30 @@
+"""Who may see which session, as SQL.
+
+A user is (source, user_id). The owner (None) sees everything; anyone else sees their own sessions and those shared
+with them. What is in the trash, or only kept for sessions that refer to it, is seen by nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.errors import InvalidInput
+
+User = tuple[str, str]
+SHOWN = "{s}.trashed_at IS NULL AND {s}.purged IS NULL"
+
+
+def session_clause(visible_to: User | None, alias: str = "s") -> tuple[str, list[Any]]:
+    """A condition on the sessions row `alias` and its parameters."""
+    shown = SHOWN.format(s=alias)
+    if visible_to is None:
+        return shown, []
+    try:
+        source, user_id = (str(part) for part in visible_to)
+    except (TypeError, ValueError):
+        raise InvalidInput("visible_to is a pair (source, user_id), or None for the owner") from None
+    return (
+        f"{shown} AND (({alias}.source = ? AND {alias}.user_id = ?) OR EXISTS (SELECT 1 FROM session_members v"
+        f" WHERE v.session_id = {alias}.id AND v.source = ? AND v.user_id = ?))",
+        [source, user_id, source, user_id],
+    )

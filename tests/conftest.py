@@ -1,0 +1,79 @@
+"""What every test gets: a home of its own, and a way to open fresh stores on each engine.
+
+The contract suite runs once per name in ENGINES; an engine joins with its name and a branch in `open_store`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ENGINES = ["sqlite"]
+
+# Fixtures are shared by the examples of one test on purpose: each example makes its own session.
+_COMMON: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+    ],
+}
+settings.register_profile("dev", max_examples=100, **_COMMON)
+settings.register_profile("ci", max_examples=1000, **_COMMON)
+settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(autouse=True)
+def hermes_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test can touch a real home."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("HERMES_HOME", str(home))
+    return home
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def open_store(engine: str) -> Callable[..., Any]:
+    """open_store(folder, **kw) → the store of that folder on this engine."""
+    from hermes_state import SessionDB
+
+    return lambda folder, **kw: SessionDB(db_path=folder / "state.db", **kw)
+
+
+@pytest.fixture
+def make_db(open_store: Callable[..., Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """make_db(**kw) → a fresh SessionDB; the same `name=` opens the same store again; all are closed."""
+    opened: list[Any] = []
+
+    def make(name: str | None = None, **kw: Any) -> Any:
+        folder = tmp_path / (f"store-{name}" if name is not None else f"fresh-{len(opened)}")
+        db = open_store(folder, **kw)
+        opened.append(db)
+        return db
+
+    yield make
+    for db in reversed(opened):
+        db.close()
+
+
+@pytest.fixture
+def db(make_db: Callable[..., Any]) -> Any:
+    return make_db()
+
+
+@pytest.fixture
+def sqlite_only(engine: str) -> None:
+    """For the few promises that are about the file itself."""
+    if engine != "sqlite":
+        pytest.skip("a promise about the SQLite file")

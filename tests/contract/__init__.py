@@ -1,0 +1,148 @@
+"""The contract of the store: one suite, run against every engine, written from the specification alone.
+
+The helpers below only build stores and read results; none of them knows how anything is stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+DAY = 86_400.0
+
+
+def say(db: Any, session_id: str, *texts: str, role: str = "user", source: str = "cli") -> list[int]:
+    """Make sure the session is there, append the texts, return the message ids."""
+    db.ensure_session(session_id, source)
+    return [db.append_message(session_id, role, text) for text in texts]
+
+
+def talk(db: Any, session_id: str, *texts: str, **columns: Any) -> list[int]:
+    """A new session in which user and assistant take turns."""
+    db.create_session(session_id, columns.pop("source", "cli"), **columns)
+    roles = ("user", "assistant")
+    return [db.append_message(session_id, roles[n % 2], text) for n, text in enumerate(texts)]
+
+
+def contents(messages: Iterable[dict[str, Any]]) -> list[Any]:
+    return [message["content"] for message in messages]
+
+
+def shown(db: Any, session_id: str) -> list[Any]:
+    """What a session shows, as the plain list of its contents."""
+    return contents(db.get_messages(session_id))
+
+
+def ids(rows: Iterable[dict[str, Any]]) -> list[Any]:
+    return [row["id"] for row in rows]
+
+
+def found(db: Any, query: str, **kw: Any) -> set[int]:
+    """Ids of the messages a search finds."""
+    kw.setdefault("limit", 100)
+    return set(ids(db.search_messages(query, **kw)))
+
+
+def fully_found(db: Any, query: str, **kw: Any) -> set[int]:
+    """The same without the relaxed hits."""
+    kw.setdefault("limit", 100)
+    return {hit["id"] for hit in db.search_messages(query, **kw) if not hit["relaxed"]}
+
+
+def marked(snippet: str) -> str:
+    """Everything between >>> and <<<, put together, in lower case."""
+    return "".join(re.findall(r">>>(.*?)<<<", snippet, re.DOTALL)).lower()
+
+
+def old_session(db: Any, session_id: str, days: float, *, end: str | None = "done", **columns: Any) -> None:
+    """A session whose start and only message lie `days` back."""
+    then = time.time() - days * DAY
+    db.create_session(session_id, columns.pop("source", "cli"), started_at=then, **columns)
+    db.append_message(session_id, "user", f"words of {session_id}", timestamp=then)
+    if end is not None:
+        db.end_session(session_id, end)
+
+
+def aged(db: Any, session_id: str, days: float) -> None:
+    """Move a childless session into the past, ends included: out as an export, back in as an import."""
+    data = db.export_session(session_id)
+    assert db.delete_session(session_id)
+    shift = days * DAY
+    for key in ("started_at", "ended_at", "last_active"):
+        if data.get(key) is not None:
+            data[key] -= shift
+    for message in data["messages"]:
+        message["timestamp"] -= shift
+    assert db.import_session(data)
+
+
+def finishes(call: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """The call's result; a call that hangs fails the test instead of the whole run."""
+    result: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except BaseException as error:  # handed to the caller below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "the call does not come back"
+    if errors:
+        raise errors[0]
+    return result[0]
+
+
+def eventually(call: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Ask until the answer is true; for things that become true by the clock alone."""
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop:
+        answer = call()
+        if answer:
+            return answer
+        time.sleep(0.01)
+    raise AssertionError("it never became true")
+
+
+def in_threads(*calls: Callable[[], Any]) -> list[Any]:
+    """Run the calls at the same moment, one thread each; results in the order given; an error is raised."""
+    gate = threading.Barrier(len(calls))
+    results: list[Any] = [None] * len(calls)
+    errors: list[BaseException] = []
+
+    def run(n: int) -> None:
+        try:
+            gate.wait(30)
+            results[n] = calls[n]()
+        except BaseException as error:  # raised below, in the test's own thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+@contextlib.contextmanager
+def plain_sql(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file as any other program sees it (SQLite only)."""
+    connection = sqlite3.connect(path, timeout=10)
+    try:
+        with connection:
+            yield connection
+    finally:
+        connection.close()

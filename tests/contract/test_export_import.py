@@ -1,0 +1,247 @@
+"""Out and in again: an export holds everything, an import adds it once, a backup is a store."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from . import contents, found, ids, shown, talk
+
+CALLS = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": "文"}'}}]
+
+
+def without_ids(exported):
+    """Message ids belong to the store that gave them out."""
+    data = copy.deepcopy(exported)
+    for message in data["messages"]:
+        del message["id"]
+    return data
+
+
+def full_life(db):
+    db.create_session(
+        "root",
+        "telegram",
+        model="m",
+        model_config={"t": 1},
+        system_prompt="be kind",
+        user_id="1",
+        started_at=1000.5,
+    )
+    db.append_message("root", "user", [{"type": "text", "text": "parts of a puffin"}], timestamp=1001.0)
+    db.append_message(
+        "root",
+        "assistant",
+        "look",
+        tool_calls=CALLS,
+        reasoning="r",
+        reasoning_details=[{"a": 1}],
+        finish_reason="tool_calls",
+        token_count=4,
+        model="m2",
+        input_tokens=5,
+        output_tokens=6,
+        cost_usd=0.25,
+        timestamp=1002.0,
+    )
+    db.append_message(
+        "root", "tool", "x" * 9000 + " tail of a puffin", tool_name="f", tool_call_id="c1", timestamp=1003.0
+    )
+    db.append_message("root", "odd-role", None, timestamp=1004.0)
+    db.append_message("root", "user", "nul \x00 and \ud800 surrogate", timestamp=1005.0)
+    db.update_token_counts(
+        "root", input_tokens=10, estimated_cost_usd=0.5, billing_provider="p", api_call_count=2
+    )
+    db.set_session_title("root", "the title")
+    db.tag_session("root", "one", "zwei")
+    db.pin_session("root")
+    db.end_session("root", "done")
+    talk(db, "plain", "hello", "hi")
+
+
+def test_an_export_is_the_session_and_its_messages(db):
+    talk(db, "s", "one", "two")
+    data = db.export_session("s")
+    assert data["messages"] == db.get_messages("s")
+    session = db.get_session("s")
+    assert {key: data[key] for key in session} == session
+
+
+def test_exporting_the_unknown_is_none(db):
+    assert db.export_session("nobody") is None
+
+
+def test_export_all_and_iter_export_agree(db):
+    full_life(db)
+    everything = db.export_all()
+    assert isinstance(everything, list) and sorted(ids(everything)) == ["plain", "root"]
+    assert list(db.iter_export()) == everything
+    assert ids(db.export_all(source="telegram")) == ids(db.iter_export(source="telegram")) == ["root"]
+    assert db.export_all(source="nothing") == []
+    assert {data["id"]: data for data in everything} == {
+        name: db.export_session(name) for name in ("root", "plain")
+    }
+
+
+def test_iter_export_streams_while_the_store_is_used(db):
+    for n in range(5):
+        talk(db, f"s{n}", "x")
+    seen = []
+    for data in db.iter_export():
+        seen.append(data["id"])
+        db.append_message(data["id"], "user", "written meanwhile")
+    assert sorted(seen) == [f"s{n}" for n in range(5)]
+
+
+def test_an_export_is_plain_json(db):
+    full_life(db)
+    for data in db.export_all():
+        assert json.loads(json.dumps(data)) == data
+
+
+def test_import_into_a_fresh_store_gives_an_equal_export(db, make_db):
+    full_life(db)
+    other = make_db()
+    for data in db.export_all():
+        assert other.import_session(json.loads(json.dumps(data))) is True
+    for name in ("root", "plain"):
+        assert without_ids(other.export_session(name)) == without_ids(db.export_session(name))
+        assert other.get_messages_as_conversation(name) == db.get_messages_as_conversation(name)
+    assert other.get_session_by_title("the title")["id"] == "root"
+    assert len(found(other, "puffin")) == len(found(db, "puffin")) == 2
+    assert sorted(other.get_tags("root")) == ["one", "zwei"]
+    assert other.check() == []
+
+
+def test_importing_twice_is_false_and_changes_nothing(db, make_db):
+    full_life(db)
+    data = db.export_session("root")
+    other = make_db()
+    assert other.import_session(data) is True
+    other.append_message("root", "user", "and on")
+    before = other.export_session("root")
+    assert other.import_session(data) is False
+    assert other.export_session("root") == before
+
+
+def test_importing_a_taken_title_keeps_both(db, make_db):
+    """A clash of titles is no reason to lose a session: the newcomer gets the next number."""
+    full_life(db)
+    other = make_db()
+    talk(other, "mine", "x")
+    other.set_session_title("mine", "the title")
+    assert other.import_session(db.export_session("root")) is True
+    assert other.get_session_title("mine") == "the title"
+    assert other.get_session_title("root") == "the title #2"
+
+
+def test_lineage_survives_export_and_import(db, make_db):
+    first, _, last = talk(db, "a", "one puffin", "two", "three")
+    db.set_session_title("a", "x")
+    db.branch_session("a", "side", at_message=first)
+    db.append_message("side", "user", "side words")
+    db.compress_session("a", "b", summary="sum", head_until=first, tail_from=last)
+    db.append_message("b", "user", "four")
+    other = make_db()
+    for data in db.export_all():
+        assert other.import_session(data) is True
+    for name in ("a", "b", "side"):
+        assert shown(other, name) == shown(db, name)
+        for column in ("parent_session_id", "kind", "title", "end_reason"):
+            assert other.get_session(name)[column] == db.get_session(name)[column]
+    assert other.get_compression_tip("a") == "b"
+    assert other.resolve_session_by_title("x") == "b"
+    assert set(ids(other.list_sessions_rich())) == set(ids(db.list_sessions_rich()))
+    whole = contents(other.get_messages_as_conversation("b", include_ancestors=True))
+    assert whole == contents(db.get_messages_as_conversation("b", include_ancestors=True))
+    assert other.check() == []
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"id": "s"}, {"source": "cli"}, {"id": 7, "source": "cli"}, [], None, "text", 5]
+)
+def test_importing_nonsense_is_a_typed_error_or_a_session_never_half_of_one(db, data):
+    from hermes.errors import HermesError
+
+    try:
+        db.import_session(data)
+    except (HermesError, TypeError):
+        assert db.session_count() == 0
+    else:
+        (row,) = db.list_sessions_rich()
+        assert db.get_messages(row["id"]) == []
+
+
+def test_importing_one_bad_message_imports_nothing(db):
+    from hermes.errors import HermesError
+
+    data = {
+        "id": "s",
+        "source": "cli",
+        "started_at": 5.0,
+        "messages": [{"role": "user", "content": "fine", "timestamp": 6.0}, 42],
+    }
+    with pytest.raises((HermesError, TypeError)):
+        db.import_session(data)
+    assert db.get_session("s") is None and db.message_count() == 0
+
+
+def test_an_import_without_the_additions_is_fine(db):
+    """What an older or simpler program exports: the documented columns that it has, and no more."""
+    data = {
+        "id": "s",
+        "source": "cli",
+        "started_at": 5.0,
+        "unknown_column": [1],
+        "messages": [
+            {"role": "user", "content": "a puffin", "timestamp": 6.0},
+            {"role": "assistant", "content": "yes", "timestamp": 7.0},
+        ],
+    }
+    assert db.import_session(data) is True
+    row = db.get_session("s")
+    assert row["message_count"] == 2 and row["started_at"] == 5.0
+    assert [m["timestamp"] for m in db.get_messages("s")] == [6.0, 7.0]
+    assert db.list_sessions_rich()[0]["preview"] == "a puffin" and len(found(db, "puffin")) == 1
+    assert db.check() == []
+
+
+def test_importing_a_whole_database(db, make_db, sqlite_only):
+    full_life(db)
+    other = make_db()
+    talk(other, "plain", "my own plain session")
+    assert other.import_database(db.path) == {"sessions": 1, "messages": 5, "skipped": 1}
+    assert without_ids(other.export_session("root")) == without_ids(db.export_session("root"))
+    assert shown(other, "plain") == ["my own plain session"]
+    assert other.import_database(db.path) == {"sessions": 0, "messages": 0, "skipped": 2}
+    assert db.check() == [] and other.check() == []
+
+
+def test_a_backup_is_a_store_of_its_own(make_db, tmp_path, sqlite_only):
+    from hermes_state import SessionDB
+
+    db = make_db(name="x")
+    full_life(db)
+    db.backup(tmp_path / "backup" / "copy.db")
+    before = db.export_all()
+    db.append_message("plain", "user", "later")
+    with SessionDB(db_path=tmp_path / "backup" / "copy.db") as copied:
+        assert copied.export_all() == before
+        assert len(found(copied, "puffin")) == 2
+    assert shown(db, "plain")[-1] == "later"
+
+
+def test_a_store_that_lived_through_everything_is_sound(db):
+    full_life(db)
+    message_ids = talk(db, "a", *(f"word{n} puffin" for n in range(40)))
+    db.branch_session("a", "b", at_message=message_ids[20])
+    db.rewind("a", message_ids[30])
+    db.compress_session("a", "c", summary="sum", head_until=message_ids[3], tail_from=message_ids[25])
+    db.replace_messages("plain", [{"role": "user", "content": "replaced"}])
+    db.trash_session("plain")
+    db.delete_session("a")
+    db.catch_up()
+    assert db.check() == []
+    assert db.repair() == []

@@ -1,0 +1,201 @@
+"""Fuzz: 100,000 made-up queries and titles (profile "ci"); none raises, none hides a word that is there.
+
+Strings come in batches of BATCH per example, so that the machinery costs little beside the store itself.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+BATCH = 50
+# "ci": 1,000 examples of 50 = 50,000 strings a test, two tests on search and two on titles.
+EXAMPLES = settings.default.max_examples if settings.default.max_examples > 100 else 30
+
+ANY = st.characters(exclude_categories=())
+TOKENS = [
+    "AND",
+    "OR",
+    "NOT",
+    "NEAR",
+    "and",
+    "or",
+    "(",
+    ")",
+    '"',
+    '""',
+    "*",
+    "^",
+    "-",
+    "+",
+    ":",
+    "{",
+    "}",
+    "[",
+    "]",
+    "'",
+    "/",
+    "\\",
+    ".",
+    ",",
+    "%",
+    "_",
+    "#",
+    "@",
+    "\x00",
+    "\ud800",
+    "\udfff",
+    "\u200b",
+    "\u202e",
+    "\u0301",
+    "\ufeff",
+    " ",
+    "  ",
+    "\t",
+    "\n",
+    "content:",
+    "rowid",
+    "部",
+    "部署",
+    "龍",
+    "한국",
+    "ไทย",
+    "đặt",
+    "\U0001f680",
+    "\U0001f468\u200d\U0001f469",
+    "docker",
+    "deploy*",
+    "a/b.py",
+    "it's",
+    "50%",
+    "#123",
+    "the",
+    "x" * 300,
+]
+
+ALPHABETS = [
+    "abcdefghijklmnopqrstuvwxyz",
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
+    "0123456789",
+    "àáâãèéêìíòóôõùúýăđĩũơưạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹabcxyz",
+    "абвгдежзийклмнопрстуфхцчшщъыьэюяё",
+    "αβγδεζηθικλμνξοπρστυφχψω",
+    "的一是不了人我在有他这为之大来以个中上们部署数据库方案",
+    "あいうえおかきくけこさしすせそアイウエオカキクケコ日本語",
+    "가나다라마바사아자차카타파하한국어",
+    "กขคงจฉชซญดตถทธนบปผฝพฟภมยรลวสหอ",
+    "אבגדהוזחטיכלמנסעפצקרשת",
+    "ابتثجحخدذرزسشصضطظعغفقكلمنهوي",
+    "कखगघचछजझटठडढतथदधनपफबभमयरलवशसह",
+]
+FIXED = [
+    "a",
+    "the",
+    "and",
+    "not",
+    "why",
+    "getUserById",
+    "snake_case_name",
+    "v2",
+    "日",
+    "用Docker部署",
+    "Straße",
+    "naïve",
+    "İstanbul",
+    "ﬁne",
+]
+
+
+def made_up_terms():
+    """The same few hundred words every time, in a dozen scripts, one to fourteen letters long."""
+    dice = random.Random(20250305)
+    words = [
+        "".join(dice.choices(alphabet, k=dice.randint(1, 14))) for alphabet in ALPHABETS for _ in range(25)
+    ]
+    return FIXED + words
+
+
+TERMS = made_up_terms()
+
+
+@pytest.fixture(scope="module")
+def stocked(open_store, tmp_path_factory):
+    """One store for all examples: a message for each term, and which messages may answer for it."""
+    where = {}
+    with open_store(tmp_path_factory.mktemp("fuzz"), durability="normal") as db:
+        for n, term in enumerate(TERMS):
+            session = f"s{n // 8}"
+            db.ensure_session(session, "cli")
+            where.setdefault(term, set()).add(
+                db.append_message(session, "user", f"here is {term} in a sentence")
+            )
+        for n in range(50):
+            db.create_session(f"t{n}", "cli")
+        db.catch_up()
+        yield db, where
+
+
+def soup():
+    """Anything at all, and the language's own tokens thrown together."""
+    tokens = st.lists(st.sampled_from(TOKENS) | st.text(ANY, max_size=4), max_size=8)
+    glue = st.sampled_from(["", " "])
+    return st.text(ANY, max_size=30) | st.builds(lambda parts, between: between.join(parts), tokens, glue)
+
+
+def noise():
+    """Punctuation only: ASCII signs and every Unicode punctuation mark, with or without a blank."""
+    marks = st.characters(categories=["Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"])
+    return st.text(st.sampled_from(string.punctuation + " ") | marks, max_size=5)
+
+
+@settings(max_examples=EXAMPLES)
+@given(queries=st.lists(soup(), min_size=BATCH, max_size=BATCH))
+def test_no_text_is_an_error_for_search(stocked, queries):
+    db, _ = stocked
+    for query in queries:
+        assert isinstance(db.search_messages(query, limit=3), list)
+
+
+@settings(max_examples=EXAMPLES)
+@given(asked=st.lists(st.tuples(noise(), st.sampled_from(TERMS), noise()), min_size=BATCH, max_size=BATCH))
+def test_a_term_in_the_store_is_found_whatever_punctuation_is_around_it(stocked, asked):
+    db, where = stocked
+    for before, term, after in asked:
+        hits = {hit["id"] for hit in db.search_messages(before + term + after, limit=1000)}
+        assert where[term] <= hits, f"{before + term + after!r} does not find {term!r}"
+
+
+@settings(max_examples=EXAMPLES)
+@given(titles=st.lists(soup() | st.text(ANY, min_size=90, max_size=110), min_size=BATCH, max_size=BATCH))
+def test_any_text_is_cleaned_or_refused_as_a_title(stocked, titles):
+    db, _ = stocked
+    for title in titles:
+        try:
+            cleaned = db.sanitize_title(title)
+        except ValueError:
+            assert len(title) > 100 or any("\ud800" <= character <= "\udfff" for character in title)
+            continue
+        if cleaned is not None:
+            assert 1 <= len(cleaned) <= 100 and cleaned == " ".join(cleaned.split())
+            assert db.sanitize_title(cleaned) == cleaned, "cleaning again changes nothing"
+
+
+@settings(max_examples=EXAMPLES)
+@given(titles=st.lists(soup() | st.text(ANY, min_size=95, max_size=105), min_size=BATCH, max_size=BATCH))
+def test_any_text_can_be_set_as_a_title_or_is_a_value_error(stocked, titles):
+    db, _ = stocked
+    for n, title in enumerate(titles):
+        try:
+            assert db.set_session_title(f"t{n}", title) is True
+        except ValueError:
+            continue
+        kept = db.get_session_title(f"t{n}")
+        assert kept == db.sanitize_title(title)
+        if kept is not None:
+            assert db.get_session_by_title(kept)["id"] == f"t{n}"
+            assert db.resolve_session_by_title(kept) is not None
+            assert len(db.get_next_title_in_lineage(kept)) <= 100

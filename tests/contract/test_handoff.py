@@ -1,0 +1,141 @@
+"""Handoff: NULL → pending → running → completed or failed; one winner; a failed one may be asked again."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import ids, in_threads, talk
+
+
+@pytest.fixture
+def ready(db):
+    talk(db, "s", "hello")
+    return db
+
+
+def state(db, session_id="s"):
+    return db.get_handoff_state(session_id)
+
+
+def test_a_session_starts_without_a_handoff(ready):
+    assert state(ready) is None
+    assert ready.list_pending_handoffs() == []
+    assert state(ready, "nobody") is None
+
+
+def test_the_whole_way(ready):
+    assert ready.request_handoff("s", "telegram") is True
+    assert state(ready) == {"state": "pending", "platform": "telegram", "error": None}
+    assert ids(ready.list_pending_handoffs()) == ["s"]
+    assert ready.claim_handoff("s") is True
+    assert state(ready)["state"] == "running" and state(ready)["platform"] == "telegram"
+    assert ready.list_pending_handoffs() == []
+    ready.complete_handoff("s")
+    assert state(ready)["state"] == "completed" and state(ready)["error"] is None
+    row = ready.get_session("s")
+    assert (row["handoff_state"], row["handoff_platform"]) == ("completed", "telegram")
+    assert row["ended_at"] is None, "a handoff does not end the session"
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_second_request_while_one_is_under_way_is_false(ready, claimed):
+    ready.request_handoff("s", "telegram")
+    if claimed:
+        ready.claim_handoff("s")
+    before = state(ready)
+    assert ready.request_handoff("s", "discord") is False
+    assert state(ready) == before
+
+
+def test_only_a_pending_handoff_can_be_claimed_and_only_once(ready):
+    assert ready.claim_handoff("s") is False
+    ready.request_handoff("s", "telegram")
+    assert ready.claim_handoff("s") is True
+    assert ready.claim_handoff("s") is False
+    ready.complete_handoff("s")
+    assert ready.claim_handoff("s") is False
+    assert state(ready)["state"] == "completed"
+
+
+def test_a_failed_handoff_tells_why_and_can_be_requested_again(ready):
+    ready.request_handoff("s", "telegram")
+    ready.claim_handoff("s")
+    ready.fail_handoff("s", "no such topic")
+    assert state(ready) == {"state": "failed", "platform": "telegram", "error": "no such topic"}
+    assert ready.list_pending_handoffs() == [] and ready.claim_handoff("s") is False
+    assert ready.request_handoff("s", "discord") is True
+    assert state(ready) == {"state": "pending", "platform": "discord", "error": None}
+
+
+def test_a_pending_handoff_can_fail_when_nobody_claims_it(ready):
+    ready.request_handoff("s", "telegram")
+    ready.fail_handoff("s", "the gateway does not run")
+    assert state(ready)["state"] == "failed"
+    assert ready.claim_handoff("s") is False
+
+
+def test_a_completed_handoff_can_be_followed_by_another(ready):
+    ready.request_handoff("s", "telegram")
+    ready.claim_handoff("s")
+    ready.complete_handoff("s")
+    assert ready.request_handoff("s", "discord") is True
+    assert state(ready)["platform"] == "discord"
+
+
+@pytest.mark.parametrize(
+    "call", [lambda db: db.complete_handoff("s"), lambda db: db.fail_handoff("s", "late")]
+)
+def test_a_finished_handoff_is_not_finished_again(ready, call):
+    """Somebody who comes too late changes nothing."""
+    ready.request_handoff("s", "telegram")
+    ready.claim_handoff("s")
+    ready.complete_handoff("s")
+    before = state(ready)
+    call(ready)
+    assert state(ready) == before
+
+
+def test_completing_what_nobody_asked_for_changes_nothing(ready):
+    ready.complete_handoff("s")
+    assert state(ready) is None
+    ready.request_handoff("s", "telegram")
+    ready.complete_handoff("s")
+    assert state(ready)["state"] in ("pending", "completed")
+
+
+def test_an_unknown_session_has_no_handoff(ready):
+    assert ready.request_handoff("nobody", "telegram") is False
+    assert ready.claim_handoff("nobody") is False
+    ready.complete_handoff("nobody")
+    ready.fail_handoff("nobody", "x")
+    assert state(ready, "nobody") is None and ready.session_count() == 1
+
+
+def test_pending_handoffs_are_listed_with_their_platform(db):
+    for name, platform in (("a", "telegram"), ("b", "discord"), ("c", "slack")):
+        talk(db, name, "x")
+        db.request_handoff(name, platform)
+    db.claim_handoff("c")
+    assert {row["id"]: row["handoff_platform"] for row in db.list_pending_handoffs()} == {
+        "a": "telegram",
+        "b": "discord",
+    }
+
+
+def test_two_gateways_claim_and_one_wins(make_db):
+    one, two = make_db(name="x"), make_db(name="x")
+    for n in range(10):
+        talk(one, f"s{n}", "x")
+        one.request_handoff(f"s{n}", "telegram")
+        wins = in_threads(*[lambda db=db, n=n: db.claim_handoff(f"s{n}") for db in (one, two, one, two)])
+        assert sorted(wins) == [False, False, False, True]
+
+
+def test_two_requests_at_once_and_one_is_taken(make_db):
+    one, two = make_db(name="x"), make_db(name="x")
+    talk(one, "s", "x")
+    wins = in_threads(
+        lambda: one.request_handoff("s", "telegram"), lambda: two.request_handoff("s", "discord")
+    )
+    assert sorted(wins) == [False, True]
+    assert one.get_handoff_state("s")["platform"] == ("telegram" if wins[0] else "discord")

@@ -1,0 +1,398 @@
+"""Messages: what goes in comes back, in order and counted once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from . import found, ids, shown, talk
+
+JSON_FIELDS = ["tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items"]
+TEXT_FIELDS = ["content", "reasoning", "reasoning_content", "finish_reason", "tool_call_id", "tool_name"]
+CALLS = [
+    {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "terminal", "arguments": '{"command": "ls -la"}'},
+    },
+    {
+        "id": "call_2",
+        "type": "function",
+        "function": {"name": "read_file", "arguments": '{"path": "a/b.py"}'},
+    },
+]
+
+
+def any_text(**kw):
+    """Every code point there is: NUL, lone surrogates, private use, unassigned."""
+    return st.text(alphabet=st.characters(exclude_categories=()), **kw)
+
+
+def json_values():
+    leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | any_text(max_size=20)
+    leaves |= st.floats(allow_nan=False, allow_infinity=False)
+    return st.recursive(
+        leaves,
+        lambda deeper: (
+            st.lists(deeper, max_size=4) | st.dictionaries(any_text(max_size=8), deeper, max_size=4)
+        ),
+        max_leaves=12,
+    )
+
+
+def test_append_returns_growing_ids_and_counts_each_message(db):
+    message_ids = talk(db, "s", "a", "b", "c")
+    assert message_ids == sorted(set(message_ids))
+    assert ids(db.get_messages("s")) == message_ids
+    assert db.get_session("s")["message_count"] == 3
+    assert db.message_count("s") == db.message_count() == 3
+
+
+def test_tool_calls_are_counted_by_their_number_and_results_add_nothing(db):
+    db.create_session("s", "cli")
+    db.append_message("s", "assistant", None, tool_calls=CALLS)
+    assert db.get_session("s")["tool_call_count"] == 2
+    db.append_message("s", "tool", "a.txt", tool_name="terminal", tool_call_id="call_1")
+    db.append_message("s", "tool", "text", tool_name="read_file", tool_call_id="call_2")
+    row = db.get_session("s")
+    assert (row["tool_call_count"], row["message_count"]) == (2, 3)
+    db.append_message("s", "assistant", "done", tool_calls=[])
+    assert db.get_session("s")["tool_call_count"] == 2
+
+
+def test_every_field_comes_back(db):
+    db.create_session("s", "cli")
+    given_fields = {
+        "content": "the answer",
+        "tool_name": "terminal",
+        "tool_calls": CALLS,
+        "tool_call_id": "call_9",
+        "token_count": 7,
+        "finish_reason": "tool_calls",
+        "reasoning": "thinking",
+        "reasoning_content": "thinking aloud",
+        "reasoning_details": [{"type": "summary", "text": "t", "signature": "c2lnbmVk"}],
+        "codex_reasoning_items": [{"id": "rs_1", "encrypted_content": "Z0FBQUFB" * 20}],
+        "codex_message_items": [{"id": "msg_1", "phase": "final"}],
+    }
+    message_id = db.append_message("s", "assistant", **given_fields, timestamp=1000.25)
+    (row,) = db.get_messages("s")
+    assert {name: row[name] for name in given_fields} == given_fields
+    assert row["id"] == message_id and row["session_id"] == "s"
+    assert row["role"] == "assistant" and row["timestamp"] == 1000.25
+
+
+def test_fields_may_be_given_by_position_in_the_documented_order(db):
+    db.create_session("s", "cli")
+    db.append_message("s", "assistant", "c", "tn", [{"id": "1"}], "tcid", 5, "stop", "r", "rc", [1], [2], [3])
+    (row,) = db.get_messages("s")
+    names = [
+        "content",
+        "tool_name",
+        "tool_calls",
+        "tool_call_id",
+        "token_count",
+        "finish_reason",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "codex_reasoning_items",
+        "codex_message_items",
+    ]
+    assert [row[name] for name in names] == [
+        "c",
+        "tn",
+        [{"id": "1"}],
+        "tcid",
+        5,
+        "stop",
+        "r",
+        "rc",
+        [1],
+        [2],
+        [3],
+    ]
+
+
+def test_missing_fields_are_none_and_all_columns_are_there(db):
+    db.create_session("s", "cli")
+    db.append_message("s", "user")
+    (row,) = db.get_messages("s")
+    for name in [*TEXT_FIELDS, *JSON_FIELDS, "token_count"]:
+        assert row[name] is None, name
+    assert isinstance(row["timestamp"], float)
+
+
+@pytest.mark.parametrize("field", JSON_FIELDS)
+@pytest.mark.parametrize("value", [[], [1, "é", None, {"a": [True]}], [{"b": 1, "a": 2}]])
+def test_json_fields_come_back_as_lists_and_dicts(db, field, value):
+    db.create_session("s", "cli")
+    db.append_message("s", "assistant", "x", **{field: value})
+    back = db.get_messages("s")[0][field]
+    assert back == value or (value == [] and back is None)
+
+
+def test_order_within_a_session_is_insertion_not_timestamp(db):
+    db.create_session("s", "cli")
+    for stamp, text in [(300.0, "first"), (100.0, "second"), (200.0, "third")]:
+        db.append_message("s", "user", text, timestamp=stamp)
+    assert shown(db, "s") == ["first", "second", "third"]
+
+
+def test_sessions_do_not_mix(db):
+    talk(db, "a", "a1")
+    talk(db, "b", "b1")
+    db.append_message("a", "user", "a2")
+    assert shown(db, "a") == ["a1", "a2"] and shown(db, "b") == ["b1"]
+
+
+# ------------------------------------------------------------------ any text
+
+
+@given(content=any_text(), role=st.sampled_from(["user", "assistant", "tool", "system"]))
+def test_any_content_comes_back_as_it_went_in(db, content, role):
+    db.ensure_session("s")
+    db.append_message("s", role, content)
+    assert db.get_messages("s")[-1]["content"] == content
+    db.clear_messages("s")
+
+
+@given(fields=st.fixed_dictionaries({name: any_text(max_size=60) for name in TEXT_FIELDS}))
+def test_any_text_in_any_text_field_comes_back(db, fields):
+    db.ensure_session("s")
+    db.append_message("s", "assistant", **fields)
+    row = db.get_messages("s")[-1]
+    assert {name: row[name] for name in fields} == fields
+    db.clear_messages("s")
+
+
+@given(
+    fields=st.fixed_dictionaries(
+        {name: st.lists(json_values(), min_size=1, max_size=3) for name in JSON_FIELDS}
+    )
+)
+def test_any_json_in_any_json_field_comes_back(db, fields):
+    db.ensure_session("s")
+    db.append_message("s", "assistant", "x", **fields)
+    row = db.get_messages("s")[-1]
+    assert {name: row[name] for name in fields} == fields
+    db.clear_messages("s")
+
+
+@given(texts=st.lists(any_text(max_size=80), min_size=1, max_size=5))
+def test_any_list_of_text_parts_comes_back(db, texts):
+    parts = [{"type": "text", "text": text} for text in texts]
+    db.ensure_session("s")
+    db.append_message("s", "user", parts)
+    assert db.get_messages("s")[-1]["content"] == parts
+    assert db.get_messages_as_conversation("s")[-1]["content"] == parts
+    db.clear_messages("s")
+
+
+AWKWARD = {
+    "nul": "a\x00b\x00",
+    "only nul": "\x00",
+    "lone surrogates": "a\ud800b\udfff",
+    "surrogate pair taken apart": "\ud83d\ude00",
+    "escape look-alike": "\\ud800 \\u0000 \\x00 %00",
+    "json look-alike": '[{"type": "text", "text": "not parts"}]',
+    "json list": "[]",
+    "json null": "null",
+    "marker look-alike": ">>>a<<<",
+    "bom": "\ufeffa",
+    "line ends": "a\r\nb\rc\n\u2028d\u0085",
+    "empty": "",
+    "blank": "  \t\n ",
+    "noncharacter": "\uffff\ufffe\U0010ffff",
+}
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize("times", [1, 3000])
+def test_awkward_text_comes_back_short_or_long(make_db, name, role, times):
+    """Three thousand times over it is long enough to be compressed when it is tool output."""
+    db = make_db(name="x")
+    text = AWKWARD[name] * times
+    db.create_session("s", "cli")
+    db.append_message("s", role, text, reasoning=text)
+    db.close()
+    again = make_db(name="x")
+    assert again.get_messages("s")[0]["content"] == text
+    assert again.get_messages("s")[0]["reasoning"] == text
+    assert again.export_session("s")["messages"][0]["content"] == text
+    assert again.get_messages_as_conversation("s")[0]["content"] == text
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_ten_megabytes_come_back_and_their_last_word_is_found(db, role):
+    text = "lorem ipsum dolor sit amet\n" * 400_000 + "xylophone"
+    db.create_session("s", "cli")
+    message_id = db.append_message("s", role, text)
+    assert db.get_messages("s")[0]["content"] == text
+    assert found(db, "xylophone") == {message_id}
+    (hit,) = db.search_messages("xylophone")
+    assert len(hit["snippet"]) < 10_000
+
+
+def test_long_tool_output_is_whole_and_searchable_to_its_end(db):
+    text = "".join(f"line {n} of the build log\n" for n in range(2000)) + "fatal: quokka missing"
+    db.create_session("s", "cli")
+    message_id = db.append_message("s", "tool", text, tool_name="terminal")
+    assert shown(db, "s") == [text]
+    assert found(db, "quokka") == {message_id}
+    assert found(db, '"fatal quokka missing"') == {message_id}
+
+
+# ------------------------------------------------------------------ the conversation
+
+
+def test_a_conversation_holds_exactly_the_documented_keys(db):
+    db.create_session("s", "cli")
+    db.append_message("s", "system", "be kind")
+    db.append_message("s", "user", "hi", token_count=3, timestamp=5.0)
+    db.append_message(
+        "s",
+        "assistant",
+        "let me look",
+        tool_calls=CALLS,
+        finish_reason="tool_calls",
+        token_count=9,
+        reasoning="r",
+        reasoning_content="rc",
+        reasoning_details=[{"d": 1}],
+        codex_reasoning_items=[{"c": 1}],
+        codex_message_items=[{"m": 1}],
+        model="m",
+        input_tokens=1,
+        output_tokens=1,
+        cost_usd=0.1,
+    )
+    db.append_message("s", "tool", "out", tool_name="terminal", tool_call_id="call_1")
+    db.append_message("s", "assistant", "bye")
+    assert db.get_messages_as_conversation("s") == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "content": "let me look",
+            "tool_calls": CALLS,
+            "finish_reason": "tool_calls",
+            "reasoning": "r",
+            "reasoning_content": "rc",
+            "reasoning_details": [{"d": 1}],
+            "codex_reasoning_items": [{"c": 1}],
+            "codex_message_items": [{"m": 1}],
+        },
+        {"role": "tool", "content": "out", "tool_name": "terminal", "tool_call_id": "call_1"},
+        {"role": "assistant", "content": "bye"},
+    ]
+
+
+def test_reasoning_is_replayed_for_assistant_turns_only(db):
+    db.create_session("s", "cli")
+    db.append_message("s", "user", "hi", reasoning="no", reasoning_details=[1], codex_reasoning_items=[2])
+    assert db.get_messages_as_conversation("s") == [{"role": "user", "content": "hi"}]
+
+
+def test_an_assistant_turn_without_text_keeps_its_content_key(db):
+    db.create_session("s", "cli")
+    db.append_message("s", "assistant", None, tool_calls=CALLS)
+    assert db.get_messages_as_conversation("s") == [
+        {"role": "assistant", "content": None, "tool_calls": CALLS}
+    ]
+
+
+# ------------------------------------------------------------------ replace and clear
+
+
+def test_replace_puts_the_new_messages_in_place_and_recounts(db):
+    talk(db, "s", "old walrus", "old reply")
+    db.append_message("s", "assistant", None, tool_calls=CALLS)
+    db.replace_messages(
+        "s",
+        [
+            {"role": "user", "content": "new narwhal"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": CALLS[:1],
+                "reasoning": "hm",
+                "finish_reason": "stop",
+            },
+            {"role": "tool", "content": "out", "tool_call_id": "call_1", "tool_name": "terminal"},
+        ],
+    )
+    assert shown(db, "s") == ["new narwhal", None, "out"]
+    row = db.get_session("s")
+    assert (row["message_count"], row["tool_call_count"]) == (3, 1)
+    assert db.get_messages("s")[1]["tool_calls"] == CALLS[:1]
+    assert db.get_messages("s")[1]["reasoning"] == "hm"
+    assert found(db, "walrus") == set() and len(found(db, "narwhal")) == 1
+    assert db.list_sessions_rich()[0]["preview"] == "new narwhal"
+
+
+def test_a_conversation_put_back_by_replace_is_the_same_conversation(db):
+    db.create_session("s", "cli")
+    db.append_message("s", "user", [{"type": "text", "text": "hi"}])
+    db.append_message(
+        "s", "assistant", "x", tool_calls=CALLS, reasoning_details=[{"d": 1}], finish_reason="stop"
+    )
+    db.append_message("s", "tool", "o", tool_name="terminal", tool_call_id="call_1")
+    before = db.get_messages_as_conversation("s")
+    db.replace_messages("s", before)
+    assert db.get_messages_as_conversation("s") == before
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"role": "assistant", "tool_calls": [object()]}, {"role": "user", "content": object()}, 42, None],
+    ids=["unserialisable calls", "unserialisable content", "a number", "none"],
+)
+def test_replace_is_all_or_nothing(db, bad):
+    from hermes.errors import HermesError
+
+    talk(db, "s", "kept walrus", "kept reply")
+    before, row = db.get_messages("s"), db.get_session("s")
+    with pytest.raises((HermesError, TypeError)):
+        db.replace_messages(
+            "s", [{"role": "user", "content": "new"}, bad, {"role": "user", "content": "newer"}]
+        )
+    assert db.get_messages("s") == before
+    assert db.get_session("s") == row
+    assert len(found(db, "walrus")) == 1 and found(db, "newer") == set()
+    db.append_message("s", "user", "still works")
+    assert shown(db, "s")[-1] == "still works"
+
+
+def test_a_message_that_cannot_be_stored_leaves_nothing(db):
+    from hermes.errors import InvalidInput
+
+    talk(db, "s", "one")
+    with pytest.raises(InvalidInput):
+        db.append_message("s", "assistant", "two", tool_calls=[object()])
+    assert shown(db, "s") == ["one"]
+    assert db.get_session("s")["message_count"] == 1
+
+
+def test_replace_with_nothing_empties(db):
+    talk(db, "s", "walrus")
+    db.replace_messages("s", [])
+    assert shown(db, "s") == [] and db.get_session("s")["message_count"] == 0
+    assert found(db, "walrus") == set()
+
+
+def test_clear_removes_messages_and_keeps_the_session(db):
+    talk(db, "s", "walrus", "reply", model="m")
+    db.append_message("s", "assistant", None, tool_calls=CALLS)
+    db.set_session_title("s", "kept")
+    db.clear_messages("s")
+    row = db.get_session("s")
+    assert shown(db, "s") == [] and db.message_count("s") == db.message_count() == 0
+    assert (row["message_count"], row["tool_call_count"]) == (0, 0)
+    assert (row["title"], row["model"]) == ("kept", "m")
+    assert found(db, "walrus") == set()
+    assert db.list_sessions_rich()[0]["preview"] == ""
+    db.append_message("s", "user", "again")
+    assert shown(db, "s") == ["again"] and db.get_session("s")["message_count"] == 1

@@ -1,0 +1,144 @@
+"""What outside readers rely on: people run SQL on this file, and nothing in it is kept twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import plain_sql, say, talk
+
+SESSIONS = [
+    "id",
+    "source",
+    "user_id",
+    "model",
+    "model_config",
+    "system_prompt",
+    "parent_session_id",
+    "started_at",
+    "ended_at",
+    "end_reason",
+    "message_count",
+    "tool_call_count",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "billing_provider",
+    "billing_base_url",
+    "billing_mode",
+    "estimated_cost_usd",
+    "actual_cost_usd",
+    "cost_status",
+    "cost_source",
+    "pricing_version",
+    "title",
+    "api_call_count",
+    "handoff_state",
+    "handoff_platform",
+    "handoff_error",
+]
+MESSAGES = [
+    "id",
+    "session_id",
+    "role",
+    "content",
+    "tool_call_id",
+    "tool_calls",
+    "tool_name",
+    "timestamp",
+    "token_count",
+    "finish_reason",
+    "reasoning",
+    "reasoning_content",
+    "reasoning_details",
+    "codex_reasoning_items",
+    "codex_message_items",
+]
+
+pytestmark = pytest.mark.usefixtures("sqlite_only")
+
+
+@pytest.mark.parametrize(("table", "columns"), [("sessions", SESSIONS), ("messages", MESSAGES)])
+def test_the_public_columns_are_there(db, table, columns):
+    with plain_sql(db.path) as sql:
+        present = [row[1] for row in sql.execute(f"PRAGMA table_info({table})")]
+    assert not [name for name in columns if name not in present]
+
+
+def test_the_public_tables_are_there_and_the_version_is_one_row(db):
+    with plain_sql(db.path) as sql:
+        tables = {row[0] for row in sql.execute("SELECT name FROM sqlite_master")}
+        versions = sql.execute("SELECT version FROM schema_version").fetchall()
+    assert {"sessions", "messages", "messages_fts", "messages_fts_trigram", "state_meta"} <= tables
+    assert versions == [(11,)]
+
+
+def test_titles_are_unique_in_the_file_itself(db):
+    import sqlite3
+
+    for name in ("a", "b"):
+        db.create_session(name, "cli")
+    db.set_session_title("a", "x")
+    with pytest.raises(sqlite3.IntegrityError), plain_sql(db.path) as sql:
+        sql.execute("UPDATE sessions SET title = 'x' WHERE id = 'b'")
+
+
+def test_plain_sql_reads_sessions_and_messages(db):
+    talk(db, "s", "what people wrote " * 500, "what models wrote " * 500, model="m")
+    db.append_message("s", "assistant", None, tool_calls=[{"id": "1"}])
+    db.set_session_title("s", "x")
+    with plain_sql(db.path) as sql:
+        assert sql.execute("SELECT id, model, title, message_count FROM sessions").fetchall() == [
+            ("s", "m", "x", 3)
+        ]
+        rows = sql.execute("SELECT role, content FROM messages WHERE session_id = 's' ORDER BY id").fetchall()
+        (calls,) = sql.execute(
+            "SELECT json_extract(tool_calls, '$[0].id') FROM messages WHERE tool_calls IS NOT NULL"
+        )
+    assert rows[:2] == [("user", "what people wrote " * 500), ("assistant", "what models wrote " * 500)]
+    assert calls == ("1",)
+
+
+def test_rewound_and_trashed_rows_are_in_the_file_until_they_are_removed(db):
+    first, *_ = talk(db, "s", "one", "two")
+    db.rewind("s", first)
+    talk(db, "t", "three")
+    db.trash_session("t")
+    with plain_sql(db.path) as sql:
+        assert sql.execute("SELECT count(*) FROM messages").fetchone() == (3,)
+        assert sql.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
+
+
+def copies(db, tmp_path, needle):
+    db.catch_up()
+    db.backup(tmp_path / "copy.db")
+    return (tmp_path / "copy.db").read_bytes().count(needle.encode())
+
+
+def test_message_text_is_stored_once(db, tmp_path):
+    say(db, "s", "the first message is the preview")
+    say(db, "s", "walnut, pepper; and then: salt! " * 3 + "the-one needle, of this (message)")
+    assert copies(db, tmp_path, "the-one needle, of this (message)") == 1
+
+
+def test_a_branch_stores_no_second_copy(db, tmp_path):
+    say(db, "s", "the first message is the preview", "the-one needle, of this (message)")
+    for n in range(5):
+        db.branch_session("s", f"b{n}")
+    assert copies(db, tmp_path, "the-one needle, of this (message)") == 1
+
+
+def test_a_system_prompt_of_many_sessions_is_stored_once(db, tmp_path):
+    prompt = "You are Hermes; be kind, be brief! " * 100 + "the-one needle, of this (prompt)"
+    for n in range(5):
+        db.create_session(f"s{n}", "cli", system_prompt=prompt)
+    assert copies(db, tmp_path, "the-one needle, of this (prompt)") == 1
+
+
+def test_deleted_text_can_be_vacuumed_out_of_the_file(db, tmp_path):
+    say(db, "s", "short")
+    say(db, "gone", "the first message is the preview", "the-one needle, of this (message)")
+    db.delete_session("gone")
+    db.vacuum()
+    assert copies(db, tmp_path, "the-one needle, of this (message)") == 0

@@ -1,0 +1,264 @@
+"""Sessions: made once, ended once, never changed behind anybody's back."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from . import shown, talk
+
+COUNTERS = [
+    "message_count",
+    "tool_call_count",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "api_call_count",
+]
+COLUMNS = [
+    "id",
+    "source",
+    "user_id",
+    "model",
+    "model_config",
+    "system_prompt",
+    "parent_session_id",
+    "started_at",
+    "ended_at",
+    "end_reason",
+    *COUNTERS,
+    "billing_provider",
+    "billing_base_url",
+    "billing_mode",
+    "estimated_cost_usd",
+    "actual_cost_usd",
+    "cost_status",
+    "cost_source",
+    "pricing_version",
+    "title",
+    "handoff_state",
+    "handoff_platform",
+    "handoff_error",
+]
+
+
+def as_dict(value):
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def test_create_returns_the_id_and_keeps_every_column(db):
+    db.create_session("p", "cli")
+    assert (
+        db.create_session(
+            "s",
+            "telegram",
+            model="m-1",
+            model_config={"temperature": 0.5, "stop": ["x"]},
+            system_prompt="You are kind.",
+            user_id="42",
+            parent_session_id="p",
+        )
+        == "s"
+    )
+    row = db.get_session("s")
+    assert row["id"] == "s"
+    assert (row["source"], row["user_id"], row["model"]) == ("telegram", "42", "m-1")
+    assert row["parent_session_id"] == "p"
+    assert row["system_prompt"] == "You are kind."
+    assert as_dict(row["model_config"]) == {"temperature": 0.5, "stop": ["x"]}
+
+
+def test_columns_may_be_given_by_position_in_the_documented_order(db):
+    db.create_session("p", "cli")
+    db.create_session("s", "cli", "m", {"a": 1}, "prompt", "u", "p")
+    row = db.get_session("s")
+    assert (row["model"], row["system_prompt"], row["user_id"], row["parent_session_id"]) == (
+        "m",
+        "prompt",
+        "u",
+        "p",
+    )
+
+
+def test_model_config_may_be_json_text(db):
+    db.create_session("s", "cli", model_config='{"a": [1, 2]}')
+    assert as_dict(db.get_session("s")["model_config"]) == {"a": [1, 2]}
+
+
+def test_a_session_row_has_every_public_column(db):
+    db.create_session("s", "cli")
+    row = db.get_session("s")
+    assert type(row) is dict
+    assert not [name for name in COLUMNS if name not in row]
+
+
+def test_a_new_session_starts_now_open_and_at_zero(db):
+    before = time.time()
+    db.create_session("s", "cli")
+    row = db.get_session("s")
+    assert before - 1 <= row["started_at"] <= time.time() + 1
+    assert isinstance(row["started_at"], float)
+    assert row["ended_at"] is None and row["end_reason"] is None
+    assert [row[name] for name in COUNTERS] == [0] * len(COUNTERS)
+    assert row["title"] is None and row["handoff_state"] is None
+
+
+def test_started_at_and_kind_can_be_given(db):
+    db.create_session("p", "cli")
+    db.create_session("s", "cli", parent_session_id="p", started_at=1234.5, kind="subagent")
+    row = db.get_session("s")
+    assert row["started_at"] == 1234.5 and row["kind"] == "subagent"
+
+
+def test_creating_an_existing_id_changes_nothing_and_returns_it(db):
+    talk(db, "s", "hello", model="m-1", user_id="1", system_prompt="one")
+    db.set_session_title("s", "kept")
+    before = db.get_session("s")
+    assert (
+        db.create_session(
+            "s", "discord", model="m-2", user_id="2", system_prompt="two", model_config={"x": 1}
+        )
+        == "s"
+    )
+    assert db.get_session("s") == before
+    assert shown(db, "s") == ["hello"]
+    assert db.session_count() == 1
+
+
+def test_creating_an_ended_id_again_does_not_reopen_it(db):
+    db.create_session("s", "cli")
+    db.end_session("s", "done")
+    before = db.get_session("s")
+    db.create_session("s", "cli")
+    assert db.get_session("s") == before
+
+
+def test_ensure_creates_only_what_is_missing(db):
+    assert db.ensure_session("s") == "s"
+    assert db.get_session("s")["source"] == "unknown"
+    assert db.ensure_session("s", "cli", "m") == "s"
+    row = db.get_session("s")
+    assert row["source"] == "unknown" and row["model"] is None
+    assert db.ensure_session("t", source="cli", model="m") == "t"
+    assert (db.get_session("t")["source"], db.get_session("t")["model"]) == ("cli", "m")
+
+
+def test_get_session_of_an_unknown_id_is_none(db):
+    assert db.get_session("nobody") is None
+
+
+def test_the_first_end_wins_until_reopened(db):
+    db.create_session("s", "cli")
+    before = time.time()
+    db.end_session("s", "first")
+    first = db.get_session("s")
+    assert first["end_reason"] == "first" and first["ended_at"] >= before - 1
+    db.end_session("s", "second")
+    assert db.get_session("s")["end_reason"] == "first"
+    assert db.get_session("s")["ended_at"] == first["ended_at"]
+
+    db.reopen_session("s")
+    row = db.get_session("s")
+    assert row["ended_at"] is None and row["end_reason"] is None
+
+    db.end_session("s", "third")
+    assert db.get_session("s")["end_reason"] == "third"
+
+
+def test_reopening_an_open_session_changes_nothing(db):
+    talk(db, "s", "a")
+    before = db.get_session("s")
+    db.reopen_session("s")
+    assert db.get_session("s") == before
+
+
+def test_update_system_prompt_reads_back_as_text(db):
+    db.create_session("s", "cli", system_prompt="old")
+    assert db.update_system_prompt("s", "new ✓ " + "long " * 5000) is None
+    assert db.get_session("s")["system_prompt"] == "new ✓ " + "long " * 5000
+
+
+def test_one_large_system_prompt_in_many_sessions_stays_each_sessions_own(db):
+    """Stored once by hash; one may change without the others, and the first may go."""
+    prompt = "You are Hermes. " * 1000
+    for name in "abc":
+        db.create_session(name, "cli", system_prompt=prompt)
+    db.update_system_prompt("b", "different")
+    assert db.get_session("a")["system_prompt"] == prompt
+    assert db.get_session("b")["system_prompt"] == "different"
+    db.delete_session("a")
+    assert db.get_session("c")["system_prompt"] == prompt
+
+
+def test_everything_is_there_after_reopening(make_db):
+    first = make_db(name="x")
+    talk(first, "s", "one", "two", model="m", system_prompt="p")
+    first.set_session_title("s", "a title")
+    first.end_session("s", "done")
+    row, messages = first.get_session("s"), first.get_messages("s")
+    first.close()
+    again = make_db(name="x")
+    assert again.get_session("s") == row
+    assert again.get_messages("s") == messages
+
+
+def test_two_openers_see_each_others_writes_at_once(make_db):
+    one, two = make_db(name="x"), make_db(name="x")
+    talk(one, "s", "written by one about walruses")
+    assert shown(two, "s") == ["written by one about walruses"]
+    assert len(two.search_messages("walruses")) == 1
+    two.append_message("s", "assistant", "answered by two about narwhals")
+    assert len(one.search_messages("narwhals")) == 1
+    assert one.get_session("s")["message_count"] == 2
+
+
+def test_the_store_is_a_context_manager_and_closing_twice_is_harmless(make_db):
+    from hermes.errors import StoreClosed
+
+    with make_db() as db:
+        db.create_session("s", "cli")
+    db.close()
+    with pytest.raises(StoreClosed):
+        db.create_session("t", "cli")
+    with pytest.raises(StoreClosed):
+        db.get_session("s")
+
+
+@pytest.mark.parametrize("durability", ["full", "normal"])
+def test_both_durabilities_keep_what_was_written(make_db, durability):
+    db = make_db(name="d", durability=durability)
+    talk(db, "s", "kept")
+    db.close()
+    assert shown(make_db(name="d"), "s") == ["kept"]
+
+
+def test_tags_are_a_set_of_names_per_session(db):
+    db.create_session("s", "cli")
+    db.create_session("t", "cli")
+    db.tag_session("s", "work", "später")
+    db.tag_session("s", "work")
+    assert sorted(db.get_tags("s")) == ["später", "work"]
+    assert list(db.get_tags("t")) == []
+    db.untag_session("s", "work", "never there")
+    assert list(db.get_tags("s")) == ["später"]
+
+
+def test_archiving_hides_nothing_from_reading_by_id_and_search(db):
+    """Where archived sessions are listed is left open; they are never lost."""
+    talk(db, "s", "archived pangolin")
+    assert db.archive_session("s") is True
+    assert shown(db, "s") == ["archived pangolin"]
+    assert len(db.search_messages("pangolin")) == 1
+    assert db.archive_session("s", archived=False) is True
+    assert "s" in [row["id"] for row in db.list_sessions_rich()]
+
+
+@pytest.mark.parametrize("call", ["pin_session", "archive_session"])
+def test_pin_and_archive_say_whether_the_session_exists(db, call):
+    db.create_session("s", "cli")
+    assert getattr(db, call)("s") is True
+    assert getattr(db, call)("nobody") is False

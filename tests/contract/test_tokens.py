@@ -1,0 +1,123 @@
+"""Usage: counters add up, an absolute update sets, model and billing fill only NULLs, nothing is created."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import talk
+
+COUNTS = {
+    "input_tokens": 10,
+    "output_tokens": 20,
+    "cache_read_tokens": 3,
+    "cache_write_tokens": 4,
+    "reasoning_tokens": 5,
+    "api_call_count": 1,
+}
+
+
+def test_counts_are_added(db):
+    db.create_session("s", "cli")
+    assert db.update_token_counts("s", **COUNTS) is None
+    db.update_token_counts("s", **COUNTS)
+    row = db.get_session("s")
+    assert {name: row[name] for name in COUNTS} == {name: 2 * n for name, n in COUNTS.items()}
+
+
+def test_the_first_three_may_be_given_by_position(db):
+    db.create_session("s", "cli")
+    db.update_token_counts("s", 7, 8, "m-1")
+    row = db.get_session("s")
+    assert (row["input_tokens"], row["output_tokens"], row["model"]) == (7, 8, "m-1")
+
+
+def test_absolute_sets(db):
+    db.create_session("s", "cli")
+    db.update_token_counts("s", **dict.fromkeys(COUNTS, 1000))
+    db.update_token_counts("s", **COUNTS, absolute=True)
+    row = db.get_session("s")
+    assert {name: row[name] for name in COUNTS} == COUNTS
+    db.update_token_counts("s", input_tokens=1)
+    assert db.get_session("s")["input_tokens"] == COUNTS["input_tokens"] + 1
+
+
+def test_an_update_without_counts_adds_nothing(db):
+    db.create_session("s", "cli")
+    db.update_token_counts("s", **COUNTS)
+    db.update_token_counts("s")
+    row = db.get_session("s")
+    assert {name: row[name] for name in COUNTS} == COUNTS
+
+
+@pytest.mark.parametrize("field", ["model", "billing_provider", "billing_base_url", "billing_mode"])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_model_and_billing_fill_only_nulls(db, field, absolute):
+    db.create_session("s", "cli")
+    db.update_token_counts("s", **{field: "first"}, absolute=absolute)
+    assert db.get_session("s")[field] == "first"
+    db.update_token_counts("s", **{field: "second"}, absolute=absolute)
+    assert db.get_session("s")[field] == "first"
+    db.update_token_counts("s", input_tokens=1, absolute=absolute)
+    assert db.get_session("s")[field] == "first"
+
+
+def test_a_model_given_at_creation_stays(db):
+    db.create_session("s", "cli", model="m-1")
+    db.update_token_counts("s", model="m-2")
+    assert db.get_session("s")["model"] == "m-1"
+
+
+@pytest.mark.parametrize("field", ["estimated_cost_usd", "actual_cost_usd"])
+def test_costs_add_up_and_absolute_sets_them(db, field):
+    db.create_session("s", "cli")
+    assert db.get_session("s")[field] is None
+    db.update_token_counts("s", **{field: 0.5})
+    db.update_token_counts("s", **{field: 0.25})
+    assert db.get_session("s")[field] == pytest.approx(0.75)
+    db.update_token_counts("s", input_tokens=1)
+    assert db.get_session("s")[field] == pytest.approx(0.75)
+    db.update_token_counts("s", **{field: 0.125}, absolute=True)
+    assert db.get_session("s")[field] == pytest.approx(0.125)
+
+
+def test_cost_notes_are_kept(db):
+    db.create_session("s", "cli")
+    db.update_token_counts("s", cost_status="estimated", cost_source="table", pricing_version="2025-01")
+    row = db.get_session("s")
+    assert (row["cost_status"], row["cost_source"], row["pricing_version"]) == (
+        "estimated",
+        "table",
+        "2025-01",
+    )
+
+
+def test_an_unknown_session_is_not_created(db):
+    assert db.update_token_counts("nobody", input_tokens=5, model="m") is None
+    assert db.session_count() == 0 and db.get_session("nobody") is None
+
+
+def test_usage_leaves_the_message_counters_alone(db):
+    talk(db, "s", "a", "b")
+    db.update_token_counts("s", **COUNTS, absolute=True)
+    assert db.get_session("s")["message_count"] == 2
+
+
+def test_every_assistant_message_is_attributable(db):
+    db.create_session("s", "cli", model="m-0")
+    db.append_message("s", "user", "hi")
+    db.append_message(
+        "s",
+        "assistant",
+        "hello",
+        model="m-1",
+        input_tokens=11,
+        output_tokens=12,
+        cache_read_tokens=13,
+        cache_write_tokens=14,
+        cost_usd=0.5,
+    )
+    user, reply = db.get_messages("s")
+    assert reply["model"] == "m-1" and reply["cost_usd"] == 0.5
+    assert (reply["input_tokens"], reply["output_tokens"]) == (11, 12)
+    assert (reply["cache_read_tokens"], reply["cache_write_tokens"]) == (13, 14)
+    assert user["model"] is None and user["cost_usd"] is None
