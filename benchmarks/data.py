@@ -89,8 +89,8 @@ class Data:
         )
 
     def facts(self, size: str) -> dict[str, Any]:
-        """Counts of a corpus (sessions, messages, text_bytes, median_start), its long_session of long_messages,
-        and a phrase of that session to search for.
+        """Counts of a corpus (sessions, messages, text_bytes, median_start), its long_session of
+        long_messages, and a phrase of that session to search for.
         """
         path = self._file(f"facts-{size}.json", lambda out: _write_facts(out, self.sessions(size)))
         return dict(json.loads(path.read_text()))

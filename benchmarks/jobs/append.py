@@ -19,7 +19,7 @@ def append(config: Config) -> dict[str, Any]:
     before_all = _rows(config["store"])
     store = open_store(config)
     taken: list[float] = []
-    current = None
+    current = ""
     clock = time.perf_counter
     with quiet_gc():
         start = clock()

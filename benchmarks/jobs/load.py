@@ -21,8 +21,9 @@ def load(config: Config) -> dict[str, Any]:
     store = open_store(config)
     text = [0]
     started = time.perf_counter()
+    taken: list[float] = []
     if isinstance(store, RawStore):
-        count, taken = store.load(_weighed(config, text)), []
+        count = store.load(_weighed(config, text))
     else:
         times, taken = _append_all(store, _weighed(config, text))
         count = len(taken)

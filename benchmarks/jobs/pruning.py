@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from benchmarks.jobs.common import Config, latencies, main, quiet_gc, sample
-from benchmarks.jobs.stores import open_store
+from benchmarks.jobs.stores import SessionStore, open_store
 
 PAUSE_SECONDS = 0.02
 LEAD_SECONDS = 0.5  # the others write for this long before the pruning starts and after it has ended
@@ -19,7 +19,6 @@ LEAD_SECONDS = 0.5  # the others write for this long before the pruning starts a
 
 def pruning(config: Config) -> dict[str, Any]:
     messages = [message for _, message in sample(config)]
-    before = _sessions(config["store"])
     context = multiprocessing.get_context("fork")
     barrier, stop, answers = context.Barrier(config["others"] + 1), context.Event(), context.Queue()
     processes = []
@@ -28,6 +27,7 @@ def pruning(config: Config) -> dict[str, Any]:
         processes.append(context.Process(target=_other, args=arguments))
         processes[-1].start()
     store = open_store(config)
+    assert isinstance(store, SessionStore)
     barrier.wait(timeout=60)
     time.sleep(LEAD_SECONDS)
     start = time.perf_counter()
@@ -41,7 +41,6 @@ def pruning(config: Config) -> dict[str, Any]:
     store.close()
     failures = [failure for answer in found for failure in answer["failures"]]
     return {
-        "sessions_before": before,
         "pruned": pruned,
         "prune_seconds": seconds,
         "writes": sum(len(answer["taken"]) for answer in found),
@@ -74,14 +73,6 @@ def _other(
             time.sleep(PAUSE_SECONDS)
     store.close()
     answers.put({"taken": taken, "failures": failures, "acknowledged": len(taken) - len(failures)})
-
-
-def _sessions(path: str) -> int:
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
-    try:
-        return int(db.execute("SELECT count(*) FROM sessions").fetchone()[0])
-    finally:
-        db.close()
 
 
 def _written(path: str) -> int:

@@ -13,7 +13,7 @@ def size(config: Config) -> dict[str, Any]:
     db = apsw.Connection(config["store"], flags=apsw.SQLITE_OPEN_READONLY)
     sql = "SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC"
     parts = {name: pages for name, pages in db.execute(sql)}
-    free = db.execute("PRAGMA freelist_count").fetchone()[0] * db.execute("PRAGMA page_size").fetchone()[0]
+    free = db.pragma("freelist_count") * db.pragma("page_size")
     db.close()
     return {"parts": parts, "free": free}
 

@@ -50,7 +50,8 @@ class SessionStore:
         from hermes_state import SessionDB
 
         self.ours = ours
-        self.db = SessionDB(db_path=path, **({"durability": durability} if ours else {}))
+        extra: dict[str, Any] = {"durability": durability} if ours else {}
+        self.db: Any = SessionDB(db_path=path, **extra)
 
     def create(self, session: dict[str, Any]) -> None:
         columns = {name: session.get(name) for name in SESSION_COLUMNS}
@@ -58,7 +59,7 @@ class SessionStore:
             columns["started_at"] = session["started_at"]
         self.db.create_session(session["id"], session["source"], **columns)
 
-    def append(self, session_id: str, message: dict[str, Any]) -> int:
+    def append(self, session_id: str, message: dict[str, Any]) -> Any:
         return self.db.append_message(session_id, message["role"], **message_arguments(message))
 
     def finish(self, session: dict[str, Any]) -> None:
@@ -71,22 +72,22 @@ class SessionStore:
         if self.ours:
             self.db.catch_up()
 
-    def search(self, query: str, limit: int = 20) -> list[dict[str, Any]]:
+    def search(self, query: str, limit: int = 20) -> Any:
         return self.db.search_messages(query, limit=limit)
 
-    def recent(self, limit: int = 20) -> list[dict[str, Any]]:
+    def recent(self, limit: int = 20) -> Any:
         return self.db.list_sessions_rich(limit=limit, order_by_last_active=True)
 
-    def by_title(self, title: str) -> str | None:
+    def by_title(self, title: str) -> Any:
         return self.db.resolve_session_by_title(title)
 
-    def by_prefix(self, prefix: str) -> str | None:
+    def by_prefix(self, prefix: str) -> Any:
         return self.db.resolve_session_id(prefix)
 
-    def conversation(self, session_id: str) -> list[dict[str, Any]]:
+    def conversation(self, session_id: str) -> Any:
         return self.db.get_messages_as_conversation(session_id)
 
-    def prune(self, older_than_days: float) -> int:
+    def prune(self, older_than_days: float) -> Any:
         return self.db.prune_sessions(older_than_days=older_than_days)
 
     def export(self, out: BinaryIO) -> int:
@@ -115,7 +116,7 @@ class RawStore:
         import apsw
 
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.db = apsw.Connection(str(path))
+        self.db: Any = apsw.Connection(str(path))
         self.db.set_busy_timeout(30_000)
         self.db.execute("PRAGMA journal_mode=WAL")
         self.db.execute(f"PRAGMA synchronous={durability}")

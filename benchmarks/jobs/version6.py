@@ -17,7 +17,8 @@ CREATE TABLE sessions (
     system_prompt TEXT, parent_session_id TEXT, started_at REAL NOT NULL, ended_at REAL, end_reason TEXT,
     message_count INTEGER DEFAULT 0, tool_call_count INTEGER DEFAULT 0, input_tokens INTEGER DEFAULT 0,
     output_tokens INTEGER DEFAULT 0, cache_read_tokens INTEGER DEFAULT 0,
-    cache_write_tokens INTEGER DEFAULT 0, reasoning_tokens INTEGER DEFAULT 0, billing_provider TEXT, billing_base_url TEXT, billing_mode TEXT,
+    cache_write_tokens INTEGER DEFAULT 0, reasoning_tokens INTEGER DEFAULT 0,
+    billing_provider TEXT, billing_base_url TEXT, billing_mode TEXT,
     estimated_cost_usd REAL, actual_cost_usd REAL, cost_status TEXT, cost_source TEXT, pricing_version TEXT,
     title TEXT, FOREIGN KEY (parent_session_id) REFERENCES sessions(id)
 );
@@ -28,7 +29,8 @@ CREATE UNIQUE INDEX idx_sessions_title_unique ON sessions(title) WHERE title IS 
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL REFERENCES sessions(id),
     role TEXT NOT NULL, content TEXT, tool_call_id TEXT, tool_calls TEXT, tool_name TEXT,
-    timestamp REAL NOT NULL, token_count INTEGER, finish_reason TEXT, reasoning TEXT, reasoning_details TEXT, codex_reasoning_items TEXT
+    timestamp REAL NOT NULL, token_count INTEGER, finish_reason TEXT, reasoning TEXT,
+    reasoning_details TEXT, codex_reasoning_items TEXT
 );
 CREATE INDEX idx_messages_session ON messages(session_id, timestamp);
 CREATE VIRTUAL TABLE messages_fts USING fts5(content, content=messages, content_rowid=id);

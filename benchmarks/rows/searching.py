@@ -89,7 +89,7 @@ def _missed(recalls: Rounds) -> list[str]:
 
 
 def _ten_times(bench: Bench, at_s: Rounds) -> list[Row]:
-    """The same queries on L: the goal compares ours with itself. The rival takes part if it has an L store."""
+    """The same queries on L; the goal compares ours with itself. The rival only if its L store is there."""
     rival = bench.contestants.get("rival")
     who = KEYS if rival and bench.cache.has_store(rival, "L") else ("raw", "ours")
     rounds = _timed(bench, "L", who)

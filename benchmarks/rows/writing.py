@@ -115,7 +115,8 @@ def writers(bench: Bench) -> Section:
 
 def pruning(bench: Bench) -> Section:
     """Others write while one process prunes half of the sessions."""
-    median_start = bench.data.facts(bench.size)["median_start"]
+    facts = bench.data.facts(bench.size)
+    median_start, loaded = facts["median_start"], facts["sessions"]
 
     def config(key: str, number: int) -> dict[str, Any]:
         return {
@@ -142,7 +143,7 @@ def pruning(bench: Bench) -> Section:
         Row("· the pruning itself", "s", cells(rounds, lambda r: r["prune_seconds"])),
     ]
     remarks = [
-        f"Pruning: {key} removed {result['pruned']} of {result['sessions_before']} sessions."
+        f"Pruning: {key} removed {result['pruned']} of the {loaded:,} loaded sessions."
         for key, results in rounds.items()
         for result in results
         if "error" not in result

@@ -66,7 +66,8 @@ def assert_all_found(db: Any, made: dict[str, Any], numbers: dict[int, int] | No
         got = sorted(numbers[hit["id"]] if numbers else hit["id"] for hit in hits)
         if got != wanted:
             wrong.append(f"{text!r} found {got}, is in {wanted}")
-        wrong += [f"{text!r} is not marked in {hit['snippet']!r}" for hit in hits if ">>>" not in hit["snippet"]]
+        snippets = [hit["snippet"] for hit in hits]
+        wrong += [f"{text!r} is not marked in {snippet!r}" for snippet in snippets if ">>>" not in snippet]
     wrong += [f"{text!r} was found" for text in made["absent"] if found(db, text)]
     assert not wrong, "\n".join(wrong)
 

@@ -66,22 +66,26 @@ class SessionDB:
             raise InvalidInput(f"transcripts is 'all', 'gateway' or 'off', not {transcripts!r}")
         if url is not None:
             raise InvalidInput("this version keeps its record in a SQLite file: give db_path, not url")
-        from hermes.store.engines.sqlite import SqliteEngine
-
         self.path = Path(db_path).expanduser() if db_path is not None else default_database()
         self.sessions_dir = companion(self.path, "sessions")
         self.attachments_dir = companion(self.path, "attachments")
-        engine = SqliteEngine(self.path, read_only=read_only, durability=durability)
-        self._engine: Engine = engine
         self._attachments = Attachments(self.attachments_dir)
         self._mask: Callable[[str], str] | None = None
         if redact_secrets:
             from hermes.store.redact import redact
 
             self._mask = redact
-        self._scribe = Scribe(engine, self.sessions_dir, "off" if engine.read_only else transcripts)
+        self._options = (read_only, durability, transcripts)
+        self._open()
+
+    def _open(self) -> None:
+        from hermes.store.engines.sqlite import SqliteEngine
+
+        read_only, durability, transcripts = self._options
+        self._engine: Engine = SqliteEngine(self.path, read_only=read_only, durability=durability)
+        self._scribe = Scribe(self._engine, self.sessions_dir, "off" if self._engine.read_only else transcripts)
         self._scribe.mend()
-        engine.start_background()
+        self._engine.start_background()
 
     @property
     def read_only(self) -> bool:
@@ -588,8 +592,8 @@ class SessionDB:
 
     def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
         """Delete for good what has been in the trash longer than this; how many sessions."""
-        cutoff = retention.time.time() - older_than_days * retention.DAY
-        ids = [row["id"] for row in self.list_trash() if row["trashed_at"] <= cutoff]
+        with self._engine.read() as tx:
+            ids = retention.trashed_before(tx, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
     def audit_log(self, limit: int = 100) -> list[dict[str, Any]]:
@@ -780,7 +784,12 @@ class SessionDB:
         """Mend what check() finds, after a backup beside the file; what was done. Nothing is dropped."""
         from hermes.store import check
 
-        return check.repair(self._engine, self._scribe, self.path)
+        done = check.repair(self._engine, self._scribe, self.path)
+        if done is None:  # the file itself is damaged: what can be saved goes into a new one
+            self.close()
+            done = check.salvage(self.path, self.sessions_dir)
+            self._open()
+        return done
 
     def _take_in(self) -> Any:
         """Before a list or a title look-up: bring in what another program wrote into the file."""

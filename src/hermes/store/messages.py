@@ -113,7 +113,7 @@ def make_ready(
     preview = preview_of(shown) if role == "user" and shown else None
     made_here = not any(isinstance(message.get(name), str) for name in codec.JSON_FIELDS)
     return Ready(
-        values, _count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted
+        values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted
     )
 
 
@@ -135,7 +135,8 @@ def _number(value: Any, name: str) -> float:
         raise InvalidInput(f"{name} is a number of seconds since 1970, not {value!r}") from None
 
 
-def _count_calls(calls: Any) -> int:
+def count_calls(calls: Any) -> int:
+    """How many tool calls a message makes; a result of a tool makes none."""
     if isinstance(calls, str):
         calls = codec.from_json(calls)
     return len(calls) if isinstance(calls, list) else 1 if isinstance(calls, dict) else 0
@@ -171,7 +172,7 @@ def recount(tx: Tx, session_id: str) -> None:
         (session_id,),
     ):
         count += 1
-        calls += _count_calls(codec.restored(tool_calls)) if tool_calls is not None else 0
+        calls += count_calls(codec.restored(tool_calls)) if tool_calls is not None else 0
         last = stamp if last is None else max(last, stamp)
         if preview is None and role == "user" and content:
             text = codec.restored(content)

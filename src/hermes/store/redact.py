@@ -31,44 +31,48 @@ _GLUE = b" \t\"'\\`0123456789]_-."
 _W = "[A-Za-z0-9_-]"
 _DIGIT = "(?=[A-Za-z_-]*[0-9])"
 
-# kind, shape at the start of a run of word characters. What a look-behind holds is kept, as it names the place.
+# kind, first two characters, shape at the start of a run of word characters. What a look-behind holds is kept, as
+# it names the place; such a kind has no first characters, but an entry in _TAILS for what stands before it.
 _TOKENS = (
-    ("anthropic", rf"sk-ant-[A-Za-z0-9]{{2,12}}-{_W}{{20,}}"),
-    ("openrouter", rf"sk-or-{_DIGIT}{_W}{{20,}}"),
-    ("openai", rf"sk-(?:proj|svcacct|service|admin|None)-{_DIGIT}{_W}{{20,}}"),
-    ("sk", rf"sk-{_W}{{20,}}"),  # becomes "openai" if the rest looks random: other vendors use the bare prefix too
-    ("stripe", r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}={0,2}"),
-    ("github", r"gh[pousr]_[A-Za-z0-9_]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
-    ("gitlab", rf"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-{_W}{{20,}}(?:\.[0-9a-z]{{2,9}}){{0,2}}"),
-    ("slack", r"(?:xox[a-z]-|xapp-[0-9]-)(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}"),
-    ("aws", rf"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{{16}}(?!{_W})|ABSK[A-Za-z0-9+/]{{80,}}={{0,2}}"),
-    ("google", rf"AIza{_W}{{32,}}|GOCSPX-{_W}{{20,}}|(?<=\bya29\.){_W}[A-Za-z0-9_.-]{{19,}}|(?<=\b1//)0{_W}{{40,}}"),
-    ("telegram", rf"(?<=[0-9]{{6}}:){_DIGIT}(?=[a-z0-9_-]*[A-Z]){_W}{{35}}(?!{_W})"),
-    ("npm", r"npm_[A-Za-z0-9]{30,}"),
-    ("pypi", rf"pypi-A{_W}{{40,}}"),
-    ("twilio", rf"SK[0-9a-f]{{32}}(?!{_W})"),
-    ("huggingface", r"(?:hf|api_org)_[A-Za-z0-9]{30,}"),
-    ("jwt", rf"eyJ{_W}{{10,}}\.(?:eyJ{_W}{{6,}}\.{_W}*|{_W}*\.{_W}{{8,}}\.{_W}{{8,}}\.{_W}{{10,}})"),
-    ("discord", rf"[MNO]{_DIGIT}{_W}{{22,27}}\.{_W}{{6}}\.{_W}{{27,}}"),
-    ("sendgrid", rf"(?<=\bSG\.){_W}{{20,24}}\.{_W}{{39,50}}"),
-    ("elevenlabs", r"sk_[0-9a-f]{40,}"),
-    ("groq", r"gsk_[A-Za-z0-9]{40,}"),
-    ("xai", r"xai-[A-Za-z0-9]{60,}"),
-    ("perplexity", r"pplx-[A-Za-z0-9]{40,}"),
-    ("nvidia", rf"nvapi-{_W}{{40,}}"),
-    ("replicate", r"r8_[A-Za-z0-9]{30,}"),
-    ("tavily", rf"tvly-{_DIGIT}{_W}{{24,}}"),
-    ("databricks", r"dapi[0-9a-f]{32}"),
-    ("digitalocean", r"do[opr]_v1_[0-9a-f]{60,}"),
-    ("shopify", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
-    ("linear", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}"),
-    ("notion", r"ntn_[A-Za-z0-9]{40,}"),
-    ("grafana", r"glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}"),
-    ("postman", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}"),
-    ("atlassian", rf"ATATT3{_W}{{50,}}(?:=[0-9A-F]{{8}})?"),
-    ("vault", rf"(?<=\bhv[sb]\.){_W}{{24,}}"),
-    ("age", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
+    ("anthropic", "sk", rf"sk-ant-[A-Za-z0-9]{{2,12}}-{_W}{{20,}}"),
+    ("openrouter", "sk", rf"sk-or-{_DIGIT}{_W}{{20,}}"),
+    ("openai", "sk", rf"sk-(?:proj|svcacct|service|admin|None)-{_DIGIT}{_W}{{20,}}"),
+    ("sk", "sk", rf"sk-{_W}{{20,}}"),  # becomes "openai" if the rest looks random: other vendors use the bare prefix too
+    ("stripe", "sk rk wh", r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}={0,2}"),
+    ("github", "gh gi", r"gh[pousr]_[A-Za-z0-9_]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
+    ("gitlab", "gl", rf"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-{_W}{{20,}}(?:\.[0-9a-z]{{2,9}}){{0,2}}"),
+    ("slack", "xo xa", r"(?:xox[a-z]-|xapp-[0-9]-)(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}"),
+    ("aws", "AK AS AB AC", rf"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{{16}}(?!{_W})|ABSK[A-Za-z0-9+/]{{80,}}={{0,2}}"),
+    ("google", "AI GO", rf"AIza{_W}{{32,}}|GOCSPX-{_W}{{20,}}|(?<=\bya29\.){_W}[A-Za-z0-9_.-]{{19,}}|(?<=\b1//)0{_W}{{40,}}"),
+    ("telegram", "", rf"(?<=[0-9]{{6}}:){_DIGIT}(?=[a-z0-9_-]*[A-Z]){_W}{{35}}(?!{_W})"),
+    ("npm", "np", r"npm_[A-Za-z0-9]{30,}"),
+    ("pypi", "py", rf"pypi-A{_W}{{40,}}"),
+    ("twilio", "SK", rf"SK[0-9a-f]{{32}}(?!{_W})"),
+    ("huggingface", "hf ap", r"(?:hf|api_org)_[A-Za-z0-9]{30,}"),
+    ("jwt", "ey", rf"eyJ{_W}{{10,}}\.(?:eyJ{_W}{{6,}}\.{_W}*|{_W}*\.{_W}{{8,}}\.{_W}{{8,}}\.{_W}{{10,}})"),
+    ("discord", "", rf"[MNO]{_DIGIT}{_W}{{22,27}}\.{_W}{{6}}\.{_W}{{27,}}"),
+    ("sendgrid", "", rf"(?<=\bSG\.){_W}{{20,24}}\.{_W}{{39,50}}"),
+    ("elevenlabs", "sk", r"sk_[0-9a-f]{40,}"),
+    ("groq", "gs", r"gsk_[A-Za-z0-9]{40,}"),
+    ("xai", "xa", r"xai-[A-Za-z0-9]{60,}"),
+    ("perplexity", "pp", r"pplx-[A-Za-z0-9]{40,}"),
+    ("nvidia", "nv", rf"nvapi-{_W}{{40,}}"),
+    ("replicate", "r8", r"r8_[A-Za-z0-9]{30,}"),
+    ("tavily", "tv", rf"tvly-{_DIGIT}{_W}{{24,}}"),
+    ("databricks", "da", r"dapi[0-9a-f]{32}"),
+    ("digitalocean", "do", r"do[opr]_v1_[0-9a-f]{60,}"),
+    ("shopify", "sh", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    ("linear", "li", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}"),
+    ("notion", "nt", r"ntn_[A-Za-z0-9]{40,}"),
+    ("grafana", "gl", r"glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}"),
+    ("postman", "PM", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}"),
+    ("atlassian", "AT", rf"ATATT3{_W}{{50,}}(?:=[0-9A-F]{{8}})?"),
+    ("vault", "", rf"(?<=\bhv[sb]\.){_W}{{24,}}"),
+    ("age", "AG", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
 )
+_HEADS = frozenset(head.encode() for _, heads, _ in _TOKENS for head in heads.split())
+_TAILS = frozenset((b"29.", b"SG.", b"vs.", b"vb.", b"1//", b"er ", b"ER ", *(b"%02d:" % n for n in range(100))))
+_GLUED = frozenset((b"/", b"[", b";", b"%", b"\\"))
 
 # Names whose value is a secret: the last word of the name, as literals the searches can start with.
 _PASSWORD = rb"pass(?:w(?:or)?d|phrase|code)?"
@@ -94,17 +98,17 @@ class _Patterns:
     def __init__(self) -> None:
         import re
 
+        ends = b"|".join(sorted({w[-1:].encode() + b"key" for w in _KEY_OWNERS}))
         owners = b"|".join(sorted({w[-2:].encode() for w in _KEY_OWNERS}))
         self.assigns: Callable[[bytes], Match[bytes] | None] = re.compile(
             # Nothing but look-behinds at each "=": a literal to start with, and the cheapest tests first.
-            rb"=(?<=[dehnsty]=)(?<=(?:or|sw|pw|re|od|as|ke|ut|io)[dehnsty]=)(?:"
-            rb"(?<=(?:word|sswd|cret|oken|auth|pass|rase|code|tion|base)=)(?:(?<=token=)|(?<=secret=)|(?<=password=)"
-            rb"|(?<=passwd=)|(?<=pass=)|(?<=passphrase=)|(?<=passcode=)|(?<=auth=)|(?<=authorization=)|(?<=keybase=))"
-            rb"|(?<=pwd=)|(?<=(?:" + owners + rb")key=))"
+            rb"=(?<=[dehnsty]=)(?<=(?:word|sswd|cret|oken|auth|pass|rase|code|tion|base|.pwd|" + ends + rb")=)"
+            rb"(?:(?<=token=)|(?<=secret=)|(?<=password=)|(?<=passwd=)|(?<=pass=)|(?<=passphrase=)|(?<=passcode=)"
+            rb"|(?<=auth=)|(?<=authorization=)|(?<=keybase=)|(?<=pwd=)|(?<=(?:" + owners + rb")key=))",
+            re.DOTALL,
         ).search
-        shapes = "|".join(f"(?P<{kind}>{shape})" for kind, shape in _TOKENS)
-        # A token may follow a mark-up underscore or the end of a terminal's colour code without a break.
-        self.token = re.compile(rf"(?:[-_]{{1,4}}|[0-9]{{0,3}}m)?(?:{shapes})")
+        shapes = "|".join(f"(?P<{kind}>{shape})" for kind, _, shape in _TOKENS)
+        self.token = re.compile(shapes)
         self.hook = re.compile(r"hooks(?:\.slack\.com/(?:services|workflows|triggers)|/[0-9]{15,21})/([\w/-]{20,200})")
         self.bearer = re.compile(r"earer[ \t]{1,4}([A-Za-z0-9._~+/-]{16,}=*)")
         self.header = re.compile(
@@ -179,17 +183,13 @@ def _find(text: str) -> list[Span]:
     words = raw.translate(_WORDS)
     if _RUN in words:
         spans += _tokens(p, text, raw, words)
-        spans += [(*m.span(1), "webhook") for m in p.hook.finditer(text)]
+    del words  # its memory serves the next copy
     if "@" in text:
         spans += _urls(p, text)
-    if p.assigns(raw.translate(_FOLD, _GLUE)):
+    if p.assigns(b"\n" + raw.translate(_FOLD, _GLUE)):
         low = raw.lower()
         spans += _headers(p, text, low)
         spans += _assignments(p, text, low)
-    if _RUN in words:
-        spans += [
-            (*m.span(1), "bearer") for m in p.bearer.finditer(text) if _opaque(p, m[1]) and not p.placeholder.match(m[1])
-        ]
     return spans
 
 
@@ -214,25 +214,53 @@ def _apply(text: str, spans: list[Span]) -> str:
 
 def _tokens(p: _Patterns, text: str, raw: bytes, words: bytes) -> Iterator[Span]:
     """Tokens of a known shape. Only the start of a run is tried, so the work is linear."""
-    match = p.token.match
-    at = words.find(_RUN)
+    find, heads, tails = words.find, _HEADS, _TAILS  # this loop runs for every long word of code
+    slash = bearer = False
+    start = at = find(_RUN)
     while at >= 0:
-        start = at
-        before = raw[at - 1] if at else 0
-        if before == 0x5C:  # the run begins inside a JSON escape: \n, \t, \u0041
-            start += 5 if raw[at] == 0x75 else 1
-        elif before == 0x25:  # or inside a percent escape
-            start += 2
-        end = words.find(b" ", at + len(_RUN))
-        if before != 0x2B and (m := match(text, start)) and text[m.end() : m.end() + 1] != "+":  # "+": base64
-            kind = str(m.lastgroup)
-            begin, stop = m.span(kind)
-            if kind == "sk":
-                kind = "openai" if _random(p, m[0]) else ""
-            if kind:
-                yield begin, stop, kind
-                end = max(end, stop) if end >= 0 else end
-        at = words.find(_RUN, end) if end >= 0 else -1
+        end = find(b" ", at + 20)
+        tail = raw[at - 3 if at > 3 else 0 : at]
+        if tail[-1:] in _GLUED or raw[at] in b"-_":
+            slash = slash or tail[-1:] == b"/"
+            start = _token_start(raw, tail[-1:], at)
+        first = raw[start : start + 2]
+        if first in heads or tail in tails or (raw[end] == 0x2E and first[:1] in b"MNO"):
+            bearer = bearer or tail.lower() == b"er "
+            found = _token(p, text, start)
+            if found and not text.startswith("+", found[1]):  # "+": we are inside of base64
+                yield found
+                end = max(end, found[1]) if end >= 0 else end
+        start = at = find(_RUN, end) if end >= 0 else -1
+    if slash:
+        yield from ((*m.span(1), "webhook") for m in p.hook.finditer(text))
+    if bearer or slash:
+        for m in p.bearer.finditer(text):
+            if _opaque(p, m[1]) and not p.placeholder.match(m[1]):
+                yield *m.span(1), "bearer"
+
+
+def _token_start(raw: bytes, before: bytes, at: int) -> int:
+    """Where a run really begins if its first characters belong to an escape, a colour code or mark-up."""
+    if before == b"\\":  # \\n, \\u0041
+        at += 5 if raw[at] == 0x75 else 1
+    elif before == b"%":  # %3D
+        at += 2
+    elif before in (b"[", b";"):  # ESC [1;32m
+        at = raw.find(b"m", at, at + 4) + 1 or at
+    while raw[at] in b"-_" and at + 20 < len(raw):  # _token_
+        at += 1
+    return at
+
+
+def _token(p: _Patterns, text: str, at: int) -> Span | None:
+    m = p.token.match(text, at)
+    if m is None:
+        return None
+    kind = str(m.lastgroup)
+    start, end = m.span(kind)
+    if kind == "sk":
+        return (start, end, "openai") if _random(p, m[0]) else None
+    return start, end, kind
 
 
 def _private_keys(p: _Patterns, text: str) -> Iterator[Span]:

@@ -167,7 +167,7 @@ def finish_deletions(engine: Engine, forget_files: Callable[[str, list[str]], No
 def prunable(tx: Tx, older_than_days: float, source: str | None) -> list[str]:
     """Ended sessions whose last activity is longer ago than this; pinned and live ones never."""
     cutoff = time.time() - older_than_days * DAY
-    where, params = "", [cutoff]
+    where, params = "", list[Any]([cutoff])
     if source is not None:
         where, params = " AND s.source = ?", [cutoff, source]
     rows = tx.rows(
@@ -202,6 +202,12 @@ def close_orphaned_compressions(tx: Tx) -> list[str]:
             "UPDATE sessions SET ended_at = ?, end_reason = 'orphaned_compression' WHERE id = ?", (time.time(), session_id)
         )
     return [row[0] for row in rows]
+
+
+def trashed_before(tx: Tx, older_than_days: float) -> list[str]:
+    """What has been in the trash longer than this."""
+    cutoff = time.time() - older_than_days * DAY
+    return [row["id"] for row in trashed(tx) if row["trashed_at"] <= cutoff]
 
 
 def claim_interval(tx: Tx, min_interval_hours: float) -> bool:

@@ -123,6 +123,18 @@ class Engine(Protocol):
         """Told after each append: the moment to do a bounded piece of housekeeping."""
         ...
 
+    def problems(self) -> list[dict[str, Any]]:
+        """What is wrong with the stored data or its index: [{"kind", "where", "detail"}]."""
+        ...
+
+    def rebuild_index(self) -> None:
+        """Make the full-text index anew from the messages."""
+        ...
+
+    def start_background(self) -> None:
+        """Begin work that can be put off, if there is much of it."""
+        ...
+
     def reclaim(self, *, full: bool = False) -> bool:
         """Give free space back to the file system, if it is worth it (or always, when `full`)."""
         ...

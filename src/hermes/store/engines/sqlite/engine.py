@@ -32,7 +32,7 @@ from hermes.errors import (
 )
 from hermes.home import make_private
 from hermes.store.engines.base import Params, Row
-from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite import inspection, migrate
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, adopt
 from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.titles import take_in
@@ -69,7 +69,7 @@ class SqliteTx:
         return self._execute(sql, params).fetchall()
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
-        return self._execute(sql, params).fetchone()  # type: ignore[no-any-return]
+        return self._execute(sql, params).fetchone()
 
     def value(self, sql: str, params: Params = ()) -> Any:
         row = self._execute(sql, params).fetchone()
@@ -183,9 +183,9 @@ class SqliteEngine:
 
     def _use_wal(self) -> None:
         try:
-            mode = self._main.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            mode = self._main.pragma("journal_mode", "wal")
         except (apsw.BusyError, apsw.LockedError):  # another process is just doing the same
-            mode = self._main.execute("PRAGMA journal_mode").fetchone()[0]
+            mode = self._main.pragma("journal_mode")
         if mode not in ("wal", "memory"):
             warnings.warn(
                 f"{self.path} lies on a file system without shared memory: using a rollback journal (slower)", stacklevel=7
@@ -368,10 +368,26 @@ class SqliteEngine:
                 with self.read() as tx:
                     progress(done, done + self.fulltext.pending(tx))
 
+    def problems(self) -> list[dict[str, Any]]:
+        """What is wrong with the file itself or with its index."""
+        with self._translated(), self._mutex:
+            found = inspection.corruption(self._main)
+            if not found:
+                with self.read() as tx:
+                    found += inspection.drift(tx.connection, self.fulltext, tx)
+            return found
+
+    def rebuild_index(self) -> None:
+        """Make the full-text index anew from the messages."""
+        with self.write() as tx:
+            inspection.reset_index(tx.connection)
+        self.fulltext.unlearn()
+        self.catch_up()
+
     def reclaim(self, *, full: bool = False) -> bool:
         with self._translated(), self._mutex:
             pages, free, mode = (
-                self._main.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "auto_vacuum")
+                int(str(self._main.pragma(name))) for name in ("page_count", "freelist_count", "auto_vacuum")
             )
             if not full and free * 8 < pages:
                 return False

@@ -8,6 +8,7 @@ message stays findable. A file of a newer or foreign version is never altered; t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import apsw
 
@@ -33,16 +34,18 @@ class State:
 def inspect(connection: apsw.Connection) -> State:
     """Look at a file without changing it."""
     application, own, journal = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version", "journal_mode")
+        _one(connection, f"PRAGMA {name}") for name in ("application_id", "user_version", "journal_mode")
     )
-    names = dict(connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'trigger')").fetchall())
+    names: dict[str, str] = dict(
+        connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'trigger')").fetchall()  # type: ignore[arg-type]
+    )
     if not names:
         return State("empty", journal=journal)
     if "sessions" not in names or "messages" not in names:
         return State("foreign-application", journal=journal)
     version = 1
     if "schema_version" in names:
-        version = connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 1
+        version = _one(connection, "SELECT max(version) FROM schema_version") or 1
     triggers = tuple(name for name, kind in names.items() if kind == "trigger")
     if version > schema.SCHEMA_VERSION or (application == schema.APPLICATION_ID and own > schema.FORMAT_VERSION):
         return State("newer", version, journal)
@@ -66,24 +69,36 @@ def upgrade(connection: apsw.Connection) -> None:
         _number_equal_titles(connection)
         _set_old_indexes_aside(connection)
         _derive(connection)
-    for statement in (*schema.INDEXES, *schema.VIEWS, *schema.FULL_TEXT):
+    for statement in (*schema.INDEXES, *schema.VIEWS):
         connection.execute(statement)
-    if connection.execute("PRAGMA page_size").fetchone()[0] >= 8192:
-        connection.execute("INSERT INTO messages_fts(messages_fts, rank) VALUES('pgsz', 8000)")
-    for table, option, value in schema.FULL_TEXT_SETTINGS:
-        connection.execute(f"INSERT INTO {table}({table}, rank) VALUES(?, ?)", (option, value))
+    make_index(connection)
     connection.execute("DELETE FROM schema_version")
     connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
-    last = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
+    last = _one(connection, "SELECT coalesce(max(id), 0) FROM messages")
     for key, value in ((META_INDEXED, 0), (META_ADOPTED, last)):
         connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (key, str(value)))
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={schema.FORMAT_VERSION}")
 
 
+def make_index(connection: apsw.Connection) -> None:
+    """The full-text tables, empty."""
+    for statement in schema.FULL_TEXT:
+        connection.execute(statement)
+    if _one(connection, "PRAGMA page_size") >= 8192:
+        connection.execute("INSERT INTO messages_fts(messages_fts, rank) VALUES('pgsz', 8000)")
+    for table, option, value in schema.FULL_TEXT_SETTINGS:
+        connection.execute(f"INSERT INTO {table}({table}, rank) VALUES(?, ?)", (option, value))
+
+
+def _one(connection: apsw.Connection, sql: str) -> Any:
+    row = connection.execute(sql).fetchone()
+    return None if row is None else row[0]
+
+
 def live_columns(connection: apsw.Connection, table: str) -> list[str]:
     """The columns a table of the file itself has now."""
-    return [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})").fetchall()]
+    return [str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})").fetchall()]
 
 
 def _add_columns(connection: apsw.Connection, table: str, wanted: dict[str, str]) -> None:
@@ -102,7 +117,7 @@ def _number_equal_titles(connection: apsw.Connection) -> None:
         " AND (o.started_at < s.started_at OR (o.started_at = s.started_at AND o.rowid < s.rowid))) ORDER BY started_at, rowid"
     ).fetchall()
     for session_id, title in doubles:
-        base, number = split_family(title)
+        base, number = split_family(str(title))
         while shown_title(base, number) in taken:
             number += 1
         taken.add(shown_title(base, number))
@@ -147,7 +162,7 @@ def _derive(connection: apsw.Connection) -> None:
         " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1), title_seen = title"
     )
     for session_id, title in connection.execute("SELECT id, title FROM sessions WHERE title IS NOT NULL").fetchall():
-        base, number = split_family(title)
+        base, number = split_family(str(title))
         connection.execute("UPDATE sessions SET title_base = ?, title_no = ? WHERE id = ?", (base, number, session_id))
 
 
@@ -165,8 +180,8 @@ _COMPUTED = {
 
 def stand_in(connection: apsw.Connection) -> None:
     """Temporary views and empty tables that make a file of another version look like today's."""
-    connection.create_scalar_function("hermes_title_base", lambda title: title and split_family(title)[0], 1)
-    connection.create_scalar_function("hermes_title_no", lambda title: title and split_family(title)[1], 1)
+    for number, name in enumerate(("hermes_title_base", "hermes_title_no")):
+        connection.create_scalar_function(name, lambda title, n=number: title and split_family(title)[n], 1)  # type: ignore[misc, arg-type]
     for name, wanted, alias in (("sessions", schema.SESSION_COLUMNS, "s"), ("messages", schema.MESSAGE_COLUMNS, "m")):
         present = set(live_columns(connection, name))
         columns = []

@@ -1,0 +1,177 @@
+"""Is the file itself sound, and does the index agree with the messages? And what can be saved when it is not.
+
+The index holds no text, so each message is put through the tokenizer once more and compared with what the index
+says of it: its length in words, and that its most telling words lead to it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from hermes.store.engines.sqlite import migrate, schema
+from hermes.store.engines.sqlite.fulltext import _DOCUMENT, SqliteFullText, document
+from hermes.store.text import fold, index_text, vocabulary
+
+Problem = dict[str, Any]
+_CHUNK = 500
+
+
+def problem(kind: str, where: str, detail: str) -> Problem:
+    """One finding."""
+    return {"kind": kind, "where": where, "detail": detail}
+
+
+def corruption(connection: apsw.Connection) -> list[Problem]:
+    """What SQLite itself finds wrong with the file."""
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
+    except apsw.Error as error:
+        return [problem("corruption", "file", str(error))]
+    return [problem("corruption", "file", text) for text in found if text != "ok"]
+
+
+def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Iterator[Problem]:
+    """Messages the index lacks, entries without a message, entries that speak of an older text."""
+    mark = fulltext.mark(tx)
+    for (message_id,) in connection.execute(
+        "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL", (mark,)
+    ):
+        yield problem("fts-missing", f"message {message_id}", "is not in the full-text index")
+    for (message_id,) in connection.execute(
+        "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
+    ):
+        yield problem("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
+    yield from _stale(connection, mark)
+
+
+def _stale(connection: apsw.Connection, mark: int) -> Iterator[Problem]:
+    connection.execute(
+        f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.check_fts USING fts5({schema.FTS_COLUMNS}, content='',"
+        f" contentless_delete=1, tokenize='{schema.TOKENIZER}')"
+    )
+    last = 0
+    while True:
+        rows = connection.execute(
+            f"SELECT {_DOCUMENT} FROM messages WHERE id > ? AND id <= ? ORDER BY id LIMIT ?", (last, mark, _CHUNK)
+        ).fetchall()
+        if not rows:
+            break
+        last = int(rows[-1][0])  # type: ignore[arg-type]
+        yield from _stale_of(connection, rows)
+    connection.execute("DROP TABLE temp.check_fts")
+
+
+def _stale_of(connection: apsw.Connection, rows: list[Any]) -> Iterator[Problem]:
+    connection.execute("INSERT INTO check_fts(check_fts) VALUES('delete-all')")
+    telling: dict[int, str] = {}
+    for row in rows:
+        text, name, calls = document(row)
+        connection.execute(
+            f"INSERT INTO check_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
+            (row[0], index_text(text), index_text(name), index_text(calls)),
+        )
+        words = sorted((w for w in vocabulary(fold(text)) if w.isalnum() and 3 < len(w) < 40), key=len)[-4:]
+        telling[row[0]] = " AND ".join(f'"{word.decode()}"' for word in words)
+    differing = {
+        row[0]
+        for row in connection.execute(
+            "SELECT d.id FROM messages_fts_docsize d JOIN temp.check_fts_docsize c ON c.id = d.id WHERE c.sz <> d.sz"
+        )
+    }
+    for message_id, words_of in telling.items():
+        held = message_id not in differing
+        if held and words_of and connection.execute("SELECT 1 FROM messages_fts_docsize WHERE id = ?", (message_id,)).fetchone():
+            match = "SELECT 1 FROM messages_fts WHERE messages_fts MATCH ? AND rowid = ?"
+            held = connection.execute(match, (words_of, message_id)).fetchone() is not None
+        if not held:
+            yield problem("fts-stale", f"message {message_id}", "the full-text index speaks of another text")
+
+
+def reset_index(connection: apsw.Connection) -> None:
+    """Start the full-text index anew (inside a write transaction); catching up fills it."""
+    for table in ("messages_fts", "messages_fts_trigram"):
+        try:
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+        except apsw.Error:  # too damaged to be dropped: its parts go one by one
+            for part in ("data", "idx", "docsize", "config", "content"):
+                connection.execute(f"DROP TABLE IF EXISTS {table}_{part}")
+            connection.execute("PRAGMA writable_schema=ON")
+            connection.execute("DELETE FROM sqlite_master WHERE name = ?", (table,))
+            connection.execute("PRAGMA writable_schema=RESET")
+    connection.execute("DELETE FROM words")
+    migrate.make_index(connection)
+    connection.execute("UPDATE state_meta SET value = '0' WHERE key = ?", (migrate.META_INDEXED,))
+
+
+# ------------------------------------------------------------------------------------------------ salvage
+
+
+def set_aside(path: Path) -> Path:
+    """Copy a database and what lies beside it before anything is mended; where the copy is."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    copy = path.with_name(f"{path.name}.before-repair-{stamp}")
+    number = 1
+    while copy.exists():
+        number += 1
+        copy = path.with_name(f"{path.name}.before-repair-{stamp}-{number}")
+    for suffix in ("", "-wal"):
+        source = path.with_name(path.name + suffix)
+        if source.exists():
+            shutil.copy2(source, copy.with_name(copy.name + suffix))
+            os.chmod(copy.with_name(copy.name + suffix), 0o600)
+    return copy
+
+
+def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None]) -> None:
+    """Hand every row of a damaged database that can still be read to `take(table, row)`."""
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        connection.execute("PRAGMA cell_size_check=ON")
+    except apsw.Error:
+        return
+    for table in ("system_prompts", "sessions", "messages", "session_refs", "session_rewinds", "session_tags",
+                  "session_members", "attachments", "leases", "audit", "state_meta"):  # fmt: skip
+        for row in _rows_of(connection, table):
+            take(table, row)
+    connection.close()
+
+
+def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]]:
+    try:
+        names = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
+    except apsw.Error:
+        return
+    if not names:
+        return
+    by_rowid = table in ("sessions", "messages", "audit")
+    seen: set[int] = set()
+    columns = f"rowid, {', '.join(names)}" if by_rowid else ", ".join(names)
+    for order in ("ASC", "DESC") if by_rowid else ("",):
+        tail = f" ORDER BY rowid {order}" if by_rowid else ""
+        try:
+            for row in connection.execute(f"SELECT {columns} FROM {table} NOT INDEXED{tail}"):
+                if by_rowid:
+                    if row[0] in seen:
+                        continue
+                    seen.add(row[0])  # type: ignore[arg-type]
+                yield dict(zip(names, row[1:] if by_rowid else row, strict=True))
+            return
+        except apsw.Error:
+            continue
+    if by_rowid and seen:  # in the middle, row by row
+        for rowid in range(min(seen), max(seen) + 1):
+            if rowid in seen:
+                continue
+            try:
+                found = connection.execute(f"SELECT {columns} FROM {table} WHERE rowid = ?", (rowid,)).fetchone()
+            except apsw.Error:
+                continue
+            if found is not None:
+                yield dict(zip(names, found[1:], strict=True))
