@@ -35,6 +35,7 @@ class Cache:
         self.home = self.work / "home"
         self.home.mkdir(parents=True)
         self.disk = Disk(self.work)
+        self._checked: set[Path] = set()
 
     def rival_python(self, given: str | None) -> str:
         """The interpreter the rival is installed in: the given one, else an environment made here."""
@@ -55,9 +56,10 @@ class Cache:
         directory = self.directory / "stores" / f"{contestant.key}-{size}"
         source = _source(size, data)
         stamp = _stamp(source, contestant.key == "ours")
-        if not self._usable(directory, stamp):
+        if directory not in self._checked and not self._usable(directory, stamp):
             self._say(f"loading the store {directory.name}; this is done once")
             self._build(contestant, "load", directory, {**source, "durability": "normal"}, size, stamp)
+        self._checked.add(directory)  # once a run: an edit meanwhile must not change what is measured halfway
         return directory / "state.db"
 
     def has_store(self, contestant: Contestant, size: str) -> bool:

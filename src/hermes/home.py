@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hermes.errors import InvalidInput
+from hermes.errors import StoreError
 
 
 def get_hermes_home() -> Path:
@@ -35,4 +35,4 @@ def make_private(folder: Path) -> None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            raise InvalidInput(f"{folder} is needed as a folder, but a file is in its place") from error
+            raise StoreError(f"{folder} is needed as a folder, but a file is in its place") from error

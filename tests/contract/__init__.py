@@ -5,12 +5,13 @@ The helpers below only build stores and read results; none of them knows how any
 
 from __future__ import annotations
 
-import contextlib
+import json
 import re
-import sqlite3
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +138,31 @@ def in_threads(*calls: Callable[[], Any]) -> list[Any]:
     return results
 
 
-@contextlib.contextmanager
-def plain_sql(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file as any other program sees it (SQLite only)."""
-    connection = sqlite3.connect(path, timeout=10)
-    try:
-        with connection:
-            yield connection
-    finally:
-        connection.close()
+ANOTHER_PROGRAM = """
+import json, sqlite3, sys
+path, statements = json.load(sys.stdin)
+connection = sqlite3.connect(path, timeout=30)
+with connection:
+    answers = [connection.execute(statement, values).fetchall() for statement, values in statements]
+connection.close()
+json.dump(answers, sys.stdout)
+"""
+
+
+def plain_sql(path: Path, *statements: str | tuple[str, Sequence[Any]]) -> list[list[tuple[Any, ...]]]:
+    """The file as another program sees it: run the statements in one transaction, return each one's rows.
+
+    It is another process on purpose: two SQLite libraries in one process undo each other's file locks.
+    """
+    pairs = [(one, ()) if isinstance(one, str) else one for one in statements]
+    done = subprocess.run(
+        [sys.executable, "-c", ANOTHER_PROGRAM],
+        input=json.dumps([str(path), pairs]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return [[tuple(row) for row in rows] for rows in json.loads(done.stdout)]

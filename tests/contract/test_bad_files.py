@@ -42,9 +42,7 @@ def test_a_database_of_something_else_is_never_altered(make_db, tmp_path, sqlite
 
     path = tmp_path / "store-x" / "state.db"
     path.parent.mkdir()
-    with plain_sql(path) as sql:
-        sql.execute("CREATE TABLE recipes(name TEXT)")
-        sql.execute("INSERT INTO recipes VALUES ('soup')")
+    plain_sql(path, "CREATE TABLE recipes(name TEXT)", "INSERT INTO recipes VALUES ('soup')")
     before = path.read_bytes()
     with warnings.catch_warnings(), contextlib.suppress(HermesError):
         warnings.simplefilter("ignore")
@@ -52,8 +50,7 @@ def test_a_database_of_something_else_is_never_altered(make_db, tmp_path, sqlite
         with contextlib.suppress(HermesError):
             db.create_session("s", "cli")
         db.close()
-    with plain_sql(path) as sql:
-        assert sql.execute("SELECT name FROM recipes").fetchall() == [("soup",)]
+    assert plain_sql(path, "SELECT name FROM recipes") == [[("soup",)]]
     assert path.read_bytes() == before
 
 
@@ -77,10 +74,10 @@ def test_a_directory_in_place_of_the_file(make_db, tmp_path, sqlite_only):
 
 
 def test_a_file_in_place_of_the_folder(make_db, tmp_path, sqlite_only):
-    from hermes.errors import StoreError
+    from hermes.errors import HermesError
 
     (tmp_path / "store-x").write_text("in the way")
-    with pytest.raises(StoreError):
+    with pytest.raises(HermesError):
         make_db(name="x")
     assert (tmp_path / "store-x").read_text() == "in the way"
 
@@ -111,17 +108,20 @@ def foreign_file(path, version):
     """What a newer program may have left: the public columns, some it added, its own version."""
     path.parent.mkdir()
     calls = json.dumps([{"id": "1", "function": {"name": "f", "arguments": "{}"}}])
-    with plain_sql(path) as sql:
-        sql.executescript(PUBLIC_TABLES)
-        sql.execute("INSERT INTO schema_version VALUES (?)", (version,))
-        sql.execute(
-            "INSERT INTO sessions(id, source, started_at, title, message_count) VALUES (?, ?, ?, ?, ?)",
-            ("f", "cli", 1000.0, "future", 2),
-        )
-        sql.executemany(
-            "INSERT INTO messages(session_id, role, content, tool_calls, timestamp) VALUES ('f', ?, ?, ?, ?)",
-            [("user", "a lynx 文件 getLynxById", None, 1001.0), ("assistant", "ok", calls, 1002.0)],
-        )
+    message = (
+        "INSERT INTO messages(session_id, role, content, tool_calls, timestamp) VALUES ('f', ?, ?, ?, ?)"
+    )
+    plain_sql(
+        path,
+        *PUBLIC_TABLES.split(";")[:-1],
+        ("INSERT INTO schema_version VALUES (?)", [version]),
+        (
+            "INSERT INTO sessions(id, source, started_at, title) VALUES (?, ?, ?, ?)",
+            ["f", "cli", 1.0, "future"],
+        ),
+        (message, ["user", "a lynx 文件 getLynxById", None, 1001.0]),
+        (message, ["assistant", "ok", calls, 1002.0]),
+    )
 
 
 @pytest.mark.parametrize("version", [12, 17, 30, 999])
@@ -170,11 +170,8 @@ def test_rows_written_by_another_program_are_found(make_db, sqlite_only):
     db = make_db(name="x")
     talk(db, "s", "ours")
     db.catch_up()
-    with plain_sql(db.path) as sql:
-        sql.execute(
-            "INSERT INTO messages(session_id, role, content, timestamp) VALUES ('s', 'user', ?, 5e9)",
-            ("a stray lynx 文件",),
-        )
+    insert = "INSERT INTO messages(session_id, role, content, timestamp) VALUES ('s', 'user', ?, 5e9)"
+    plain_sql(db.path, (insert, ["a stray lynx 文件"]))
     assert shown(db, "s") == ["ours", "a stray lynx 文件"]
     assert len(found(db, "lynx")) == len(found(db, "文件")) == 1
     db.catch_up()

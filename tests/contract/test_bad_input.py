@@ -122,7 +122,6 @@ def test_nul_bytes_and_lone_surrogates_everywhere_text_is_kept(make_db, text):
     db.create_session("s", "cli", model=text, system_prompt=text, user_id=text)
     db.append_message("s", "user", text, reasoning=text, tool_calls=[{"a": text, text: 1}])
     db.set_meta("k", text)
-    db.tag_session("s", text)
     db.update_system_prompt("s", text + text)
     db.end_session("s", text)
     db.close()
@@ -138,8 +137,22 @@ def test_nul_bytes_and_lone_surrogates_everywhere_text_is_kept(make_db, text):
     assert message["content"] == message["reasoning"] == text and message["tool_calls"] == [
         {"a": text, text: 1}
     ]
-    assert again.get_meta("k") == text and list(again.get_tags("s")) == [text]
+    assert again.get_meta("k") == text
     assert again.check() == []
+
+
+@pytest.mark.parametrize("tag", ["", " ", "\x00", "\ud800", "x" * 10_000, "a,b", "日本"])
+def test_an_odd_tag_is_kept_or_refused(db, tag):
+    from hermes.errors import InvalidInput
+
+    talk(db, "s", "a lynx")
+    try:
+        db.tag_session("s", tag)
+    except InvalidInput:
+        assert list(db.get_tags("s")) == []
+    else:
+        assert list(db.get_tags("s")) == [tag]
+        assert len(db.search_messages("lynx", tag=tag)) == 1
 
 
 def test_lone_surrogates_in_a_title_are_cleaned_or_refused(db):
@@ -424,12 +437,8 @@ def test_a_parent_cycle_written_by_another_program(make_db, sqlite_only, filled)
             db.append_message(name, "user", "a lynx")
         db.end_session(name, "compression")
     db.close()
-    with plain_sql(db.path) as sql:
-        for child, parent in (("b", "a"), ("c", "b"), ("a", "c")):
-            sql.execute(
-                "UPDATE sessions SET parent_session_id = ?, started_at = 5e9 WHERE id = ?", (parent, child)
-            )
-        sql.execute("UPDATE sessions SET ended_at = 4e9")
+    update = "UPDATE sessions SET parent_session_id = ?, started_at = 5e9, ended_at = 4e9 WHERE id = ?"
+    plain_sql(db.path, (update, ["a", "b"]), (update, ["b", "c"]), (update, ["c", "a"]))
     again = make_db(name="x")
     assert finishes(lambda: walk_everything(again, names))
     assert again.delete_session("b") is True

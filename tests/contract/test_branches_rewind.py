@@ -55,8 +55,7 @@ def test_a_branch_adds_no_message_rows(parent, engine):
     assert db.message_count() == 4
     assert sum(db.get_session(row["id"])["message_count"] for row in db.search_sessions(limit=50)) == 4
     if engine == "sqlite":
-        with plain_sql(db.path) as sql:
-            assert sql.execute("SELECT count(*) FROM messages").fetchone() == (4,)
+        assert plain_sql(db.path, "SELECT count(*) FROM messages") == [[(4,)]]
 
 
 def test_a_branch_of_a_branch(parent):

@@ -115,6 +115,20 @@ def test_import_into_a_fresh_store_gives_an_equal_export(db, make_db):
     assert other.check() == []
 
 
+@pytest.mark.parametrize("already", [1, 2, 7])
+def test_import_into_a_store_in_use_gives_an_equal_export(db, make_db, already):
+    """The message ids of the two stores overlap; that must not matter."""
+    full_life(db)
+    other = make_db()
+    talk(other, "mine", *(f"my own {n}" for n in range(already)))
+    for data in db.export_all():
+        assert other.import_session(data) is True
+    for name in ("root", "plain"):
+        assert without_ids(other.export_session(name)) == without_ids(db.export_session(name))
+    assert shown(other, "mine") == [f"my own {n}" for n in range(already)]
+    assert other.check() == []
+
+
 def test_importing_twice_is_false_and_changes_nothing(db, make_db):
     full_life(db)
     data = db.export_session("root")
@@ -224,6 +238,7 @@ def test_a_backup_is_a_store_of_its_own(make_db, tmp_path, sqlite_only):
 
     db = make_db(name="x")
     full_life(db)
+    (tmp_path / "backup").mkdir()
     db.backup(tmp_path / "backup" / "copy.db")
     before = db.export_all()
     db.append_message("plain", "user", "later")

@@ -122,17 +122,22 @@ def made_up_terms():
 TERMS = made_up_terms()
 
 
+class Places(dict[str, set[int]]):
+    """Term → messages; hundreds of them, so a failing example does not print it."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} terms>"
+
+
 @pytest.fixture(scope="module")
 def stocked(open_store, tmp_path_factory):
-    """One store for all examples: a message for each term, and which messages may answer for it."""
-    where = {}
+    """One store for all examples: a message for each term, and which messages hold it."""
+    where = Places()
     with open_store(tmp_path_factory.mktemp("fuzz"), durability="normal") as db:
         for n, term in enumerate(TERMS):
             session = f"s{n // 8}"
             db.ensure_session(session, "cli")
-            where.setdefault(term, set()).add(
-                db.append_message(session, "user", f"here is {term} in a sentence")
-            )
+            where.setdefault(term, set()).add(db.append_message(session, "user", f"here is {term} today"))
         for n in range(50):
             db.create_session(f"t{n}", "cli")
         db.catch_up()

@@ -142,7 +142,7 @@ def chain(db):
     at(db, "new", 3, "x")
     db.compress_session("root", "middle", summary="first summary")
     db.append_message("middle", "user", "in the middle")
-    db.compress_session("middle", "tip", summary="second summary")
+    db.compress_session("middle", "tip", summary="second summary", summary_role="system")
     db.append_message("tip", "user", "at the end")
     db.update_token_counts("tip", input_tokens=77)
 
@@ -154,9 +154,18 @@ def test_a_chain_is_shown_once_as_its_tip_in_the_roots_place(db):
     row, tip = rows[1], db.get_session("tip")
     assert row["_lineage_root_id"] == "root"
     assert row["input_tokens"] == 77 and row["message_count"] == tip["message_count"]
-    assert row["preview"] == "second summary"
+    assert row["preview"] == "at the end"
     assert row["ended_at"] is None and row["end_reason"] is None
     assert row["last_active"] >= T0 + 1000
+
+
+def test_a_chain_made_by_hand_is_shown_as_its_tip_too(db):
+    at(db, "root", 1, "how it began")
+    db.end_session("root", "compression")
+    db.create_session("tip", "cli", parent_session_id="root", started_at=time.time() + 1)
+    db.append_message("tip", "user", "how it went on")
+    (row,) = db.list_sessions_rich()
+    assert (row["id"], row["_lineage_root_id"], row["preview"]) == ("tip", "root", "how it went on")
 
 
 def test_an_ended_tip_shows_its_own_end(db):

@@ -61,43 +61,40 @@ pytestmark = pytest.mark.usefixtures("sqlite_only")
 
 @pytest.mark.parametrize(("table", "columns"), [("sessions", SESSIONS), ("messages", MESSAGES)])
 def test_the_public_columns_are_there(db, table, columns):
-    with plain_sql(db.path) as sql:
-        present = [row[1] for row in sql.execute(f"PRAGMA table_info({table})")]
+    present = [row[1] for row in plain_sql(db.path, f"PRAGMA table_info({table})")[0]]
     assert not [name for name in columns if name not in present]
 
 
 def test_the_public_tables_are_there_and_the_version_is_one_row(db):
-    with plain_sql(db.path) as sql:
-        tables = {row[0] for row in sql.execute("SELECT name FROM sqlite_master")}
-        versions = sql.execute("SELECT version FROM schema_version").fetchall()
+    names, versions = plain_sql(
+        db.path, "SELECT name FROM sqlite_master", "SELECT version FROM schema_version"
+    )
+    tables = {name for (name,) in names}
     assert {"sessions", "messages", "messages_fts", "messages_fts_trigram", "state_meta"} <= tables
     assert versions == [(11,)]
 
 
 def test_titles_are_unique_in_the_file_itself(db):
-    import sqlite3
-
     for name in ("a", "b"):
         db.create_session(name, "cli")
     db.set_session_title("a", "x")
-    with pytest.raises(sqlite3.IntegrityError), plain_sql(db.path) as sql:
-        sql.execute("UPDATE sessions SET title = 'x' WHERE id = 'b'")
+    with pytest.raises(RuntimeError, match="UNIQUE"):
+        plain_sql(db.path, "UPDATE sessions SET title = 'x' WHERE id = 'b'")
 
 
 def test_plain_sql_reads_sessions_and_messages(db):
     talk(db, "s", "what people wrote " * 500, "what models wrote " * 500, model="m")
     db.append_message("s", "assistant", None, tool_calls=[{"id": "1"}])
     db.set_session_title("s", "x")
-    with plain_sql(db.path) as sql:
-        assert sql.execute("SELECT id, model, title, message_count FROM sessions").fetchall() == [
-            ("s", "m", "x", 3)
-        ]
-        rows = sql.execute("SELECT role, content FROM messages WHERE session_id = 's' ORDER BY id").fetchall()
-        (calls,) = sql.execute(
-            "SELECT json_extract(tool_calls, '$[0].id') FROM messages WHERE tool_calls IS NOT NULL"
-        )
+    sessions, rows, calls = plain_sql(
+        db.path,
+        "SELECT id, model, title, message_count FROM sessions",
+        "SELECT role, content FROM messages WHERE session_id = 's' ORDER BY id",
+        "SELECT json_extract(tool_calls, '$[0].id') FROM messages WHERE tool_calls IS NOT NULL",
+    )
+    assert sessions == [("s", "m", "x", 3)]
     assert rows[:2] == [("user", "what people wrote " * 500), ("assistant", "what models wrote " * 500)]
-    assert calls == ("1",)
+    assert calls == [("1",)]
 
 
 def test_rewound_and_trashed_rows_are_in_the_file_until_they_are_removed(db):
@@ -105,9 +102,8 @@ def test_rewound_and_trashed_rows_are_in_the_file_until_they_are_removed(db):
     db.rewind("s", first)
     talk(db, "t", "three")
     db.trash_session("t")
-    with plain_sql(db.path) as sql:
-        assert sql.execute("SELECT count(*) FROM messages").fetchone() == (3,)
-        assert sql.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
+    counts = plain_sql(db.path, "SELECT count(*) FROM messages", "SELECT count(*) FROM sessions")
+    assert counts == [[(3,)], [(2,)]]
 
 
 def copies(db, tmp_path, needle):

@@ -208,8 +208,7 @@ def test_no_vacuum_without_removal_or_when_switched_off(db):
 
 def test_an_unreadable_marker_counts_as_never_run(db, sqlite_only):
     def meta():
-        with plain_sql(db.path) as sql:
-            return dict(sql.execute("SELECT key, value FROM state_meta"))
+        return dict(plain_sql(db.path, "SELECT key, value FROM state_meta")[0])
 
     before = meta()
     assert db.maybe_auto_prune_and_vacuum()["skipped"] is False

@@ -138,6 +138,17 @@ def test_everything_is_found_at_once_and_after_catching_up(version, old_file):
         assert_all_found(db, made)
 
 
+@pytest.mark.parametrize("version", [1, 11])
+def test_every_hit_in_an_upgraded_file_is_marked(version, old_file):
+    path, made = old_file(version)
+    with SessionDB(db_path=path) as db:
+        for _ in range(2):
+            hits = {text: db.search_messages(text) for text in made["finds"]}
+            marked = {text for text, some in hits.items() if all(">>>" in hit["snippet"] for hit in some)}
+            assert set(hits) - marked == set()
+            db.catch_up()
+
+
 @every_version
 def test_the_list_shows_previews_and_last_activity(version, old_file):
     path, made = old_file(version)

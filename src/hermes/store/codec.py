@@ -47,7 +47,7 @@ def to_json(value: Any) -> str:
     except (TypeError, ValueError, UnicodeEncodeError, OverflowError, RecursionError):
         pass
     try:
-        return json.dumps(value, ensure_ascii=True, allow_nan=True)
+        return json.dumps(value, ensure_ascii=False, allow_nan=True)  # lone surrogates stay what they are
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"this value can't be stored as JSON: {error}") from error
 
@@ -61,16 +61,14 @@ def from_json(text: Any) -> Any:
     except (ValueError, RecursionError, UnicodeEncodeError):
         pass
     try:
-        return json.loads(text)
+        return json.loads(restored(text))
     except (ValueError, RecursionError):
         return restored(text)
 
 
-def json_field(value: Any) -> str | bytes | None:
-    """A JSON column's value: lists and dicts encoded; text is taken for JSON already made."""
-    if value is None or isinstance(value, str):
-        return None if value is None else storable(value)
-    return to_json(value)
+def json_field(value: Any) -> str | None:
+    """The text of a JSON column: lists and dicts encoded; text is taken for JSON already made."""
+    return value if value is None or isinstance(value, str) else to_json(value)
 
 
 def split_output(text: str) -> tuple[str, bytes | None]:

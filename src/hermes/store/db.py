@@ -14,6 +14,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.home import companion, default_database
 from hermes.store import (
+    codec,
     exchange,
     handoffs,
     leases,
@@ -650,7 +651,7 @@ class SessionDB:
         """A value of state_meta."""
         with self._engine.read() as tx:
             value = tx.value("SELECT value FROM state_meta WHERE key = ?", (key,))
-        return None if value is None else str(value)
+        return None if value is None else str(codec.restored(value))
 
     def set_meta(self, key: str, value: str) -> None:
         """Set a value of state_meta."""
@@ -747,28 +748,39 @@ class SessionDB:
 
     def import_session(self, data: dict[str, Any]) -> bool:
         """Store an exported session under its own ids; False when it is there already (and then unchanged)."""
+        return self._import(data, {})
+
+    def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
         with self._engine.write() as tx:
-            count = exchange.bring_in(self._engine, tx, data)
-        if count is not None:
+            done = exchange.bring_in(self._engine, tx, data, ids)
+        if done:
             self._scribe.rewritten(data["id"])
-        return count is not None
+        return done
+
+    def import_sessions(self, exported: Iterable[dict[str, Any]]) -> dict[str, int]:
+        """Store exported sessions one after the other; ids keep their meaning between them.
+
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
+        """
+        counts = {"sessions": 0, "messages": 0, "skipped": 0}
+        ids: dict[int, int] = {}
+        for data in exported:
+            if self._import(data, ids):
+                counts["sessions"] += 1
+                counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in data["messages"])
+            else:
+                counts["skipped"] += 1
+        with self._engine.write() as tx:
+            exchange.cut_loose_parents(tx)
+        return counts
 
     def import_database(self, path: Path | str) -> dict[str, int]:
         """Bring in every session of another state.db, of any version; that file is not altered.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
         """
-        counts = {"sessions": 0, "messages": 0, "skipped": 0}
         with SessionDB(db_path=Path(path), read_only=True) as other:
-            for data in other.iter_export():
-                if self.import_session(data):
-                    counts["sessions"] += 1
-                    counts["messages"] += len(data["messages"])
-                else:
-                    counts["skipped"] += 1
-        with self._engine.write() as tx:
-            exchange.cut_loose_parents(tx)
-        return counts
+            return self.import_sessions(other.iter_export())
 
     def backup(self, path: Path | str) -> None:
         """A consistent copy of the database while others write. The target must not exist."""

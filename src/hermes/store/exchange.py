@@ -42,8 +42,11 @@ def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]
     return [row[0] for row in tx.rows(f"SELECT s.id FROM sessions s WHERE {where} ORDER BY s.started_at, s.id", params)]
 
 
-def bring_in(engine: Engine, tx: Tx, data: dict[str, Any]) -> int | None:
-    """Store an exported session; the number of messages, or None when its id is there already."""
+def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) -> bool:
+    """Store an exported session; False when its id is there already.
+
+    A message keeps its id unless another message has it; `ids` tells the new one to sessions that come later and refer to it.
+    """
     if not isinstance(data, dict) or not isinstance(data.get("id"), str):
         raise InvalidInput("an exported session is an object with an id")
     session_id = sessions.checked_id(data["id"])
@@ -51,43 +54,57 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any]) -> int | None:
     if not isinstance(shown, list) or not all(isinstance(m, dict) and m.get("role") for m in shown):
         raise InvalidInput(f"session {session_id}: messages is not a list of messages")
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
-        return None
-    recovery.insert_session(tx, {key: value for key, value in data.items() if key not in ("messages", *_BESIDE)})
+        return False
+    beside = ("messages", "rewound_messages", *_BESIDE)
+    recovery.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
     session = recovery.Replayed(session_id)
-    session.columns["id"] = session_id
-    whole = _refs_hold(tx, data, shown, session_id)
-    for message in [*shown, *(data.get("rewound_messages") or [])]:
-        owner = message.get("session_id", session_id)
-        if owner != session_id and whole:
+    rewound = data.get("rewound_messages") or []
+    whole = _refs_hold(tx, data, shown, session_id, ids)
+    for message in [*shown, *rewound]:
+        if message.get("session_id", session_id) != session_id and whole:
             continue  # carried, and the session that owns it is here
         if isinstance(message.get("id"), int):
             session.messages.setdefault(message["id"], message)
         else:
             session.loose.append(message)
-    count = recovery.insert_messages(engine, tx, session)
-    state = {key: data[key] for key in _BESIDE if key in data}
-    if not whole:
-        state.pop("refs", None)
-        state.pop("rewinds", None)
-    else:
-        state["hidden"] = [[m["id"], m["hidden"]] for m in data.get("rewound_messages") or []]
-    recovery.set_state(tx, session_id, state)
+    ids.update(recovery.insert_messages(engine, tx, session))
+    recovery.set_state(tx, session_id, _state(data, rewound, ids, whole))
     messages.recount(tx, session_id)
-    if data.get("last_active") is not None:
-        tx.run("UPDATE sessions SET last_active = coalesce(last_active, ?) WHERE id = ? AND message_count > 0",
-               (data["last_active"], session_id))  # fmt: skip
-    return count
+    return True
 
 
-def _refs_hold(tx: Tx, data: dict[str, Any], shown: list[dict[str, Any]], session_id: str) -> bool:
-    """Whether every carried message is here under the same id and owner (else they become the session's own)."""
-    if not data.get("refs"):
-        return not any(message.get("session_id", session_id) != session_id for message in shown)
+def _refs_hold(
+    tx: Tx, data: dict[str, Any], shown: list[dict[str, Any]], session_id: str, ids: dict[int, int]
+) -> bool:
+    """Whether every carried message is here and belongs to the same session (else they become the session's own)."""
     for message in shown:
         owner = message.get("session_id", session_id)
-        if owner != session_id and tx.value("SELECT session_id FROM messages WHERE id = ?", (message.get("id"),)) != owner:
+        if owner == session_id:
+            continue
+        old = message.get("id")
+        if not data.get("refs") or not isinstance(old, int):
+            return False
+        row = tx.row("SELECT session_id, timestamp FROM messages WHERE id = ?", (ids.get(old, old),))
+        if row is None or tuple(row) != (owner, message.get("timestamp")):
             return False
     return True
+
+
+def _state(data: dict[str, Any], rewound: list[dict[str, Any]], ids: dict[int, int], whole: bool) -> dict[str, Any]:
+    """Tags, members and references of an export, with the ids messages have here."""
+    state: dict[str, Any] = {key: data[key] for key in ("tags", "members") if key in data}
+
+    def new(old: int) -> int:
+        return ids.get(old, old)
+
+    if whole:
+        state["refs"] = [
+            [ord_, owner, new(first), new(last), new(after), hidden, born]
+            for ord_, owner, first, last, after, hidden, born in data.get("refs") or []
+        ]
+        state["rewinds"] = [[batch, new(cut)] for batch, cut in data.get("rewinds") or []]
+        state["hidden"] = [[new(message["id"]), message["hidden"]] for message in rewound]
+    return state
 
 
 def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iterator[dict[str, Any]]:

@@ -51,8 +51,8 @@ def _child(tx: Tx, parent: str, child: str, kind: str) -> None:
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (child,)) is not None:
         raise InvalidInput(f"a session with the id {child} exists already")
     tx.run(
-        f"INSERT INTO sessions(id, {_INHERITED}, parent_session_id, started_at, kind, preview)"
-        f" SELECT ?, {_INHERITED}, id, ?, ?, preview FROM sessions WHERE id = ?",
+        f"INSERT INTO sessions(id, {_INHERITED}, parent_session_id, started_at, kind)"
+        f" SELECT ?, {_INHERITED}, id, ?, ? FROM sessions WHERE id = ?",
         (child, time.time(), kind, parent),
     )
     for table, columns in (("session_tags", "tag"), ("session_members", "source, user_id")):
@@ -67,6 +67,7 @@ def branch(tx: Tx, session_id: str, new_id: str, at_message: int | None, title: 
         places = _upto(places, at_message, session_id)
     _child(tx, session_id, new_id, "branch")
     _refer(tx, new_id, places, 0)
+    messages.recount(tx, new_id)
     if title is not None:
         titles.set_title(tx, new_id, title)
 
@@ -100,6 +101,7 @@ def compress(
     _refer(tx, new_id, head, 0)
     summary_id = messages.append(tx, new_id, summary)
     _refer(tx, new_id, tail, summary_id)
+    messages.recount(tx, new_id)
     return summary_id
 
 

@@ -74,15 +74,19 @@ def make_ready(
     lift: Callable[[Any], tuple[Any, tuple[tuple[str, str, int], ...]]] | None,
 ) -> Ready:
     """Check, mask and encode one message given as a mapping of append_message's arguments."""
+    if not isinstance(message, Mapping):
+        raise InvalidInput(f"a message is a dict with a role, not {type(message).__name__}")
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidInput(f"a message needs a role (user, assistant, tool, system …), not {role!r}")
-    content, lifted = message.get("content"), ()
+    content: Any = message.get("content")
+    lifted: tuple[tuple[str, str, int], ...] = ()
     if content is not None and not isinstance(content, (str, list, dict)):
         raise InvalidInput(f"content is text or a list of parts, not {type(content).__name__}")
     if lift is not None and content:
         content, lifted = lift(content)
-    form, rest, shown = None, None, content
+    form, rest = None, None
+    shown: Any = content
     if content is not None and not isinstance(content, str):
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"
@@ -93,8 +97,9 @@ def make_ready(
         content = mask(content) if content else content
         shown = mask(shown) if shown and form else (content if form is None else shown)
         for name in ("reasoning", "reasoning_content"):
-            texts[name] = mask(texts[name]) if texts[name] else texts[name]
-        if isinstance(fields["tool_calls"], str):
+            thought = texts[name]
+            texts[name] = mask(thought) if thought else thought
+        if fields["tool_calls"]:
             fields["tool_calls"] = mask(fields["tool_calls"])
     size, whole = len(content) if content else 0, content
     if role == "tool" and content:
@@ -103,10 +108,10 @@ def make_ready(
     timestamp = time.time() if stamp is None else _number(stamp, "timestamp")
     encode = codec.storable
     values = [
-        encode(role), content if content is None else encode(content), _opt(texts["tool_call_id"]), fields["tool_calls"],
+        encode(role), content if content is None else encode(content), _opt(texts["tool_call_id"]), _opt(fields["tool_calls"]),
         _opt(texts["tool_name"]), timestamp, message.get("token_count"), _opt(texts["finish_reason"]),
-        _opt(texts["reasoning"]), _opt(texts["reasoning_content"]), fields["reasoning_details"],
-        fields["codex_reasoning_items"], fields["codex_message_items"], 1, form, _opt(texts["model"]),
+        _opt(texts["reasoning"]), _opt(texts["reasoning_content"]), _opt(fields["reasoning_details"]),
+        _opt(fields["codex_reasoning_items"]), _opt(fields["codex_message_items"]), 1, form, _opt(texts["model"]),
         message.get("input_tokens"), message.get("output_tokens"), message.get("cache_read_tokens"),
         message.get("cache_write_tokens"), message.get("cost_usd"), rest,
     ]  # fmt: skip
@@ -157,33 +162,39 @@ def append(tx: Tx, session_id: str, ready: Ready) -> int:
     return message_id
 
 
-def insert_as(tx: Tx, session_id: str, message_id: int, ready: Ready) -> None:
-    """Store a message under a given id, without counting (imports and rebuilds recount afterwards)."""
-    tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
+def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int:
+    """Store a message (under a given id) without counting: imports and rebuilds recount afterwards."""
+    if message_id is None:
+        return tx.insert(_INSERT, (session_id, *ready.values))
+    return tx.insert(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
 
 
 def recount(tx: Tx, session_id: str) -> None:
     """Set a session's counters, last activity and preview from its own rows."""
     count = calls = 0
-    last, preview = None, None
-    for role, content, form, tool_calls, stamp in tx.rows(
-        "SELECT role, content, content_format, tool_calls, timestamp FROM messages WHERE session_id = ? AND hidden IS NULL"
-        " ORDER BY id",
-        (session_id,),
+    last = None
+    for tool_calls, stamp in tx.rows(
+        "SELECT tool_calls, timestamp FROM messages WHERE session_id = ? AND hidden IS NULL ORDER BY id", (session_id,)
     ):
         count += 1
         calls += count_calls(codec.restored(tool_calls)) if tool_calls is not None else 0
         last = stamp if last is None else max(last, stamp)
-        if preview is None and role == "user" and content:
-            text = codec.restored(content)
-            preview = preview_of(plain_parts(codec.from_json(text)) if form == "json" else text) or None
-    carried = tx.row("SELECT 1 FROM session_refs WHERE session_id = ? LIMIT 1", (session_id,)) is not None
-    if carried:  # the first user message may be a carried one: what was noted at the start stays
-        preview = tx.value("SELECT preview FROM sessions WHERE id = ?", (session_id,)) or preview
+    preview = _first_words(tx, session_id)
     tx.run(
         "UPDATE sessions SET message_count = ?, tool_call_count = ?, last_active = ?, preview = ? WHERE id = ?",
         (count, calls, last, None if preview is None else codec.storable(preview), session_id),
     )
+
+
+def _first_words(tx: Tx, session_id: str) -> str | None:
+    """The preview: the first user message a session shows, carried ones included."""
+    for _, role, content, rest, form in shown_rows(tx, session_id, "m.id, m.role, m.content, m.content_rest, m.content_format"):
+        if role == "user" and content:
+            text = codec.restored(content) if form is None else plain_parts(codec.from_json(codec.joined(content, rest)))
+            preview = preview_of(text)
+            if preview:
+                return preview
+    return None
 
 
 # ---------------------------------------------------------------------------------------------- reading

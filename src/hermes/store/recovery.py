@@ -139,7 +139,7 @@ def replay(engine: Engine, folder: Path) -> dict[str, int]:
             if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
                 insert_session(tx, session.columns)
                 counts["sessions"] += 1
-            counts["messages"] += insert_messages(engine, tx, session)
+            counts["messages"] += len(insert_messages(engine, tx, session))
             set_state(tx, session.columns["id"], session.state)
             messages.recount(tx, session.columns["id"])
     return counts
@@ -170,25 +170,23 @@ def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
     )
 
 
-def insert_messages(engine: Engine, tx: Tx, session: Replayed) -> int:
-    """The messages of a replayed session that are not there yet, under their own ids where those are free."""
-    session_id, count, ids = session.columns["id"], 0, []
+def insert_messages(engine: Engine, tx: Tx, session: Replayed) -> dict[int, int]:
+    """The messages of a replayed session that are not there yet; the id each was given.
+
+    They keep their ids, unless one of them is taken by another session: then all get new ones, in their order.
+    """
+    session_id, given = session.columns["id"], dict[int, int]()
+    holders = {i: tx.value("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in session.messages}
+    kept = all(holder in (None, session_id) for holder in holders.values())
     for message_id, entry in sorted(session.messages.items()):
-        holder = tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))
-        if holder == session_id:
+        if holders[message_id] == session_id:
             continue
         ready = make_ready(entry, mask=None, lift=None)
-        if holder is None:
-            messages.insert_as(tx, session_id, message_id, ready)
-            ids.append(message_id)
-        else:
-            messages.append(tx, session_id, ready)
-        count += 1
-    for entry in session.loose:
-        messages.append(tx, session_id, make_ready(entry, mask=None, lift=None))
-        count += 1
-    engine.fulltext.index_now(tx, ids)
-    return count
+        given[message_id] = messages.insert(tx, session_id, ready, message_id if kept else None)
+    for number, entry in enumerate(session.loose):
+        given[-1 - number] = messages.insert(tx, session_id, make_ready(entry, mask=None, lift=None), None)
+    engine.fulltext.index_now(tx, list(given.values()))
+    return given
 
 
 def set_state(tx: Tx, session_id: str, state: dict[str, Any]) -> None:

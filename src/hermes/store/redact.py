@@ -12,11 +12,12 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` and `re` cost more to import than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from re import Match, Pattern
+    from re import Match
 
     Span = tuple[int, int, str]
 
 _MASK = "[masked:"
+_LONGEST = 4096  # characters of a value in quotes
 _ROUNDS = 8  # a mask hardly ever uncovers something new; this bounds the work if it does
 
 # Copies of the text with one byte a character keep every position. In _WORDS all characters a token can be made of
@@ -24,6 +25,7 @@ _ROUNDS = 8  # a mask hardly ever uncovers something new; this bounds the work i
 # `apikey=` to the same form, for the gate in front of the assignments.
 _RUN = b"w" * 20
 _WORD_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+_WORD_CHARACTERS = _WORD_BYTES.decode()
 _WORDS = bytes(ord("w") if c in _WORD_BYTES else ord(" ") for c in range(256))
 _FOLD = bytes(range(256)).lower().replace(b":", b"=")
 _GLUE = b" \t\"'\\`0123456789]_-."
@@ -34,24 +36,40 @@ _DIGIT = "(?=[A-Za-z_-]*[0-9])"
 # kind, first two characters, shape at the start of a run of word characters. What a look-behind holds is kept, as
 # it names the place; such a kind has no first characters, but an entry in _TAILS for what stands before it.
 _TOKENS = (
-    ("anthropic", "sk", rf"sk-ant-[A-Za-z0-9]{{2,12}}-{_W}{{20,}}"),
+    ("anthropic", "sk", rf"sk-ant-{_DIGIT}{_W}{{20,}}"),
     ("openrouter", "sk", rf"sk-or-{_DIGIT}{_W}{{20,}}"),
-    ("openai", "sk", rf"sk-(?:proj|svcacct|service|admin|None)-{_DIGIT}{_W}{{20,}}"),
-    ("sk", "sk", rf"sk-{_W}{{20,}}"),  # becomes "openai" if the rest looks random: other vendors use the bare prefix too
+    (
+        "openai",
+        "sk",
+        rf"sk-(?:(?:proj|svcacct|service|admin|None)-{_DIGIT}{_W}{{20,}}|{_DIGIT}[A-Za-z0-9]{{20,}}(?!{_W}))",
+    ),
+    (
+        "sk",
+        "sk",
+        rf"sk-{_W}{{20,}}",
+    ),  # becomes "openai" if the rest looks random: other vendors use the bare prefix too
     ("stripe", "sk rk wh", r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}={0,2}"),
     ("github", "gh gi", r"gh[pousr]_[A-Za-z0-9_]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
-    ("gitlab", "gl", rf"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-{_W}{{20,}}(?:\.[0-9a-z]{{2,9}}){{0,2}}"),
+    (
+        "gitlab",
+        "gl",
+        rf"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-{_W}{{20,}}(?:\.[0-9a-z]{{2,9}}){{0,2}}",
+    ),
     ("slack", "xo xa", r"(?:xox[a-z]-|xapp-[0-9]-)(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}"),
     ("aws", "AK AS AB AC", rf"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{{16}}(?!{_W})|ABSK[A-Za-z0-9+/]{{80,}}={{0,2}}"),
-    ("google", "AI GO", rf"AIza{_W}{{32,}}|GOCSPX-{_W}{{20,}}|(?<=\bya29\.){_W}[A-Za-z0-9_.-]{{19,}}|(?<=\b1//)0{_W}{{40,}}"),
-    ("telegram", "", rf"(?<=[0-9]{{6}}:){_DIGIT}(?=[a-z0-9_-]*[A-Z]){_W}{{35}}(?!{_W})"),
+    (
+        "google",
+        "AI GO",
+        rf"AIza{_W}{{32,}}|GOCSPX-{_W}{{20,}}|(?<=ya29\.){_W}[A-Za-z0-9_.-]{{19,}}|(?<=1//)0{_W}{{40,}}",
+    ),
+    ("telegram", "", rf"(?<=[0-9]{{6}}:){_DIGIT}(?=[a-z0-9_-]*[A-Z])(?=[A-Z0-9_-]*[a-z]){_W}{{33,37}}(?!{_W})"),
     ("npm", "np", r"npm_[A-Za-z0-9]{30,}"),
     ("pypi", "py", rf"pypi-A{_W}{{40,}}"),
     ("twilio", "SK", rf"SK[0-9a-f]{{32}}(?!{_W})"),
     ("huggingface", "hf ap", r"(?:hf|api_org)_[A-Za-z0-9]{30,}"),
     ("jwt", "ey", rf"eyJ{_W}{{10,}}\.(?:eyJ{_W}{{6,}}\.{_W}*|{_W}*\.{_W}{{8,}}\.{_W}{{8,}}\.{_W}{{10,}})"),
     ("discord", "", rf"[MNO]{_DIGIT}{_W}{{22,27}}\.{_W}{{6}}\.{_W}{{27,}}"),
-    ("sendgrid", "", rf"(?<=\bSG\.){_W}{{20,24}}\.{_W}{{39,50}}"),
+    ("sendgrid", "", rf"(?<=SG\.){_W}{{20,24}}\.{_W}{{39,50}}"),
     ("elevenlabs", "sk", r"sk_[0-9a-f]{40,}"),
     ("groq", "gs", r"gsk_[A-Za-z0-9]{40,}"),
     ("xai", "xa", r"xai-[A-Za-z0-9]{60,}"),
@@ -67,7 +85,7 @@ _TOKENS = (
     ("grafana", "gl", r"glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}"),
     ("postman", "PM", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}"),
     ("atlassian", "AT", rf"ATATT3{_W}{{50,}}(?:=[0-9A-F]{{8}})?"),
-    ("vault", "", rf"(?<=\bhv[sb]\.){_W}{{24,}}"),
+    ("vault", "", rf"(?<=hv[sb]\.){_W}{{24,}}"),
     ("age", "AG", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
 )
 _HEADS = frozenset(head.encode() for _, heads, _ in _TOKENS for head in heads.split())
@@ -75,21 +93,30 @@ _TAILS = frozenset((b"29.", b"SG.", b"vs.", b"vb.", b"1//", b"er ", b"ER ", *(b"
 _GLUED = frozenset((b"/", b"[", b";", b"%", b"\\"))
 
 # Names whose value is a secret: the last word of the name, as literals the searches can start with.
-_PASSWORD = rb"pass(?:w(?:or)?d|phrase|code)?"
-_NAMES = ((b"password", _PASSWORD), (b"password", rb"pwd"), (b"secret", rb"secret"), (b"token", rb"token"),
-          (b"key", rb"key(?:_base)?"), (b"auth", rb"auth"))  # fmt: skip
-# A `key` is one only after these words: a plain key, a primary key or a cache key is no secret.
-_KEY_OWNERS = ("api", "app", "access", "secret", "private", "auth", "encryption", "encrypt", "signing", "master",
-               "account", "shared", "subscription", "admin", "hmac", "security", "storage", "service")  # fmt: skip
-# … and these tokens are positions in a list, or words of a language model's vocabulary.
-_TOKEN_OWNERS = ("page", "next", "continuation", "sync", "cursor", "bos", "eos", "pad", "unk", "sep", "cls", "mask",
-                 "stop", "special", "start", "end", "last", "first", "cancellation")  # fmt: skip
-_WORDS_FOR_NOTHING = frozenset(
-    "required optional string text varchar input field hidden masked redacted empty unset default example sample"
-    " changeme changeit replaceme placeholder undefined unknown invalid incorrect missing correct wrong disabled"
-    " enabled prompt plaintext plain bcrypt argon scrypt sha256 sha512 base64 utf8 aes128 aes256 true false none null"
-    " uint8 uint16 uint32 uint64 int32 int64 float32 float64".split()
+_NAMES = (
+    ("password", rb"pass(?:w(?:or)?d|phrase|code)?"),
+    ("password", rb"pwd"),
+    ("secret", rb"secret"),
+    ("token", rb"token"),
+    ("api-key", rb"key(?:_base)?"),
+    ("basic", rb"auth"),
 )
+# A key is a secret only after these words: a plain key, a primary key or a cache key is none.
+_OWNERS = (
+    "api app access secret private auth encryption encrypt signing master account shared subscription admin"
+    " hmac security storage service"
+)
+_KEY_OWNERS = tuple(_OWNERS.split())
+_SPOKEN_OWNERS = ("api", "access", "secret")  # with a space: "my API key: …", but not "the signing key: <id>"
+_URL_EXAMPLES = ("password", "passwd", "pass", "pwd", "pw", "secret", "token")
+_CURSORS = ("page", "next", "continuation", "sync", "cursor", "cancellation")  # tokens that only mark a place
+_NOTHING = (
+    "password passwd passphrase secret token required optional string text varchar input field hidden masked"
+    " redacted empty unset default example sample changeme changeit replaceme placeholder undefined unknown"
+    " invalid incorrect missing correct wrong disabled enabled prompt plaintext plain bcrypt argon scrypt sha256"
+    " sha512 base64 utf8 aes128 aes256 true false none null uint8 uint16 uint32 uint64 int32 int64 float32 float64"
+)
+_NO_VALUES = frozenset(_NOTHING.split())  # words in the place of a secret that are none
 
 
 class _Patterns:
@@ -109,46 +136,40 @@ class _Patterns:
         ).search
         shapes = "|".join(f"(?P<{kind}>{shape})" for kind, _, shape in _TOKENS)
         self.token = re.compile(shapes)
-        self.hook = re.compile(r"hooks(?:\.slack\.com/(?:services|workflows|triggers)|/[0-9]{15,21})/([\w/-]{20,200})")
+        self.hook = re.compile(
+            r"hooks(?:\.slack\.com/(?:services|workflows|triggers)|/[0-9]{15,21})/([A-Za-z0-9/_-]{20,200})"
+        )
         self.bearer = re.compile(r"earer[ \t]{1,4}([A-Za-z0-9._~+/-]{16,}=*)")
         self.header = re.compile(
             rb"authorization(?:\\{0,7}[\"'])?\]?[ \t]{0,4}[:=,][ \t]{0,4}(?:f?\\{0,7}[\"'`])?"
             rb"(?:(bearer|basic|token|bot|apikey|key|oauth)[ \t]{1,4})?([a-z0-9][a-z0-9._~+/-]{5,}=*)"
         )
-        self.url = re.compile(r"://([^\s/?#:@\"'`\\<>()]{0,128}):([^\s/?#\"'`\\<>()]{1,256})@(?=[\w\[])")
+        self.url = re.compile(r"://([^\s/?#:@\"'`\\<>()\[\]]{0,128}):([^\s/?#\"'`\\<>()]{1,256})@(?=[\w\[])")
         self.key_begin = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-        gap = r"(?:[\s\"'+,]|\\+[nrt\"'])*"
+        gap = r"(?:[\s\"'+,]|\\{1,8}[nrt\"']){0,200}"
         armour = r"(?:[A-Z][A-Za-z-]{2,20}: [^\n\"\\]{0,120}" + gap + ")*"
         self.key_piece = re.compile(gap + armour + r"((?:[A-Za-z0-9+/]|\\/){16,}={0,2})")
-        self.key_rest = re.compile(gap + r"((?:[A-Za-z0-9+/=]|\\/){1,15})" + gap + "-----END")
-        self.assignments = tuple(
-            (
-                kind.decode(),
-                re.compile(
-                    word + rb"[0-9]{0,2}(\\{0,7}[\"'`])?\]?[ \t]{0,8}"
-                    rb"(:[ \t]{0,4}[a-z_][a-z_.]{0,30}(?:\[[a-z_., |]{0,40}\])?(?: ?\| ?none)?[ \t]{0,4}="
-                    rb"(?=[ \t]{0,4}[rbfu]{0,2}[\"'])|:=|=>|={1,3}|:(?!:))[ \t]{0,8}"
-                ),
-            )
-            for kind, word in _NAMES
+        self.key_rest = re.compile(gap + r"(=?(?:[A-Za-z0-9+/]|\\/){1,15}={0,2})" + gap + "-----END")
+        value_follows = (
+            rb"[0-9]{0,2}(\\{0,7}[\"'`])?\]?[ \t]{0,8}"
+            # `: str =`, but not as prose might go on, or one of the plain signs
+            rb"(:[ \t]{0,4}[a-z_][a-z_.]{0,30}(?:\[[a-z_., |]{0,40}\])?(?: ?\| ?none)?[ \t]{0,4}="
+            rb"(?=[ \t]{0,4}[rbfu]{0,2}\\{0,7}[\"'])|:=|=>|={1,3}|:(?!:))[ \t]{0,8}"
         )
+        self.assignments = tuple((kind, re.compile(rb"(" + word + rb")" + value_follows)) for kind, word in _NAMES)
         self.quote = re.compile(r"([rbfuRBFU]{0,2})(\\{0,7}[\"'`])")
-        # What may stand between quotes, escapes taken whole: cutting one in two would break JSON around it.
-        self.quoted: dict[str, Pattern[str]] = {
-            '"': re.compile(r'((?:[^"\\\n]|\\.){1,4096})"'),
-            "'": re.compile(r"((?:[^'\"\\\n]|\\.){1,4096})'"),
-            '\\"': re.compile(r'((?:[^"\\\n]|\\\\(?:\\["\\/]|[^"\\\n])){1,4096})\\"'),
-        }
-        self.quoted_plain = re.compile(r"([^\"'`\\\n]{1,4096})")
+        self.ends = {quote: re.compile(rf"(\\*){quote}|\n") for quote in "\"'`"}
         self.bare = re.compile(r"[^\s\"'`\\,;<>(){}\[\]|&]{1,4096}")
+        self.bare_line = re.compile(r"[^\s\"'`\\;|<>]{1,4096}(?<![,)&}\]])")
         self.placeholder = re.compile(
-            r"\$\w+$|\$?[{(<\[%@]|\$\{|\$\(|\*|\.\.|your|(?:my|the|some|insert|enter|replace|put|example|sample|dummy|fake"
-            r"|placeholder|change|redacted|none|null|nil|undefined|true|false|required|optional|string|todo|tbd|op:|vault"
-            r"|arn|file|env|process\.env|os\.environ|secrets?\.|vars\.)(?![A-Za-z0-9])|change_?-?(?:me|this|it)\b"
-            r"|.*?(?:\.\.\.|…|\*\*\*|xxxx|\$\{|\{\{|\{[a-z_][\w.]*\}|%\(|<[a-z_ -]+>)",
+            r"[$@]\w+$|[{(<\[].*[})>\]]$|\$[({]|%[({sdrv]|%\w+%$|\*\*|\.\.|your|[\^~<>=v]{0,2}[0-9]+(?:\.[0-9]+)+[\w.+-]*$"
+            r"|(?:my|the|some|insert|enter|replace|put|example|sample|dummy|fake|placeholder|change|redacted|none|null|nil"
+            r"|undefined|true|false|required|optional|string|todo|tbd|op|vault|arn|file|env|os\.environ|process\.env"
+            r"|secrets?\.|vars\.)(?![A-Za-z0-9])|change[_-]?(?:me|this|it)\b|[A-Za-z_][\w.]*[(\[]"
+            r"|.*?(?:\.\.\.|…|\*\*\*|xxxx|\$\{|\{\{|\{[a-z_][\w.]*\}|%\(|<[a-z_ -]+>|`|::)",
             re.IGNORECASE,
         )
-        self.identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:(?:\.|->|::)[A-Za-z_][A-Za-z0-9_]*)*[?!.:]?$")
+        self.identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:(?:\.|->)[A-Za-z_][A-Za-z0-9_]*)*[?!.:]?$")
         self.pieces = re.compile(r"[A-Za-z0-9]+")
         self.switch = re.compile(r"(?<=[0-9])[A-Za-z]|(?<=[A-Za-z])[0-9]|(?<=[a-z])[A-Z]")
 
@@ -258,9 +279,9 @@ def _token(p: _Patterns, text: str, at: int) -> Span | None:
         return None
     kind = str(m.lastgroup)
     start, end = m.span(kind)
-    if kind == "sk":
-        return (start, end, "openai") if _random(p, m[0]) else None
-    return start, end, kind
+    if kind == "sk":  # other vendors took the prefix over, and so did style sheets
+        kind = "openai" if _random(p, m[0]) else ""
+    return (start, end, kind) if kind and "xxxxxxxx" not in m[0].lower() else None
 
 
 def _private_keys(p: _Patterns, text: str) -> Iterator[Span]:
@@ -282,9 +303,10 @@ def _urls(p: _Patterns, text: str) -> Iterator[Span]:
     """The password of scheme://user:password@host."""
     for m in p.url.finditer(text):
         value = m[2]
-        if _MASK not in value and value.lower() not in ("password", "pass", "passwd", "pwd", "pw", "secret", "token"):
-            if not p.placeholder.match(value) and len(set(value)) > 1:
-                yield *m.span(2), "password"
+        if _MASK in value or value.lower() in _URL_EXAMPLES or len(set(value)) < 2:
+            continue
+        if not p.placeholder.match(value):
+            yield *m.span(2), "password"
 
 
 def _headers(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
@@ -314,117 +336,163 @@ def _is_basic(value: str) -> bool:
 def _assignments(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
     """Values given to a telling name, quoted or bare."""
     for kind, pattern in p.assignments:
+        looked_to = 0  # a=a=a=…: each value is looked at once
         for m in pattern.finditer(low):
-            start, at = m.span()
-            name = _name(text, start)
-            word = name + text[start : m.end() - len(m[0]) + len(_letters(m[0]))]
-            owner = low[max(0, start - 16) : start].decode("latin-1").rstrip(" _.-")
-            if kind == "key" and not owner.endswith(_KEY_OWNERS):
+            start = m.start()
+            if start < looked_to:
                 continue
-            if kind == "token" and owner.endswith(_TOKEN_OWNERS) or text.endswith(_MASK, 0, start - len(name)):
+            owner = _owner(text, start)
+            if text.endswith(_MASK, 0, start - len(owner)) or not _is_telling(kind, text, owner, m):
                 continue
-            if opening := p.quote.match(text, at):
+            name = owner + text[start : m.end(1)]
+            if opening := p.quote.match(text, m.end()):
                 found = _quoted(p, text, opening)
-                if found and _is_secret(p, kind, found[2], named=m[1] is not None):
-                    yield found[0], found[1], _kind(kind, word)
-            elif m[1] is None and (bare := p.bare.match(text, at)):  # after a quoted name: a JSON number, or code
-                spaced = b" " in m[0] or b"\t" in m[0]
-                environment = word.isupper() and m[2] == b"=" and not spaced
-                after = text[bare.end() : bare.end() + 1]
-                if after not in ("(", "[") and _is_bare_secret(p, kind, word, bare[0], environment, spaced):
-                    yield *bare.span(), _kind(kind, word)
+                named = m[2] is not None and m[2].decode() == opening[2]
+                secret = found is not None and _is_secret(p, kind, text[found[0] : found[1]], named=named)
+            elif m[2] is not None:
+                continue  # a number in JSON, or code
+            else:
+                found, secret = _bare(p, kind, name, text, m)
+            if found:
+                looked_to = found[1]
+                if secret:
+                    yield *found, "aws" if kind == "api-key" and "aws" in name.lower() else kind
 
 
-def _letters(match: bytes) -> bytes:
-    """The word at the start of a match, without what follows the name."""
-    return match[: len(match) - len(match.lstrip(b"abcdefghijklmnopqrstuvwxyz_"))]
+def _bare(p: _Patterns, kind: str, name: str, text: str, m: Match[bytes]) -> tuple[tuple[int, int] | None, bool]:
+    """The value without quotes behind a name, and whether it is a secret."""
+    spaced = b" " in m[0] or b"\t" in m[0]
+    environment = m[3] == b"=" and not spaced and name.isupper()
+    bare = (p.bare_line if environment else p.bare).match(text, m.end())
+    if bare is None:
+        return None, False
+    start, end = bare.span()
+    if environment:
+        return (start, end), _is_secret_of_environment(p, kind, name, bare[0])
+    value = bare[0].rstrip(".:")
+    code = text.startswith(("(", "["), end) or (spaced and name.lower() == "pass")
+    return (start, start + len(value)), not code and _is_bare_secret(p, kind, value)
 
 
-def _name(text: str, start: int) -> str:
-    """The part of a name that stands in front of position `start`."""
+def _owner(text: str, start: int) -> str:
+    """The part of a name that stands in front of its last word, which begins at `start`."""
     head = text[max(0, start - 48) : start]
-    name = head[len(head.rstrip(_WORD_BYTES.decode())) :]
-    if name and head[: -len(name)].endswith("\\"):
-        name = name[1:]  # the letter of an escape
-    return name
+    owner = head[len(head.rstrip(_WORD_CHARACTERS)) :]
+    if owner and head[: -len(owner)].endswith("\\"):
+        owner = owner[1:]  # the letter of an escape
+    return owner
 
 
-def _kind(kind: str, name: str) -> str:
-    return "aws" if kind == "key" and "aws" in name.lower() else {"key": "api-key", "auth": "basic"}.get(kind, kind)
+def _is_telling(kind: str, text: str, owner: str, m: Match[bytes]) -> bool:
+    """Whether the whole name promises a secret, as api_key does and cache_key does not."""
+    if kind == "api-key":
+        if owner:
+            return owner.lower().rstrip("_.-").endswith(_KEY_OWNERS)
+        return text[max(0, m.start() - 16) : m.start()].lower().endswith(tuple(f"{w} " for w in _SPOKEN_OWNERS))
+    if kind == "token":
+        return not owner.lower().rstrip("_.-").endswith(_CURSORS)
+    if kind == "basic":
+        return owner in ("", "_")
+    if m[1] == b"pass":  # dbPass, DB_PASS, db.pass; not minipass, bypass
+        return not owner or owner[-1] in "_-." or text[m.start()] == "P"
+    return True
 
 
-def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int, str] | None:
-    """The string that opens here: start, end, text. None if it does not close, or is made by code."""
-    quote, start = opening[2], opening.end()
-    m = p.quoted.get(quote, p.quoted_plain).match(text, start)
-    if m is None or not text.startswith(quote, m.end(1)):
-        return None
-    if "f" in opening[1].lower() and "{" in m[1]:
-        return None
-    return start, m.end(1), m[1]
+def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int] | None:
+    """Where the string that opens here starts and ends. None if it does not close, or is made by code.
+
+    A quote inside JSON inside JSON has 1, 3 or 7 backslashes before it; one that is part of the string has more.
+    Escapes are taken whole and no quote of an outer level is passed, so the JSON around stays JSON.
+    """
+    depth, start = len(opening[2]) - 1, opening.end()
+    for m in p.ends[opening[2][-1]].finditer(text, start, start + _LONGEST):
+        inner, odd = divmod((m.end(1) - m.start()) - depth, depth + 1)
+        if m[1] is None or odd or inner < 0:
+            break
+        if inner % 2 == 0:
+            end = m.end(1) - depth
+            value = text[start:end]
+            formatted = "f" in opening[1].lower() and "{" in value
+            if formatted or (depth == 0 and opening[2] != '"' and '"' in value):
+                break
+            return start, end
+    return None
 
 
 def _is_secret(p: _Patterns, kind: str, value: str, *, named: bool) -> bool:
-    """Whether a quoted value is a secret. `named`: its name is quoted too, as in JSON."""
+    """Whether a quoted value is a secret. `named`: its name stands in the same quotes, as in JSON."""
     if any(c.isspace() for c in value) or _MASK in value or len(set(value)) < 3:
         return False
     if not named and value[0] in ",:]}":  # the quote closed a JSON string: this is what stands between two
         return False
-    if p.placeholder.match(value):
+    if p.placeholder.match(value) or value.lower() in _NO_VALUES or _is_path(value):
         return False
-    if kind == "auth":
+    if kind == "basic":
         return len(value) >= 8 and not value.islower() and _is_basic(value)
-    if kind == "password":
-        if value.isalpha():  # a word: "hunter" is a password, "Password", "passwordField" and "required" are not
-            return value.islower() and value.isascii() and len(value) >= 6 and not _wordy(value)
-        return len(value) >= 4 and value.lower() not in _WORDS_FOR_NOTHING and not _path(value)
-    return len(value) >= 8 and _switches(p, value) >= 2 and not _path(value)
-
-
-def _is_bare_secret(p: _Patterns, kind: str, name: str, value: str, environment: bool, spaced: bool) -> bool:
-    """Whether a value without quotes is a secret, and not code, a type, a number or a word of prose."""
-    lower = value.lower().rstrip("?!.:,")
-    if p.placeholder.match(value) or len(set(lower)) < 3 or lower in _WORDS_FOR_NOTHING or _path(value):
-        return False
-    identifier = p.identifier.match(value) is not None
     if kind != "password":
-        enough = environment and not identifier and len(value) >= 8 and _switches(p, value) >= 2
-        return kind != "auth" and (enough or _random(p, value))
-    if len(value) < 4:
+        return (
+            len(value) >= 6
+            and _has_digit(value)
+            and (_mixed(value) or _switches(p, value) >= (2 if len(value) >= 8 else 3))
+        )
+    if value.isalpha():  # "hunter" is a password; "Password", "passwordField" and "newpassword" are labels
+        return value.islower() and value.isascii() and len(value) >= 6 and not value.endswith("password")
+    return len(value) >= 4
+
+
+def _is_secret_of_environment(p: _Patterns, kind: str, name: str, value: str) -> bool:
+    """Whether the value of a line NAME=value is a secret. Such lines are hardly ever prose or code."""
+    if p.placeholder.match(value) or _MASK in value or value.lower() in _NO_VALUES or _is_path(value):
         return False
-    if name.lower() == "pass" and (spaced or not value.isalnum() or value.isalpha() or value.isdigit()):
-        return False  # "PASS: 12" is the result of a test
-    if environment:
-        return name != "PASS" and not (value.isalpha() and _wordy(lower))
+    if len(set(value)) < 3 or kind == "basic":
+        return False
+    if kind == "password":
+        return len(value) >= 4 and (name != "PASS" or not value.isdigit())  # "PASS=1234": the result of a test
+    if kind == "secret" and value.isalpha():
+        return len(value) >= 8
+    return len(value) >= 6 and _has_digit(value) and any(c.isalpha() for c in value)
+
+
+def _is_bare_secret(p: _Patterns, kind: str, value: str) -> bool:
+    """Whether a value without quotes is a secret, and not code, a type, a number or a word of prose."""
+    lower = value.lower().rstrip("?!")
+    if p.placeholder.match(value) or len(set(lower)) < 3 or lower in _NO_VALUES or _is_path(value):
+        return False
+    identifier = p.identifier.match(value)
+    if kind != "password":
+        return kind != "basic" and (_random(p, value, strict=identifier is not None and "." in value) or _mixed(value))
     if value.isdigit():
         return len(value) >= 6
-    if identifier:
-        return any(c.isdigit() for c in value) and not _wordy(lower)
-    return any(c.isalpha() for c in value) and any(c in "0123456789@#$%^*!~" for c in value[1:])
+    if identifier:  # a variable, unless it has a digit and does not name what it holds
+        return len(value) >= 4 and _has_digit(value) and not any(w in lower for w in _URL_EXAMPLES)
+    return len(value) >= 4 and any(c.isalpha() for c in value) and any(c in "0123456789@#$%^*!~" for c in value[1:])
 
 
-def _wordy(lower: str) -> bool:
-    """Whether a value names a secret instead of being one."""
-    return lower in _WORDS_FOR_NOTHING or any(
-        w in lower for w in ("password", "passwd", "pwd", "token", "secret", "api_key", "apikey", "getpass", "args.")
-    )
+def _is_path(value: str) -> bool:
+    return value.startswith(("/", "~/", "./", "../")) and not _has_digit(value)
 
 
-def _path(value: str) -> bool:
-    return value.startswith(("/", "~/", "./", "../", "//")) and not any(c.isdigit() for c in value)
+def _mixed(value: str) -> bool:
+    """Whether letters and digits are mixed as in abcd1234efgh, which no name in code is."""
+    digits = sum("0" <= c <= "9" for c in value)
+    return value.isalnum() and digits >= 4 and len(value) >= max(12, digits + 4)
+
+
+def _has_digit(value: str) -> bool:
+    return any("0" <= c <= "9" for c in value)
 
 
 def _opaque(p: _Patterns, value: str) -> bool:
     """Whether the value of a bearer header is a credential: "authentication" and "YOUR_TOKEN" are not."""
-    return len(value) >= 8 and (any(c.isdigit() for c in value) or _switches(p, value) >= 3) and _MASK not in value
+    return len(value) >= 8 and (_has_digit(value) or _switches(p, value) >= 3)
 
 
 def _switches(p: _Patterns, value: str) -> int:
-    """How often a value changes between letters, digits and capitals: words rarely do, random text every other time."""
+    """How often a value changes between letters, digits and capitals: random text does so at every other character."""
     return len(p.switch.findall(value))
 
 
-def _random(p: _Patterns, value: str) -> bool:
+def _random(p: _Patterns, value: str, *, strict: bool = False) -> bool:
     """Whether a value looks drawn by lot and not written by somebody."""
     size = sum(map(len, p.pieces.findall(value)))
-    return size >= 10 and any(c.isdigit() for c in value) and _switches(p, value) >= max(4, size // 6)
+    return size >= 10 and _has_digit(value) and _switches(p, value) >= max(4, size // (4 if strict else 6))

@@ -7,6 +7,7 @@ raises into a caller whose change is already safe in the database.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ class Scribe:
         self._engine = engine
         self._kept: dict[str, bool] = {}  # sessions whose transcript is known to be there, or not wanted
         self._warned = False
+        engine.on_adopted = self._adopted
+
+    def _adopted(self, sessions: Iterable[str]) -> None:
+        """Another program wrote messages: they get their lines, too."""
+        for session_id in sessions:
+            if self._keeps(session_id, fresh=True):
+                self._fill_in(session_id)
 
     def wanted(self, source: str) -> bool:
         """Whether sessions of this source have transcripts."""

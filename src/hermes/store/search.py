@@ -204,8 +204,8 @@ class _Search:
         if not self.query.plain:
             return False
         words = 0
-        for piece in PIECES.findall(fold(" ".join(self.query.words))):
-            words += max(1, len(piece) // 2) if UNSPACED.match(piece) else 1
+        for word in self.query.words:
+            words += max(1, sum(len(run) // 2 for run in UNSPACED.findall(word)))
         return words >= 3
 
     def _relax(self) -> None:

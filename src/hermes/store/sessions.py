@@ -35,11 +35,11 @@ _SHARE_OVER = 1024  # a common beginning shorter than this is not worth a refere
 
 
 def checked_id(session_id: Any) -> str:
-    """An id as it may be stored: 1 to 512 characters that can be printed."""
+    """An id as it may be stored: 1 to 512 characters, none of them a control character or a lone surrogate."""
     if not isinstance(session_id, str) or not 1 <= len(session_id) <= 512:
         raise InvalidInput("a session id is a text of 1 to 512 characters")
-    if not session_id.isprintable():
-        raise InvalidInput(f"the session id {session_id!r} has characters that can't be printed")
+    if any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in session_id):
+        raise InvalidInput(f"the session id {session_id!r} has control characters or lone surrogates")
     return session_id
 
 
@@ -157,11 +157,23 @@ def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> lis
     if not prefix or codec.storable(prefix) is not prefix:
         return []
     where, params = session_clause(visible_to)
+    bound = after_prefix(prefix)
+    below = "" if bound is None else " AND s.id < ?"
     rows = tx.rows(
-        f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?",
-        [prefix, prefix + "\U0010ffff", *params, limit],
+        f"SELECT s.id FROM sessions s WHERE s.id >= ?{below} AND {where} ORDER BY s.id LIMIT ?",
+        [prefix, *([] if bound is None else [bound]), *params, limit],
     )
     return [row[0] for row in rows]
+
+
+def after_prefix(prefix: str) -> str | None:
+    """The first text that sorts after everything with this prefix; None when there is none."""
+    while prefix:
+        code = ord(prefix[-1]) + 1
+        if code < 0x110000:
+            return prefix[:-1] + chr(0xE000 if 0xD800 <= code < 0xE000 else code)
+        prefix = prefix[:-1]
+    return None
 
 
 def count(tx: Tx, source: str | None, visible_to: User | None) -> int:

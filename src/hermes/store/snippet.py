@@ -35,21 +35,25 @@ def _find(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
     """Where a needle stands in folded text."""
     first = what.pieces[0]
     open_start = what.loose_start or bool(UNSPACED.match(first))
+    open_end = what.loose_end or bool(UNSPACED.match(what.pieces[-1]))
     rest = _rest(what)
     spans: list[tuple[int, int]] = []
     at = folded.find(first)
     while at >= 0 and len(spans) < most:
         end = at + len(first)
-        if open_start or at == 0 or not folded[at - 1].isalnum():
-            if rest is None:
-                if what.loose_end or UNSPACED.match(first) or end == len(folded) or not folded[end].isalnum():
-                    spans.append((at, end))
-            else:
-                more = rest.match(folded, end)
-                if more:
-                    spans.append((at, more.end()))
+        if open_start or at == 0 or _is_border(folded[at - 1]):
+            more = rest.match(folded, end) if rest is not None else None
+            if more is not None:
+                end = more.end()
+            if (rest is None or more is not None) and (open_end or end == len(folded) or _is_border(folded[end])):
+                spans.append((at, end))
         at = folded.find(first, at + 1)
     return spans
+
+
+def _is_border(character: str) -> bool:
+    """Whether a word ends before this character: scripts without spaces are a border for all others."""
+    return not character.isalnum() or UNSPACED.match(character) is not None
 
 
 def _rest(what: Needle) -> re.Pattern[str] | None:
@@ -61,8 +65,6 @@ def _rest(what: Needle) -> re.Pattern[str] | None:
         glued = UNSPACED.match(before) or UNSPACED.match(piece) or not (before.isalnum() and piece.isalnum())
         pattern += (r"[\W_]*" if glued else r"[\W_]+") + re.escape(piece)
         before = piece
-    if not what.loose_end and not UNSPACED.match(before):
-        pattern += r"(?![^\W_])"
     return re.compile(pattern)
 
 

@@ -20,7 +20,10 @@ _UNSPACED = (
     "\u3100-\u312f\u3131-\u318e\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
     "\U00016f00-\U00018cff\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
 )
-_EMOJI = "\u231a-\u23ff\u25aa-\u27bf\u2934-\u2b55\U0001f000-\U0001faff"
+_EMOJI = (
+    "\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2767\u2776-\u27bf"
+    "\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f000-\U0001faff"
+)
 UNSPACED = re.compile(f"[{_UNSPACED}]+")
 _EMOJI_RE = re.compile(f"[{_EMOJI}]")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")

@@ -12,16 +12,23 @@ from hermes.store.naming import MAX_TITLE, sanitize_title, shown_title, split_fa
 from hermes.store.visibility import User, session_clause
 
 
-def family_of(tx: Tx, title: str) -> tuple[str, int]:
-    """The (base, number) a clean title stands for; a shortened base is found again by its members."""
+def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, int]:
+    """The (base, number) a clean title stands for; a shortened base is found again by its members.
+
+    Where two long bases shorten to the same, the family of the session's own parent is meant.
+    """
     base, number = split_family(title)
-    if number > 1 and len(title) >= MAX_TITLE - 2:
-        like = tx.rows(
-            "SELECT DISTINCT title_base FROM sessions WHERE title_base >= ? AND title_base < ?", (base, base + "\U0010ffff")
-        )
-        for (whole,) in like:
-            if len(whole) > len(base) and shown_title(whole, number) == title:
-                return whole, number
+    if number == 1 or len(title) < MAX_TITLE - 8:
+        return base, number
+    parent = tx.value(
+        "SELECT p.title_base FROM sessions s JOIN sessions p ON p.id = s.parent_session_id WHERE s.id = ?", (session_id,)
+    )
+    like = tx.rows(
+        "SELECT DISTINCT title_base FROM sessions WHERE title_base >= ? AND title_base < ?", (base, base + "\U0010ffff")
+    )
+    for whole in (parent, *(row[0] for row in like)):
+        if whole is not None and len(whole) > len(base) and shown_title(whole, number) == title:
+            return whole, number
     return base, number
 
 
@@ -39,7 +46,7 @@ def set_title(tx: Tx, session_id: str, title: str | None) -> bool:
     holder = tx.value("SELECT id FROM sessions WHERE title = ? AND id <> ?", (clean, session_id))
     if holder is not None:
         raise TitleClash(f"the title {clean!r} is already used by session {holder}")
-    base, number = family_of(tx, clean)
+    base, number = family_of(tx, clean, session_id)
     tx.run(
         "UPDATE sessions SET title = ?, title_base = ?, title_no = ?, title_seen = ? WHERE id = ?",
         (clean, base, number, clean, session_id),

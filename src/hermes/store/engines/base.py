@@ -7,7 +7,7 @@ locks, copies) is a method here. A write transaction is all or nothing and has o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +101,13 @@ class Engine(Protocol):
 
     name: str
     read_only: bool
-    fulltext: FullText
+    on_adopted: Callable[[Iterable[str]], None]
+    """Told which sessions had rows by another program that were just taken in."""
+
+    @property
+    def fulltext(self) -> FullText:
+        """The index over messages."""
+        ...
 
     def read(self) -> AbstractContextManager[Tx]:
         """A consistent view; never blocks writers and is not blocked by them."""

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from hermes.errors import (
     StoreReadOnly,
 )
 from hermes.home import make_private
+from hermes.store.codec import storable
 from hermes.store.engines.base import Params, Row
 from hermes.store.engines.sqlite import inspection, migrate
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, adopt
@@ -65,18 +66,24 @@ class SqliteTx:
         self.connection = connection
         self._execute = connection.execute
 
+    def _cursor(self, sql: str, params: Params) -> apsw.Cursor:
+        try:
+            return self._execute(sql, params)
+        except UnicodeEncodeError:  # lone surrogates are kept as bytes, and so compared
+            return self._execute(sql, [storable(value) if isinstance(value, str) else value for value in params])
+
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
-        return self._execute(sql, params).fetchall()
+        return self._cursor(sql, params).fetchall()
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
-        return self._execute(sql, params).fetchone()
+        return self._cursor(sql, params).fetchone()
 
     def value(self, sql: str, params: Params = ()) -> Any:
-        row = self._execute(sql, params).fetchone()
+        row = self._cursor(sql, params).fetchone()
         return None if row is None else row[0]
 
     def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
-        cursor = self._execute(sql, params)
+        cursor = self._cursor(sql, params)
         first = cursor.fetchone()
         if first is None:
             return []
@@ -84,11 +91,11 @@ class SqliteTx:
         return [dict(zip(names, row, strict=True)) for row in (first, *cursor.fetchall())]
 
     def run(self, sql: str, params: Params = ()) -> int:
-        self._execute(sql, params)
+        self._cursor(sql, params)
         return self.connection.changes()
 
     def insert(self, sql: str, params: Params = ()) -> int:
-        self._execute(sql, params)
+        self._cursor(sql, params)
         return self.connection.last_insert_rowid()
 
 
@@ -106,6 +113,7 @@ class SqliteEngine:
         self._spare: list[apsw.Connection] = []
         self._spare_lock = threading.Lock()
         self._writes = 0
+        self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # told after rows were taken in
         self._closed = False
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
@@ -128,6 +136,8 @@ class SqliteEngine:
                 os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             except OSError as error:
                 raise _from_os(error, self.path) from error
+        elif not _looks_like_a_database(self.path):
+            raise NotADatabase(f"{self.path} is not a database; move it away, or name another file")
         elif not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
             raise StoreReadOnly(f"{self.path} can't be written; look at its permissions and its folder's, or open it read-only")
         return self._connect(apsw.SQLITE_OPEN_READWRITE)
@@ -138,6 +148,8 @@ class SqliteEngine:
         try:
             connection = apsw.Connection(str(self.path), flags=flags, statementcachesize=200)
             connection.set_busy_timeout(BUSY_MS)
+            # Until the file is known to be ours, closing it must not even move its WAL into it.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.execute("PRAGMA application_id").fetchone()  # the first real look at the file
         except (apsw.CantOpenError, apsw.ReadOnlyError):
             if not self.read_only:
@@ -161,6 +173,7 @@ class SqliteEngine:
             )
             warnings.warn(self.notice, stacklevel=6)
         if not self.read_only:
+            self._main.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
             self._set_up_writer(state)
             self.fulltext.prepare(self._main)
             return False
@@ -310,6 +323,7 @@ class SqliteEngine:
                     take_in(tx)
                     for session_id in strangers:
                         adopt(tx, session_id)
+                self.on_adopted(strangers)
         yield
 
     def start_background(self) -> None:
@@ -348,6 +362,8 @@ class SqliteEngine:
             try:
                 with self.write() as tx:
                     done = self.fulltext.write_batch(tx, prepared)
+                if done and prepared.strangers:
+                    self.on_adopted(prepared.strangers)
             except BaseException:
                 self.fulltext.unlearn()  # the words of a batch that was rolled back are not known
                 raise
@@ -385,6 +401,8 @@ class SqliteEngine:
         self.catch_up()
 
     def reclaim(self, *, full: bool = False) -> bool:
+        if self.read_only:
+            raise StoreReadOnly(self.notice or f"{self.path} is opened for reading only")
         with self._translated(), self._mutex:
             pages, free, mode = (
                 int(str(self._main.pragma(name))) for name in ("page_count", "freelist_count", "auto_vacuum")
@@ -408,6 +426,7 @@ class SqliteEngine:
     def backup(self, target: Path) -> None:
         if target.exists():
             raise InvalidInput(f"{target} exists already; name a file that does not")
+        make_private(target.parent)
         part = target.with_name(target.name + ".part")
         part.unlink(missing_ok=True)
         with self._translated():
@@ -451,6 +470,12 @@ class SqliteEngine:
                 self.catch_up()
         except StoreError:
             pass  # the next process does it
+
+
+def _looks_like_a_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(16)
+    return not start or start == b"SQLite format 3\0"
 
 
 def _no_space(path: Path) -> bool:

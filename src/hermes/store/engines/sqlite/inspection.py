@@ -160,7 +160,7 @@ def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]
                 if by_rowid:
                     if row[0] in seen:
                         continue
-                    seen.add(row[0])  # type: ignore[arg-type]
+                    seen.add(row[0])
                 yield dict(zip(names, row[1:] if by_rowid else row, strict=True))
             return
         except apsw.Error:

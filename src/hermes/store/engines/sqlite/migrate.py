@@ -46,7 +46,7 @@ def inspect(connection: apsw.Connection) -> State:
     version = 1
     if "schema_version" in names:
         version = _one(connection, "SELECT max(version) FROM schema_version") or 1
-    triggers = tuple(name for name, kind in names.items() if kind == "trigger")
+    triggers = tuple(name for name, kind in names.items() if kind == "trigger" and not _is_inert(connection, name))
     if version > schema.SCHEMA_VERSION or (application == schema.APPLICATION_ID and own > schema.FORMAT_VERSION):
         return State("newer", version, journal)
     if application == schema.APPLICATION_ID and own == schema.FORMAT_VERSION:
@@ -60,6 +60,7 @@ def upgrade(connection: apsw.Connection) -> None:
     for trigger in state.foreign_triggers:
         connection.execute(f'DROP TRIGGER IF EXISTS "{trigger}"')
     if state.kind == "current":
+        _place_inert_triggers(connection)
         return
     for table in schema.TABLES:
         connection.execute(table)
@@ -72,6 +73,7 @@ def upgrade(connection: apsw.Connection) -> None:
     for statement in (*schema.INDEXES, *schema.VIEWS):
         connection.execute(statement)
     make_index(connection)
+    _place_inert_triggers(connection)
     connection.execute("DELETE FROM schema_version")
     connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
     last = _one(connection, "SELECT coalesce(max(id), 0) FROM messages")
@@ -79,6 +81,20 @@ def upgrade(connection: apsw.Connection) -> None:
         connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (key, str(value)))
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={schema.FORMAT_VERSION}")
+
+
+def _is_inert(connection: apsw.Connection, trigger: str) -> bool:
+    sql = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (trigger,)).fetchone()
+    return sql is not None and "WHEN 0 BEGIN" in str(sql[0])
+
+
+def _place_inert_triggers(connection: apsw.Connection) -> None:
+    """Older programs make their index triggers `IF NOT EXISTS`; these stand in their place and do nothing."""
+    for table in ("messages_fts", "messages_fts_trigram"):
+        for event in ("insert", "delete", "update"):
+            connection.execute(
+                f"CREATE TRIGGER IF NOT EXISTS {table}_{event} AFTER {event.upper()} ON messages WHEN 0 BEGIN SELECT 1; END"
+            )
 
 
 def make_index(connection: apsw.Connection) -> None:
@@ -189,8 +205,10 @@ def stand_in(connection: apsw.Connection) -> None:
             if column in present:
                 columns.append(f"{alias}.{column} AS {column}")
             else:
-                default = "0" if "DEFAULT 0" in kind else "NULL"
-                columns.append(f"{_COMPUTED.get(column, default)} AS {column}")
+                value = _COMPUTED.get(column, "0" if "DEFAULT 0" in kind else "NULL")
+                if "s.title" in value and "title" not in present:
+                    value = "NULL"
+                columns.append(f"{value} AS {column}")
         connection.execute(
             f"CREATE TEMP VIEW IF NOT EXISTS {name} AS SELECT {', '.join(columns)} FROM main.{name} {alias}"
         )
