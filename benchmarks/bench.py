@@ -19,9 +19,7 @@ from benchmarks.data import Data
 from benchmarks.table import Rounds
 
 KEYS = ("rival", "raw", "ours")
-ConfigFor = Callable[
-    [str, int], dict[str, Any]
-]  # (contestant's key, number of the round) → the job's configuration
+ConfigFor = Callable[[str, int], dict[str, Any]]  # (contestant's key, number of the round) → the job's configuration
 
 
 @dataclass
@@ -35,6 +33,7 @@ class Bench:
     ten_times: bool  # search and size at L as well
     rounds: int
     append_count: int  # messages a round
+    slow_turns: list[str] = field(default_factory=list)  # those that ended with a slow disk
     _copies: dict[str, Path] = field(default_factory=dict)
 
     def turns(
@@ -68,9 +67,9 @@ class Bench:
                 say(f"{job}, round {number + 1}: {key}")
                 contestant = self.contestants[key]
                 beside = watch(key) if watch else None
-                found[key].append(
-                    contestant.run(job, config, home=self.cache.home, timeout=timeout, watch=beside)
-                )
+                found[key].append(contestant.run(job, config, home=self.cache.home, timeout=timeout, watch=beside))
+                if settle and self.cache.disk.is_slow():
+                    self.slow_turns.append(f"{job} {number + 1} {key}")
         return found
 
     def store(self, key: str, size: str | None = None) -> Path:

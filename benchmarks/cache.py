@@ -98,9 +98,7 @@ class Cache:
         file = directory / "stamp.json"
         return file.exists() and (self._keep or json.loads(file.read_text())["stamp"] == stamp)
 
-    def _build(
-        self, who: Contestant, job: str, directory: Path, config: dict[str, Any], size: str, stamp: str
-    ) -> None:
+    def _build(self, who: Contestant, job: str, directory: Path, config: dict[str, Any], size: str, stamp: str) -> None:
         unfinished = directory.with_name(directory.name + ".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)

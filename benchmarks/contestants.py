@@ -29,9 +29,7 @@ class Contestant:
     python: str
     pythonpath: str | None = None
 
-    def run(
-        self, job: str, config: dict[str, Any], *, home: Path, timeout: float, watch: Path | None = None
-    ) -> Result:
+    def run(self, job: str, config: dict[str, Any], *, home: Path, timeout: float, watch: Path | None = None) -> Result:
         """Run benchmarks.jobs.<job>; its answer, or {"error": why} after a failure or `timeout` seconds.
 
         With `watch`, the answer also has the peak size of the files in that directory while the job ran.
@@ -70,9 +68,7 @@ class Contestant:
         return {**json.loads(out.strip().splitlines()[-1]), **peaks}
 
     def _environment(self, home: Path) -> dict[str, str]:
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("HERMES_", "PYTHON"))
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HERMES_", "PYTHON"))}
         kept |= {"HERMES_HOME": str(home), "PYTHONHASHSEED": "0", "PYTHONIOENCODING": "utf-8"}
         if self.pythonpath:
             kept["PYTHONPATH"] = self.pythonpath
@@ -82,9 +78,7 @@ class Contestant:
 def ours(python: str | None = None) -> Contestant:
     """The project's own store: from src/ if it is there, else as installed in the interpreter."""
     source = ROOT / "src"
-    return Contestant(
-        "ours", python or sys.executable, str(source) if (source / "hermes_state.py").exists() else None
-    )
+    return Contestant("ours", python or sys.executable, str(source) if (source / "hermes_state.py").exists() else None)
 
 
 def raw(python: str | None = None) -> Contestant:

@@ -68,25 +68,19 @@ class Data:
         )
 
     def queries(self) -> Path:
-        return self._file(
-            "queries.json", lambda out: _corpus("queries", "--corpus", self.sessions("S"), "--out", out)
-        )
+        return self._file("queries.json", lambda out: _corpus("queries", "--corpus", self.sessions("S"), "--out", out))
 
     def sample(self) -> Path:
         """Sessions that come after those of S: what is appended to a loaded store."""
         low = corpus.SIZES["S"]
         bounds = ("--lo", str(low), "--hi", str(low + SAMPLE_SESSIONS))
-        return self._file(
-            "sample.jsonl", lambda out: _corpus("gen", "--pool", self.pool(), *bounds, "--out", out)
-        )
+        return self._file("sample.jsonl", lambda out: _corpus("gen", "--pool", self.pool(), *bounds, "--out", out))
 
     def many(self) -> Path:
         return self._file("many.jsonl", lambda out: _write_many(out, self.sessions("XS")))
 
     def truth(self, size: str) -> Path:
-        return self._file(
-            f"truth-{size}.json", lambda out: _write_truth(out, self.sessions(size), self.queries())
-        )
+        return self._file(f"truth-{size}.json", lambda out: _write_truth(out, self.sessions(size), self.queries()))
 
     def facts(self, size: str) -> dict[str, Any]:
         """Counts of a corpus (sessions, messages, text_bytes, median_start), its long_session of
@@ -137,9 +131,7 @@ def _write_facts(out: Path, source: Path) -> None:
 def _phrase(session: dict[str, Any]) -> str:
     """Four plain words in a row from an answer of the session, quoted."""
     for message in session["messages"]:
-        if message["role"] == "assistant" and (
-            found := re.search(r"\b[a-z]+( [a-z]+){3}\b", message["content"] or "")
-        ):
+        if message["role"] == "assistant" and (found := re.search(r"\b[a-z]+( [a-z]+){3}\b", message["content"] or "")):
             return f'"{found[0]}"'
     return session["id"]
 

@@ -62,21 +62,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="size XS, fewer rounds and messages")
     parser.add_argument("--rounds", type=int, help="turns of each contestant (default 3, quick 2)")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the report there too")
-    parser.add_argument(
-        "--data", type=Path, help="a directory with pool.jsonl.gz, S.jsonl, XS.jsonl, queries.json"
-    )
+    parser.add_argument("--data", type=Path, help="a directory with pool.jsonl.gz, S.jsonl, XS.jsonl, queries.json")
     environment = os.environ.get
     cache = Path(environment("HERMES_BENCH_CACHE") or contestants.ROOT / ".bench")
-    parser.add_argument(
-        "--cache", type=Path, default=cache, help="where stores are kept (HERMES_BENCH_CACHE; .bench)"
-    )
+    parser.add_argument("--cache", type=Path, default=cache, help="where stores are kept (HERMES_BENCH_CACHE; .bench)")
     rival = environment("HERMES_BENCH_RIVAL")
-    parser.add_argument(
-        "--rival-python", default=rival, help="an interpreter with the rival (HERMES_BENCH_RIVAL)"
-    )
-    parser.add_argument(
-        "--keep-stores", action="store_true", help="use our loaded store though the code has changed"
-    )
+    parser.add_argument("--rival-python", default=rival, help="an interpreter with the rival (HERMES_BENCH_RIVAL)")
+    parser.add_argument("--keep-stores", action="store_true", help="use our loaded store though the code has changed")
     options = parser.parse_args(arguments)
     options.only = options.only.split(",") if options.only else list(GROUPS)
     if unknown := [name for name in options.only if name not in GROUPS]:
@@ -109,6 +101,8 @@ def _report(options: argparse.Namespace, bench: Bench) -> str:
         section = _measure(name, bench)
         rows += section.rows
         remarks += section.remarks
+    if bench.slow_turns:
+        remarks.append("The disk was slow (throttled?) at the end of these turns: " + ", ".join(bench.slow_turns) + ".")
     judged = [row.met() for row in rows]
     lines = [
         f"    {_command()}",
@@ -143,11 +137,9 @@ def _measure(name: str, bench: Bench) -> Section:
     """One group; what goes wrong outside of a job still becomes a row that says so."""
     try:
         return GROUPS[name](bench)
-    except Exception as error:  # noqa: BLE001 - one broken group must not cost the others, nor be hidden
+    except Exception as error:  # one broken group must not cost the others, nor be hidden
         traceback.print_exc()
-        return Section(
-            [failed(name, f"{type(error).__name__}: {error}", KEYS, at_least(1, "to be measured"))]
-        )
+        return Section([failed(name, f"{type(error).__name__}: {error}", KEYS, at_least(1, "to be measured"))])
 
 
 def _command() -> str:

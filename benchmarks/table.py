@@ -61,9 +61,7 @@ class Section:
 
 
 def at_least_times(times: float) -> Goal:
-    return Goal(
-        f"≥ {times:g}× the rival", lambda ours, rival: None if rival is None else ours >= times * rival
-    )
+    return Goal(f"≥ {times:g}× the rival", lambda ours, rival: None if rival is None else ours >= times * rival)
 
 
 def at_most(limit: float, text: str) -> Goal:
@@ -86,9 +84,7 @@ def both(first: Goal, second: Goal) -> Goal:
     return Goal(f"{first.text}; {second.text}", test)
 
 
-def cells(
-    rounds: Rounds, pick: Pick, over: Callable[[Iterable[float]], float] = statistics.median
-) -> dict[str, Cell]:
+def cells(rounds: Rounds, pick: Pick, over: Callable[[Iterable[float]], float] = statistics.median) -> dict[str, Cell]:
     """One cell a contestant: `pick` from each round that worked, put together by `over`."""
     return {key: _cell(results, pick, over) for key, results in rounds.items()}
 

@@ -67,17 +67,11 @@ def message_arguments(message: dict[str, Any]) -> dict[str, Any]:
 
 def sample(config: Config) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """(session, message) pairs of the sample file, in its order: `count` of them after the first `skip`."""
-    pairs = (
-        (session, message)
-        for session in corpus.read_jsonl(config["sample"])
-        for message in session["messages"]
-    )
+    pairs = ((session, message) for session in corpus.read_jsonl(config["sample"]) for message in session["messages"])
     return list(itertools.islice(pairs, config["skip"], config["skip"] + config["count"]))
 
 
-def repeat(
-    call: Callable[[Any], Any], arguments: list[Any], most: int = 100, seconds: float = 2.0
-) -> list[float]:
+def repeat(call: Callable[[Any], Any], arguments: list[Any], most: int = 100, seconds: float = 2.0) -> list[float]:
     """Durations of `call` over the arguments in turn, after a warm-up, for `most` calls or `seconds`."""
     call(arguments[0])
     taken: list[float] = []

@@ -49,9 +49,7 @@ def _weighed(config: Config, text: list[int]) -> Iterator[dict[str, Any]]:
         yield session
 
 
-def _append_all(
-    store: SessionStore, source: Iterable[dict[str, Any]]
-) -> tuple[list[tuple[Any, ...]], list[float]]:
+def _append_all(store: SessionStore, source: Iterable[dict[str, Any]]) -> tuple[list[tuple[Any, ...]], list[float]]:
     times, taken = [], []
     clock = time.perf_counter
     for session in source:

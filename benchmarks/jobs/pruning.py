@@ -51,9 +51,7 @@ def pruning(config: Config) -> dict[str, Any]:
     }
 
 
-def _other(
-    config: Config, number: int, messages: list[dict[str, Any]], barrier: Any, stop: Any, answers: Any
-) -> None:
+def _other(config: Config, number: int, messages: list[dict[str, Any]], barrier: Any, stop: Any, answers: Any) -> None:
     store = open_store(config)
     session_id = f"other_{number}"
     now = time.time()
@@ -67,7 +65,7 @@ def _other(
             before = time.perf_counter()
             try:
                 store.append(session_id, message)
-            except Exception as error:  # noqa: BLE001 - a failed write is a result here, not an accident
+            except Exception as error:  # a failed write is a result here, not an accident
                 failures.append(f"{type(error).__name__}: {error}"[:200])
             taken.append(time.perf_counter() - before)
             time.sleep(PAUSE_SECONDS)

@@ -17,9 +17,7 @@ def resolving(config: Config) -> dict[str, Any]:
     titles, ids = [title for title, _ in chosen], [session_id for _, session_id in chosen]
     store = open_store(config)
     by_title = repeat(store.by_title, titles, most=200, seconds=2.0)
-    by_prefix = repeat(
-        store.by_prefix, [session_id[:PREFIX_LENGTH] for session_id in ids], most=200, seconds=2.0
-    )
+    by_prefix = repeat(store.by_prefix, [session_id[:PREFIX_LENGTH] for session_id in ids], most=200, seconds=2.0)
     continued = {title.rpartition(" #")[0] for title, _ in titled}
     wrong = sum(store.by_title(title) != session_id for title, session_id in chosen if title not in continued)
     wrong += sum(store.by_prefix(session_id[:PREFIX_LENGTH]) != session_id for session_id in ids)

@@ -12,7 +12,7 @@ def size(config: Config) -> dict[str, Any]:
 
     db = apsw.Connection(config["store"], flags=apsw.SQLITE_OPEN_READONLY)
     sql = "SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC"
-    parts = {name: pages for name, pages in db.execute(sql)}
+    parts = dict(db.execute(sql))
     free = db.pragma("freelist_count") * db.pragma("page_size")
     db.close()
     return {"parts": parts, "free": free}

@@ -189,9 +189,7 @@ class RawStore:
         found = []
         for role, content, calls, name, call_id, reasoning in self.db.execute(sql, (session_id,)):
             message = {"role": role, "content": content, "tool_name": name, "tool_call_id": call_id}
-            found.append(
-                message | {"reasoning": reasoning, "tool_calls": json.loads(calls) if calls else None}
-            )
+            found.append(message | {"reasoning": reasoning, "tool_calls": json.loads(calls) if calls else None})
         return found
 
     def export(self, out: BinaryIO) -> int:

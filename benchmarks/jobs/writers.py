@@ -66,25 +66,21 @@ def _writer(
             before = clock()
             try:
                 store.append(session["id"], {**message, "timestamp": stamp})
-            except Exception as error:  # noqa: BLE001 - a failed write is a result here, not an accident
+            except Exception as error:  # a failed write is a result here, not an accident
                 failures.append(f"{type(error).__name__}: {error}"[:200])
             else:
                 stamps.append(stamp)
             taken.append(clock() - before)
         end = clock()
     store.close()
-    answers.put(
-        {"session": session["id"], "taken": taken, "stamps": stamps, "failures": failures, "end": end}
-    )
+    answers.put({"session": session["id"], "taken": taken, "stamps": stamps, "failures": failures, "end": end})
 
 
 def _verify(path: str, found: list[dict[str, Any]]) -> dict[str, int]:
     lost = doubled = disordered = 0
     db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
     for answer in found:
-        rows = db.execute(
-            "SELECT timestamp FROM messages WHERE session_id = ? ORDER BY id", (answer["session"],)
-        )
+        rows = db.execute("SELECT timestamp FROM messages WHERE session_id = ? ORDER BY id", (answer["session"],))
         there = [row[0] for row in rows]
         lost += len(set(answer["stamps"]) - set(there))
         doubled += len(there) - len(set(there))

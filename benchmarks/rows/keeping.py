@@ -15,9 +15,7 @@ def size(bench: Bench) -> Section:
     """Bytes of the database file (with what is left of its WAL) for each byte of text that came in."""
     section = Section()
     for corpus_size in (bench.size, "L") if bench.ten_times else (bench.size,):
-        label = "bytes of state.db per byte of text" + (
-            ", ten times the messages" if corpus_size == "L" else ""
-        )
+        label = "bytes of state.db per byte of text" + (", ten times the messages" if corpus_size == "L" else "")
         text = bench.data.facts(bench.size)["text_bytes"] if corpus_size != "L" else None
         section.rows.append(Row(label, "×", _sizes(bench, corpus_size, text), at_most(1.0, "≤ 1.0")))
     try:
@@ -64,9 +62,7 @@ def _split(bench: Bench) -> list[str]:
 def upgrade(bench: Bench) -> Section:
     """Open a version-6 file with the whole corpus in it."""
     facts = bench.data.facts(bench.size)
-    old = bench.cache.version6(
-        bench.contestants.get("ours") or bench.contestants["raw"], bench.size, bench.data
-    )
+    old = bench.cache.version6(bench.contestants.get("ours") or bench.contestants["raw"], bench.size, bench.data)
     start = old.stat().st_size
     copies: dict[str, Path] = {}
 
@@ -77,9 +73,7 @@ def upgrade(bench: Bench) -> Section:
     def beside(key: str) -> Path:
         return copies[key].parent
 
-    rounds = bench.turns(
-        "upgrade", config, rounds=1, timeout=900, who=("rival", "ours"), watch=beside, settle=True
-    )
+    rounds = bench.turns("upgrade", config, rounds=1, timeout=900, who=("rival", "ours"), watch=beside, settle=True)
     for copy in copies.values():
         bench.cache.drop(copy)
     usable = Goal("usable within 2 s", lambda ours, _: ours <= 2)

@@ -21,9 +21,7 @@ def listing(bench: Bench) -> Section:
     goal = at_most(1, "≤ 1 ms, flat")
     return Section(
         [
-            Row(
-                f"list 20 by last activity, {count:,} sessions", "ms", cells(few, lambda r: r["p50_ms"]), goal
-            ),
+            Row(f"list 20 by last activity, {count:,} sessions", "ms", cells(few, lambda r: r["p50_ms"]), goal),
             Row(f"· {MANY_SESSIONS:,} sessions", "ms", cells(many, lambda r: r["p50_ms"]), goal),
         ]
     )
@@ -36,11 +34,7 @@ def resolving(bench: Bench) -> Section:
     rounds = bench.turns("resolving", config)
     goal = at_most(0.3, "≤ 0.3 ms")
     wrong = cells(rounds, lambda r: r["wrong"], max)
-    remarks = [
-        f"Resolving: {cell.value:.0f} answers of {key} were wrong."
-        for key, cell in wrong.items()
-        if cell.value
-    ]
+    remarks = [f"Resolving: {cell.value:.0f} answers of {key} were wrong." for key, cell in wrong.items() if cell.value]
     rows = [
         Row(
             f"resolve a title, {MANY_SESSIONS:,} sessions",
@@ -88,9 +82,7 @@ def opening(bench: Bench) -> Section:
 
 
 def importing(bench: Bench) -> Section:
-    bench.turns(
-        "importing", lambda _key, _round: {}, rounds=1
-    )  # writes the bytecode and warms the disk cache
+    bench.turns("importing", lambda _key, _round: {}, rounds=1)  # writes the bytecode and warms the disk cache
     rounds = bench.turns("importing", lambda _key, _round: {}, rounds=7)
     return Section(
         [

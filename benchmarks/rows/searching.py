@@ -72,9 +72,7 @@ def _found(results: list[dict[str, Any]], name: str) -> Cell:
             return Cell(note=f"failed: {result['error']}")
         counts = result["classes"][name]
         if counts["wanted"]:
-            return Cell(
-                100 * counts["found"] / counts["wanted"], f"({counts['found']:,} of {counts['wanted']:,})"
-            )
+            return Cell(100 * counts["found"] / counts["wanted"], f"({counts['found']:,} of {counts['wanted']:,})")
     return Cell()
 
 

@@ -59,9 +59,7 @@ def _append(bench: Bench, durability: str) -> Rounds:
 def _missing(rounds: Rounds) -> list[str]:
     lost = {key: sum(result.get("missing", 0) for result in results) for key, results in rounds.items()}
     return [
-        f"append: {count} acknowledged messages of {key} are not in its file"
-        for key, count in lost.items()
-        if count
+        f"append: {count} acknowledged messages of {key} are not in its file" for key, count in lost.items() if count
     ]
 
 
@@ -94,9 +92,7 @@ def writers(bench: Bench) -> Section:
         }
 
     rounds = bench.turns("writers", config, timeout=180, settle=True)
-    wrong = cells(
-        rounds, lambda r: r["lost"] + r["doubled"] + r["disordered"] + r["failed"], lambda v: sum(v)
-    )
+    wrong = cells(rounds, lambda r: r["lost"] + r["doubled"] + r["disordered"] + r["failed"], lambda v: sum(v))
     rows = [
         Row(
             f"{WRITERS} writer processes: messages/s",
@@ -105,9 +101,7 @@ def writers(bench: Bench) -> Section:
             at_least_times(4),
         ),
         Row("· p99", "ms", cells(rounds, lambda r: r["p99_ms"]), at_most(60, "≤ 60 ms")),
-        Row(
-            "· longest append", "ms", cells(rounds, lambda r: r["longest_ms"], max), at_most(150, "≤ 0.15 s")
-        ),
+        Row("· longest append", "ms", cells(rounds, lambda r: r["longest_ms"], max), at_most(150, "≤ 0.15 s")),
         Row("· failed, lost, doubled or out of order", "", wrong, at_most(0, "0")),
     ]
     return Section(rows, _failures("8 writers", rounds))

@@ -89,6 +89,29 @@ def assert_lines(remote: Remote, path: Path, wanted: Counter[int]) -> None:
     assert lines == wanted
 
 
+def test_a_message_that_is_stored_is_not_refused_because_its_index_finds_no_room(mounts: None, tmp_path: Path) -> None:
+    """Indexing follows the commit; the message that sets it off is safe by then. Refused, it would come twice."""
+    stored = 0
+    for room in range(200, 1600, size(140, 35)):
+        with Remote(own_mounts=True) as remote:
+            path = small_disk(remote, tmp_path / "disk", DISK)
+            remote.open(str(path))
+            remote.create_session("talk", "cli")
+            remote.fill(str(path.parent / "ballast"), leave=room << 10)
+            outcome = remote.attempt("talk", "words", 0, 1)
+            assert outcome["error"] is None or outcome["error"]["type"] == "StoreFull", outcome["error"]
+            assert_exactly(remote, "talk", [tuple(one) for one in outcome["done"]], "words")
+            stored += len(outcome["done"])
+            remote.os("unlink", str(path.parent / "ballast"))
+            if not outcome["done"]:
+                remote.append("talk", "words", 0)
+            assert len(remote.get_messages("talk")) == len(remote.search_messages("wordsn0q")) == 1
+            remote.close()
+            remote.open(str(path))
+            assert remote.check() == []
+    assert stored > 0, "nothing ever fitted: this test would prove nothing"
+
+
 def test_everything_that_writes_says_so_on_a_full_disk_and_changes_nothing(mounts: None, tmp_path: Path) -> None:
     with Remote(own_mounts=True) as remote:
         path = small_disk(remote, tmp_path / "disk", 2500)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import signal
 import sqlite3
@@ -22,6 +21,7 @@ from . import (
     clone,
     contents,
     exports,
+    lock_is_free,
     seeded,
     settled,
     size,
@@ -243,20 +243,6 @@ def test_opening_while_others_write_the_same_session_doubles_no_line(folder: Pat
         assert_kept(db, acks.all)
         assert_transcripts_whole(db)
         assert db.check() == []
-
-
-def lock_is_free(path: Path) -> bool:
-    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as sql:
-        try:
-            sql.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return False
-    with open(f"{path}-queue", "ab") as queue:
-        try:
-            fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
 
 
 def test_a_newcomer_leaves_the_line_to_the_living_writer_who_is_about_to_write_it(folder: Path) -> None:

@@ -45,6 +45,9 @@ def message(tag: str, number: int) -> dict[str, Any]:
     dice = random.Random(f"{tag} {number}")
     first = word(tag, number)
     kind = dice.randrange(10)
+    if tag.startswith("words"):  # little to store, much to index
+        body = " ".join(f"{dice.randrange(1 << 30):x}" for _ in range(20_000))
+        return {"role": "user", "content": f"{first} {body}"}
     if kind == 0:
         body = "".join(chr(dice.randrange(0x4E00, 0x9FA0)) for _ in range(dice.randrange(1, 400)))
         return {"role": "user", "content": f"{first} {body}"}
@@ -193,7 +196,7 @@ class Stage:
                 for row in db.list_sessions_rich(limit=50):
                     whole = db.get_messages(row["id"])
                     for got in whole:
-                        tag, number = got["content"].split(" ")[0][:-1].split("n")
+                        tag, number = got["content"].split(" ")[0][:-1].rsplit("n", 1)
                         wanted = message(tag, int(number))
                         same = {key: got[key] for key in wanted}
                         assert same == wanted, (same, wanted)

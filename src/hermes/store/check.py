@@ -143,7 +143,7 @@ def _disagreement(tx: Tx, scribe: Scribe, session_id: str) -> str | None:
 
 def _same(told: Any, stored: Any) -> bool:
     """Equal as far as JSON can tell (it joins the halves of a surrogate pair)."""
-    return told == stored or told == json.loads(json.dumps(stored))
+    return bool(told == stored or told == json.loads(json.dumps(stored)))
 
 
 # --------------------------------------------------------------------------------------------- repair

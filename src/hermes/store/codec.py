@@ -8,6 +8,7 @@ the rest as one zstd frame beside it; what people and models wrote is never comp
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from hermes.errors import InvalidInput
 
 COMPRESS_OVER = 2048
-HEAD = 256
+HEAD = 200  # as much as a hit's context shows
 _LEVEL = 6
 
 JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items")
@@ -71,24 +72,39 @@ def json_field(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else to_json(value)
 
 
+_local = threading.local()  # zstd contexts are costly to make and belong to one thread
+
+
+def _packer() -> Any:
+    if not hasattr(_local, "packer"):
+        from zstandard import ZstdCompressor
+
+        _local.packer = ZstdCompressor(level=_LEVEL)
+    return _local.packer
+
+
+def _unpacker() -> Any:
+    if not hasattr(_local, "unpacker"):
+        from zstandard import ZstdDecompressor
+
+        _local.unpacker = ZstdDecompressor()
+    return _local.unpacker
+
+
 def split_output(text: str) -> tuple[str, bytes | None]:
     """Long tool output as (its beginning in plain, the rest compressed)."""
-    if len(text) <= COMPRESS_OVER:
+    if len(text) * 4 <= COMPRESS_OVER or len(text.encode("utf-8", "surrogatepass")) <= COMPRESS_OVER:
         return text, None
-    from zstandard import ZstdCompressor
-
     head = text[:HEAD]
     if not head.isascii() and storable(head) is not head:
         head = ""
     rest = text[len(head) :].encode("utf-8", "surrogatepass")
-    return head, ZstdCompressor(level=_LEVEL).compress(rest)
+    return head, _packer().compress(rest)
 
 
 def joined(head: str | bytes | None, rest: bytes | None) -> str | None:
     """The whole text of a row's `content` and `content_rest`."""
     if rest is None:
         return restored(head)  # type: ignore[no-any-return]
-    from zstandard import ZstdDecompressor
-
-    tail = ZstdDecompressor().decompress(rest).decode("utf-8", "surrogatepass")
+    tail: str = _unpacker().decompress(rest).decode("utf-8", "surrogatepass")
     return (restored(head) or "") + tail

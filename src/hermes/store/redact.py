@@ -325,11 +325,11 @@ def _headers(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
 
 def _is_basic(value: str) -> bool:
     """Whether `value` is the base64 of user:password, which "authentication" is not."""
-    from binascii import Error, a2b_base64
+    from binascii import a2b_base64
 
     try:
-        return b":" in a2b_base64(value + "=" * (-len(value) % 4))
-    except Error:
+        return b":" in a2b_base64(value + "=" * (-len(value) % 4), strict_mode=True)
+    except ValueError:
         return False
 
 

@@ -7,7 +7,6 @@ System prompts are stored once, by hash; one that begins like an earlier one is 
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -92,8 +91,20 @@ def _common_beginning(tx: Tx, text: str) -> tuple[str | None, int]:
     base = tx.value("SELECT text FROM system_prompts WHERE hash = ? AND base_hash IS NULL", (base_hash,))
     if not isinstance(base, str) or "\0" in base:
         return None, 0
-    shared = len(os.path.commonprefix([base, text]))
+    shared = _shared_length(base, text)
     return (base_hash, shared) if shared >= _SHARE_OVER else (None, 0)
+
+
+def _shared_length(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning, by halving."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def get(tx: Tx, session_id: str, visible_to: User | None = None) -> dict[str, Any] | None:

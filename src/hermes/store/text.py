@@ -146,19 +146,25 @@ _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": " ", "f": " "}
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
-def _flatten(value: Any, out: list[str], depth: int = 0) -> None:
+def _flatten(value: Any, out: list[str], named: set[str], depth: int = 0) -> None:
+    """Append the words of a JSON value; keys and constants, which repeat, only the first time."""
     kind = type(value)
     if kind is str:
         out.append(value if depth > 40 or value[:1] not in ("{", "[") else plain(value))
     elif kind is dict:
         for key, item in value.items():
-            out.append(key)
-            _flatten(item, out, depth + 1)
+            if key not in named:
+                named.add(key)
+                out.append(key)
+            _flatten(item, out, named, depth + 1)
     elif kind is list:
         for item in value:
-            _flatten(item, out, depth + 1)
+            _flatten(item, out, named, depth + 1)
     elif value is None or kind is bool:
-        out.append(_CONSTANTS[value])
+        name = _CONSTANTS[value]
+        if name not in named:
+            named.add(name)
+            out.append(name)
     else:
         out.append(str(value))
 
@@ -180,7 +186,7 @@ def plain(text: str) -> str:
             return _ESCAPE.sub(_unescape, text) if "\\" in text else text
         out: list[str] = []
         try:
-            _flatten(value, out)
+            _flatten(value, out, set())
         except RecursionError:
             return text
         return "\n".join(out)
@@ -202,9 +208,9 @@ def plain_calls(tool_calls: Any) -> str:
             if isinstance(arguments, str):
                 out.append(plain(arguments))
             else:
-                _flatten(arguments, out)
+                _flatten(arguments, out, set())
         else:
-            _flatten(call, out)
+            _flatten(call, out, set())
     return "\n".join(out)
 
 
@@ -232,9 +238,11 @@ _WORD_BYTES = bytes(
 _DIGITS = b"0123456789"
 
 
-def vocabulary(folded: str) -> set[bytes]:
-    """The distinct words (identifiers whole, underscores included) of folded text, as UTF-8."""
-    return set(folded.encode("utf-8", "replace").translate(_WORD_BYTES).split())
+def vocabulary(text: str) -> set[bytes]:
+    """The distinct words (identifiers whole, underscores included) of a text, folded, as UTF-8."""
+    if not text.isascii():
+        text = fold(text)
+    return set(text.encode("utf-8", "replace").translate(_WORD_BYTES).split())
 
 
 def worth_keeping(word: bytes) -> bool:

@@ -34,6 +34,7 @@ from hermes.home import make_private
 from hermes.store.codec import storable
 from hermes.store.engines.base import Params, Row
 from hermes.store.engines.sqlite import inspection, migrate
+from hermes.store.engines.sqlite.checkpoint import Checkpointer
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, adopt
 from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.titles import take_in
@@ -118,6 +119,7 @@ class SqliteEngine:
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
         self._gate = Gate(path.with_name(path.name + "-queue"))
+        self._checkpointer = Checkpointer(path)
         self.fulltext = SqliteFullText()
         with self._translated():
             self._main = self._open()
@@ -268,7 +270,7 @@ class SqliteEngine:
                 self._gate.leave()
             self._writes += 1
             if self._writes % CHECKPOINT_EVERY == 0:
-                self._checkpoint()
+                self._checkpointer.wake()
 
     def _begin(self, connection: apsw.Connection) -> None:
         for attempt in range(RETRIES + 1):
@@ -280,11 +282,6 @@ class SqliteEngine:
                     raise StoreBusy(f"{self.path} is held by another process{_holder(self.path)}; try again") from error
                 time.sleep(random.uniform(*RETRY_SECONDS))
 
-    def _checkpoint(self) -> None:
-        try:
-            self._main.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error:
-            pass  # the WAL keeps everything; a later one will do it
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -455,6 +452,7 @@ class SqliteEngine:
             if not self.read_only:
                 self._settle()
             self._closed = True
+            self._checkpointer.stop()
             with self._spare_lock:
                 for connection in (*self._spare, self._main):
                     connection.close()

@@ -86,7 +86,7 @@ class _Tail:
 class SqliteFullText:
     """See `hermes.store.engines.base.FullText`."""
 
-    TAIL = 64
+    TAIL = BATCH_MESSAGES  # the tail above the mark is searched directly: it must stay short
     SETTLE = 2_000
 
     def __init__(self) -> None:
@@ -147,13 +147,16 @@ class SqliteFullText:
         """The next messages above the mark, if there are at least so many (or as many characters as a batch holds)."""
         mark = self.mark(tx)
         adopted = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_ADOPTED,)) or 0)
-        documents, words, strangers, size = [], set(), set(), 0
+        documents: list[tuple[int, str, str, str]] = []
+        words: set[bytes] = set()
+        strangers: set[str] = set()
+        size = 0
         for row in _above(tx, mark, BATCH_MESSAGES):
             text, name, calls = document(row)
             documents.append((row[0], index_text(text), index_text(name), index_text(calls)))
-            words |= vocabulary(fold(text))
+            words |= vocabulary(text)
             if calls:
-                words |= vocabulary(fold(calls))
+                words |= vocabulary(calls)
             if row[8] is None and row[0] > adopted:
                 strangers.add(row[7])
             size += len(text) + len(calls)
@@ -161,7 +164,8 @@ class SqliteFullText:
                 break
         if not documents or (len(documents) < least and size < BATCH_CHARACTERS // 2):
             return None
-        words = {word for word in words - self._known - self._older if worth_keeping(word)}
+        words -= self._known
+        words -= self._older
         return Batch(mark, documents[-1][0], documents, words, strangers)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
@@ -182,13 +186,13 @@ class SqliteFullText:
         return len(batch.documents)
 
     def _add_words(self, tx: Any, words: set[bytes]) -> None:
-        next_id = tx.value("SELECT max(id) FROM words")
-        next_id = schema.FIRST_WORD_ID if next_id is None else next_id + 1
-        for word in words:
-            text = word.decode("utf-8", "replace")
-            if tx.run("INSERT OR IGNORE INTO words(id, word) VALUES(?, ?)", (next_id, text)):
-                tx.run("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", (next_id, text))
-                next_id += 1
+        """Note words that are new to the store, and their three-letter pieces."""
+        candidates = codec.to_json(sorted(word.decode("utf-8", "replace") for word in words if worth_keeping(word)))
+        fresh = tx.rows("SELECT value FROM json_each(?) WHERE value NOT IN (SELECT word FROM words)", (candidates,))
+        first = 1 + (tx.value("SELECT max(id) FROM words") or 0)
+        numbered = [(number, word) for number, (word,) in enumerate(fresh, first)]
+        tx.connection.executemany("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
+        tx.connection.executemany("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", numbered)
         if len(self._known) > KNOWN_WORDS // 2:
             self._older, self._known = self._known, set()
         self._known |= words
@@ -201,12 +205,12 @@ class SqliteFullText:
             if message_id <= mark:
                 row = tx.row(f"SELECT {_DOCUMENT} FROM messages WHERE id = ?", (message_id,))
                 text, name, calls = document(row)
-                words |= vocabulary(fold(f"{text} {calls}"))
+                words |= vocabulary(f"{text} {calls}")
                 tx.run(
                     f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                     (message_id, index_text(text), index_text(name), index_text(calls)),
                 )
-        self._add_words(tx, {word for word in words - self._known - self._older if worth_keeping(word)})
+        self._add_words(tx, words - self._known - self._older)
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
         mark = self.mark(tx)
@@ -293,7 +297,7 @@ class SqliteFullText:
                 f"INSERT OR REPLACE INTO tail_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                 (row[0], index_text(text), index_text(name), index_text(calls)),
             )
-            tail.words[row[0]] = {word for word in vocabulary(fold(f"{text} {calls}")) if worth_keeping(word)}
+            tail.words[row[0]] = {word for word in vocabulary(f"{text} {calls}") if worth_keeping(word)}
         tail.upto = top
         return "tail_fts"
 
@@ -313,7 +317,7 @@ class SqliteFullText:
         if top - mark > SMALL_TAIL:
             for row in _above(tx, mark):
                 text, _, calls = document(row)
-                yield vocabulary(fold(f"{text} {calls}"))
+                yield vocabulary(f"{text} {calls}")
         else:
             yield from self._tails[id(tx.connection)].words.values()
 

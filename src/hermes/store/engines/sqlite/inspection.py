@@ -17,7 +17,7 @@ import apsw
 
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.fulltext import _DOCUMENT, SqliteFullText, document
-from hermes.store.text import fold, index_text, vocabulary
+from hermes.store.text import index_text, vocabulary
 
 Problem = dict[str, Any]
 _CHUNK = 500
@@ -77,7 +77,7 @@ def _stale_of(connection: apsw.Connection, rows: list[Any]) -> Iterator[Problem]
             f"INSERT INTO check_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
             (row[0], index_text(text), index_text(name), index_text(calls)),
         )
-        words = sorted((w for w in vocabulary(fold(text)) if w.isalnum() and 3 < len(w) < 40), key=len)[-4:]
+        words = sorted((w for w in vocabulary(text) if w.isalnum() and 3 < len(w) < 40), key=len)[-4:]
         telling[row[0]] = " AND ".join(f'"{word.decode()}"' for word in words)
     differing = {
         row[0]

@@ -174,7 +174,6 @@ VIEWS: tuple[str, ...] = (
     " WHERE r.rewound IS NULL AND s.trashed_at IS NULL AND s.purged IS NULL",
 )
 
-FIRST_WORD_ID = -(1 << 40)
 TOKENIZER = "unicode61 remove_diacritics 2 categories ''L* N* Co Mn Mc''"
 FTS_COLUMNS = "content, tool_name, tool_calls"
 
@@ -182,9 +181,7 @@ FULL_TEXT: tuple[str, ...] = (
     f"CREATE VIRTUAL TABLE messages_fts USING fts5({FTS_COLUMNS}, content='', contentless_delete=1,"
     f" tokenize='{TOKENIZER}')",
     # Parts of words: the three-letter pieces of each distinct word (table words), not of the text.
-    # The column is called content and deletion works because older programs' triggers write here too; their rows
-    # are message ids, ours are negative (FIRST_WORD_ID and up).
-    "CREATE VIRTUAL TABLE messages_fts_trigram USING fts5(content, content='', contentless_delete=1, detail=none,"
+    "CREATE VIRTUAL TABLE messages_fts_trigram USING fts5(content, content='', columnsize=0, detail=none,"
     " tokenize='trigram case_sensitive 1')",
 )
 
