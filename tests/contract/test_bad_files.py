@@ -108,9 +108,7 @@ def foreign_file(path, version):
     """What a newer program may have left: the public columns, some it added, its own version."""
     path.parent.mkdir()
     calls = json.dumps([{"id": "1", "function": {"name": "f", "arguments": "{}"}}])
-    message = (
-        "INSERT INTO messages(session_id, role, content, tool_calls, timestamp) VALUES ('f', ?, ?, ?, ?)"
-    )
+    message = "INSERT INTO messages(session_id, role, content, tool_calls, timestamp) VALUES ('f', ?, ?, ?, ?)"
     plain_sql(
         path,
         *PUBLIC_TABLES.split(";")[:-1],
@@ -133,7 +131,7 @@ def test_a_newer_or_foreign_version_opens_read_only_with_a_word_and_is_never_alt
     path = tmp_path / "store-x" / "state.db"
     foreign_file(path, version)
     before = hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.warns(Warning) as said:
+    with pytest.warns(UserWarning) as said:
         db = make_db(name="x")
     assert len(said) == 1 and str(path) in str(said[0].message)
     assert db.read_only is True

@@ -134,9 +134,7 @@ def test_nul_bytes_and_lone_surrogates_everywhere_text_is_kept(make_db, text):
         text,
     )
     (message,) = again.get_messages("s")
-    assert message["content"] == message["reasoning"] == text and message["tool_calls"] == [
-        {"a": text, text: 1}
-    ]
+    assert message["content"] == message["reasoning"] == text and message["tool_calls"] == [{"a": text, text: 1}]
     assert again.get_meta("k") == text
     assert again.check() == []
 

@@ -51,9 +51,7 @@ def full_life(db):
     )
     db.append_message("root", "odd-role", None, timestamp=1004.0)
     db.append_message("root", "user", "nul \x00 and \ud800 surrogate", timestamp=1005.0)
-    db.update_token_counts(
-        "root", input_tokens=10, estimated_cost_usd=0.5, billing_provider="p", api_call_count=2
-    )
+    db.update_token_counts("root", input_tokens=10, estimated_cost_usd=0.5, billing_provider="p", api_call_count=2)
     db.set_session_title("root", "the title")
     db.tag_session("root", "one", "zwei")
     db.pin_session("root")
@@ -80,9 +78,7 @@ def test_export_all_and_iter_export_agree(db):
     assert list(db.iter_export()) == everything
     assert ids(db.export_all(source="telegram")) == ids(db.iter_export(source="telegram")) == ["root"]
     assert db.export_all(source="nothing") == []
-    assert {data["id"]: data for data in everything} == {
-        name: db.export_session(name) for name in ("root", "plain")
-    }
+    assert {data["id"]: data for data in everything} == {name: db.export_session(name) for name in ("root", "plain")}
 
 
 def test_iter_export_streams_while_the_store_is_used(db):
@@ -173,9 +169,7 @@ def test_lineage_survives_export_and_import(db, make_db):
     assert other.check() == []
 
 
-@pytest.mark.parametrize(
-    "data", [{}, {"id": "s"}, {"source": "cli"}, {"id": 7, "source": "cli"}, [], None, "text", 5]
-)
+@pytest.mark.parametrize("data", [{}, {"id": "s"}, {"source": "cli"}, {"id": 7, "source": "cli"}, [], None, "text", 5])
 def test_importing_nonsense_is_a_typed_error_or_a_session_never_half_of_one(db, data):
     from hermes.errors import HermesError
 

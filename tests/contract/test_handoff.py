@@ -82,9 +82,7 @@ def test_a_completed_handoff_can_be_followed_by_another(ready):
     assert state(ready)["platform"] == "discord"
 
 
-@pytest.mark.parametrize(
-    "call", [lambda db: db.complete_handoff("s"), lambda db: db.fail_handoff("s", "late")]
-)
+@pytest.mark.parametrize("call", [lambda db: db.complete_handoff("s"), lambda db: db.fail_handoff("s", "late")])
 def test_a_finished_handoff_is_not_finished_again(ready, call):
     """Somebody who comes too late changes nothing."""
     ready.request_handoff("s", "telegram")
@@ -134,8 +132,6 @@ def test_two_gateways_claim_and_one_wins(make_db):
 def test_two_requests_at_once_and_one_is_taken(make_db):
     one, two = make_db(name="x"), make_db(name="x")
     talk(one, "s", "x")
-    wins = in_threads(
-        lambda: one.request_handoff("s", "telegram"), lambda: two.request_handoff("s", "discord")
-    )
+    wins = in_threads(lambda: one.request_handoff("s", "telegram"), lambda: two.request_handoff("s", "discord"))
     assert sorted(wins) == [False, True]
     assert one.get_handoff_state("s")["platform"] == ("telegram" if wins[0] else "discord")

@@ -58,9 +58,7 @@ def test_leases_hold_across_openers_and_tokens_grow_across_reopening(make_db):
 def test_many_ask_at_once_and_one_gets_it(make_db):
     stores = [make_db(name="x") for _ in range(3)]
     for n in range(5):
-        tokens = in_threads(
-            *[lambda db=db, n=n: db.acquire_lease(f"lease{n}", f"holder{id(db)}") for db in stores]
-        )
+        tokens = in_threads(*[lambda db=db, n=n: db.acquire_lease(f"lease{n}", f"holder{id(db)}") for db in stores])
         assert len([token for token in tokens if token is not None]) == 1
 
 

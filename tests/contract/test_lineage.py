@@ -11,9 +11,7 @@ from . import DAY, contents, ids, old_session, shown, talk
 
 def child(db, session_id, parent, later=1.0, **columns):
     """A child that starts a moment after now, and so after its parent's end."""
-    return db.create_session(
-        session_id, "cli", parent_session_id=parent, started_at=time.time() + later, **columns
-    )
+    return db.create_session(session_id, "cli", parent_session_id=parent, started_at=time.time() + later, **columns)
 
 
 # ------------------------------------------------------------------ prefixes
@@ -143,9 +141,7 @@ def test_a_conversation_with_ancestors_starts_at_the_root_and_has_carried_messag
     assert shown(db, "c") == ["one", "sum 2", "five", "six"]
     assert contents(db.get_messages_as_conversation("c")) == ["one", "sum 2", "five", "six"]
     whole = contents(db.get_messages_as_conversation("c", include_ancestors=True))
-    assert sorted(whole) == sorted(["one", "two", "three", "four", "sum 1", "five", "sum 2", "six"]), (
-        "each once"
-    )
+    assert sorted(whole) == sorted(["one", "two", "three", "four", "sum 1", "five", "sum 2", "six"]), "each once"
     assert whole[:4] == ["one", "two", "three", "four"] and whole[-1] == "six"
     assert whole.index("sum 1") < whole.index("five") < whole.index("six")
     assert contents(db.get_messages_as_conversation("a", include_ancestors=True)) == [

@@ -216,9 +216,7 @@ def test_a_chain_is_never_shown_twice_with_children_included(db):
 def test_children_are_hidden(db, kind):
     at(db, "a", 1, "x")
     at(db, "b", 2, "x", parent_session_id="a", kind=kind)
-    if (
-        kind == "reset"
-    ):  # a reset is a new conversation with a link back: listed or hidden, but its parent stays
+    if kind == "reset":  # a reset is a new conversation with a link back: listed or hidden, but its parent stays
         assert "a" in listed(db)
     else:
         assert listed(db) == ["a"]

@@ -34,9 +34,7 @@ def json_values():
     leaves |= st.floats(allow_nan=False, allow_infinity=False)
     return st.recursive(
         leaves,
-        lambda deeper: (
-            st.lists(deeper, max_size=4) | st.dictionaries(any_text(max_size=8), deeper, max_size=4)
-        ),
+        lambda deeper: st.lists(deeper, max_size=4) | st.dictionaries(any_text(max_size=8), deeper, max_size=4),
         max_leaves=12,
     )
 
@@ -167,11 +165,7 @@ def test_any_text_in_any_text_field_comes_back(db, fields):
     db.clear_messages("s")
 
 
-@given(
-    fields=st.fixed_dictionaries(
-        {name: st.lists(json_values(), min_size=1, max_size=3) for name in JSON_FIELDS}
-    )
-)
+@given(fields=st.fixed_dictionaries({name: st.lists(json_values(), min_size=1, max_size=3) for name in JSON_FIELDS}))
 def test_any_json_in_any_json_field_comes_back(db, fields):
     db.ensure_session("s")
     db.append_message("s", "assistant", "x", **fields)
@@ -299,9 +293,7 @@ def test_reasoning_is_replayed_for_assistant_turns_only(db):
 def test_an_assistant_turn_without_text_keeps_its_content_key(db):
     db.create_session("s", "cli")
     db.append_message("s", "assistant", None, tool_calls=CALLS)
-    assert db.get_messages_as_conversation("s") == [
-        {"role": "assistant", "content": None, "tool_calls": CALLS}
-    ]
+    assert db.get_messages_as_conversation("s") == [{"role": "assistant", "content": None, "tool_calls": CALLS}]
 
 
 # ------------------------------------------------------------------ replace and clear
@@ -336,9 +328,7 @@ def test_replace_puts_the_new_messages_in_place_and_recounts(db):
 def test_a_conversation_put_back_by_replace_is_the_same_conversation(db):
     db.create_session("s", "cli")
     db.append_message("s", "user", [{"type": "text", "text": "hi"}])
-    db.append_message(
-        "s", "assistant", "x", tool_calls=CALLS, reasoning_details=[{"d": 1}], finish_reason="stop"
-    )
+    db.append_message("s", "assistant", "x", tool_calls=CALLS, reasoning_details=[{"d": 1}], finish_reason="stop")
     db.append_message("s", "tool", "o", tool_name="terminal", tool_call_id="call_1")
     before = db.get_messages_as_conversation("s")
     db.replace_messages("s", before)
@@ -356,9 +346,7 @@ def test_replace_is_all_or_nothing(db, bad):
     talk(db, "s", "kept walrus", "kept reply")
     before, row = db.get_messages("s"), db.get_session("s")
     with pytest.raises((HermesError, TypeError)):
-        db.replace_messages(
-            "s", [{"role": "user", "content": "new"}, bad, {"role": "user", "content": "newer"}]
-        )
+        db.replace_messages("s", [{"role": "user", "content": "new"}, bad, {"role": "user", "content": "newer"}])
     assert db.get_messages("s") == before
     assert db.get_session("s") == row
     assert len(found(db, "walrus")) == 1 and found(db, "newer") == set()

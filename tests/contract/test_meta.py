@@ -139,9 +139,7 @@ WRITES = {
     "request_handoff": lambda db: db.request_handoff("s", "telegram"),
     "acquire_lease": lambda db: db.acquire_lease("x", "me"),
     "hold_session": lambda db: db.hold_session("s", "me"),
-    "import_session": lambda db: db.import_session(
-        {"id": "new", "source": "cli", "started_at": 1.0, "messages": []}
-    ),
+    "import_session": lambda db: db.import_session({"id": "new", "source": "cli", "started_at": 1.0, "messages": []}),
     "vacuum": lambda db: db.vacuum(),
 }
 

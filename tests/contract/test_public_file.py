@@ -66,9 +66,7 @@ def test_the_public_columns_are_there(db, table, columns):
 
 
 def test_the_public_tables_are_there_and_the_version_is_one_row(db):
-    names, versions = plain_sql(
-        db.path, "SELECT name FROM sqlite_master", "SELECT version FROM schema_version"
-    )
+    names, versions = plain_sql(db.path, "SELECT name FROM sqlite_master", "SELECT version FROM schema_version")
     tables = {name for (name,) in names}
     assert {"sessions", "messages", "messages_fts", "messages_fts_trigram", "state_meta"} <= tables
     assert versions == [(11,)]

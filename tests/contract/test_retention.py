@@ -233,9 +233,7 @@ def test_the_automatic_run_never_raises(make_db):
     assert reader.get_session("old") is not None
 
 
-@pytest.mark.parametrize(
-    "kw", [{"retention_days": None}, {"retention_days": "x"}, {"min_interval_hours": object()}]
-)
+@pytest.mark.parametrize("kw", [{"retention_days": None}, {"retention_days": "x"}, {"min_interval_hours": object()}])
 def test_the_automatic_run_never_raises_on_nonsense_either(db, kw):
     old_session(db, "old", 100)
     assert isinstance(db.maybe_auto_prune_and_vacuum(**kw), dict)

@@ -227,9 +227,7 @@ def test_twenty_hits_unless_asked_and_pages_without_gaps_or_doubles(db):
     assert len(whole) == len(set(whole)) == 45
     for page in (4, 11, 20):
         pages = [
-            i
-            for offset in range(0, 50, page)
-            for i in ids(db.search_messages("aardvark", limit=page, offset=offset))
+            i for offset in range(0, 50, page) for i in ids(db.search_messages("aardvark", limit=page, offset=offset))
         ]
         assert pages == whole
 

@@ -98,9 +98,7 @@ def test_operators_inside_quotes_are_words(db):
     assert found(db, '"that OR other"') == {yes}
 
 
-@pytest.mark.parametrize(
-    "query", ["hello AND", "AND hello", "hello OR", "OR hello", "hello AND AND", "(hello AND)"]
-)
+@pytest.mark.parametrize("query", ["hello AND", "AND hello", "hello OR", "OR hello", "hello AND AND", "(hello AND)"])
 def test_an_operator_with_nothing_to_work_on_is_an_ordinary_word(db, query):
     (message_id,) = talk(db, "a", "hello and or not goodbye")
     assert message_id in found(db, query)
@@ -229,9 +227,7 @@ def test_tool_names_and_tool_calls_are_found(db):
         "s",
         "assistant",
         None,
-        tool_calls=[
-            {"id": "c1", "function": {"name": "fetch_weather", "arguments": '{"city": "Reykjavik"}'}}
-        ],
+        tool_calls=[{"id": "c1", "function": {"name": "fetch_weather", "arguments": '{"city": "Reykjavik"}'}}],
     )
     result = db.append_message("s", "tool", "cold", tool_name="fetch_weather", tool_call_id="c1")
     assert found(db, "Reykjavik") == {call}
@@ -324,9 +320,7 @@ def test_paging_through_relaxed_hits_neither_skips_nor_repeats(db):
         talk(db, f"s{n}", "the nginx proxy number " + "x" * n)
     query = "where does nginx keep the proxy certificates"
     whole = [hit["id"] for hit in db.search_messages(query, limit=50)]
-    pages = [
-        hit["id"] for offset in range(0, 15, 5) for hit in db.search_messages(query, limit=5, offset=offset)
-    ]
+    pages = [hit["id"] for offset in range(0, 15, 5) for hit in db.search_messages(query, limit=5, offset=offset)]
     assert len(whole) == 12 and pages == whole
 
 

@@ -11,9 +11,7 @@ SECRET = "ghp_" + "R7kQ2mZx9Lw4" * 3
 
 
 def everything_written(db):
-    return "".join(
-        path.read_text(encoding="utf-8", errors="replace") for path in db.sessions_dir.rglob("*.jsonl")
-    )
+    return "".join(path.read_text(encoding="utf-8", errors="replace") for path in db.sessions_dir.rglob("*.jsonl"))
 
 
 def test_a_secret_is_masked_before_it_is_kept_anywhere(db):

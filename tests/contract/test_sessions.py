@@ -119,10 +119,7 @@ def test_creating_an_existing_id_changes_nothing_and_returns_it(db):
     db.set_session_title("s", "kept")
     before = db.get_session("s")
     assert (
-        db.create_session(
-            "s", "discord", model="m-2", user_id="2", system_prompt="two", model_config={"x": 1}
-        )
-        == "s"
+        db.create_session("s", "discord", model="m-2", user_id="2", system_prompt="two", model_config={"x": 1}) == "s"
     )
     assert db.get_session("s") == before
     assert shown(db, "s") == ["hello"]

@@ -105,9 +105,7 @@ def test_searching_and_listing_while_others_write_and_delete(db):
 
 
 def test_replacing_while_reading_never_shows_a_mixture(db):
-    versions = [
-        [{"role": "user", "content": f"v{version} line {n}"} for n in range(6)] for version in range(20)
-    ]
+    versions = [[{"role": "user", "content": f"v{version} line {n}"} for n in range(6)] for version in range(20)]
     db.create_session("s", "cli")
     db.replace_messages("s", versions[0])
 

@@ -279,9 +279,7 @@ def test_compressing_when_the_next_number_is_taken_goes_on_counting(db):
 
 
 def test_titles_with_emoji_families_and_accents_are_found_as_typed(db):
-    for n, title in enumerate(
-        [f"{FAMILY} holiday", "café", "データベース設計", "Ünïcödé", 'it\'s 50% "done"']
-    ):
+    for n, title in enumerate([f"{FAMILY} holiday", "café", "データベース設計", "Ünïcödé", 'it\'s 50% "done"']):
         titled(db, f"s{n}", title)
         assert db.get_session_by_title(title)["id"] == f"s{n}"
         assert db.resolve_session_by_title(title) == f"s{n}"

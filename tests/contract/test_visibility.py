@@ -52,36 +52,23 @@ BY_ID = {
 
 ALL = {
     "list_sessions_rich": lambda db, v: ids(db.list_sessions_rich(limit=100, visible_to=v)),
-    "list by activity": lambda db, v: ids(
-        db.list_sessions_rich(limit=100, order_by_last_active=True, visible_to=v)
-    ),
-    "list with children": lambda db, v: ids(
-        db.list_sessions_rich(limit=100, include_children=True, visible_to=v)
-    ),
+    "list by activity": lambda db, v: ids(db.list_sessions_rich(limit=100, order_by_last_active=True, visible_to=v)),
+    "list with children": lambda db, v: ids(db.list_sessions_rich(limit=100, include_children=True, visible_to=v)),
     "list unprojected": lambda db, v: ids(
         db.list_sessions_rich(limit=100, project_compression_tips=False, visible_to=v)
     ),
     "search_sessions": lambda db, v: ids(db.search_sessions(limit=100, visible_to=v)),
     "export_all": lambda db, v: ids(db.export_all(visible_to=v)),
     "iter_export": lambda db, v: ids(db.iter_export(visible_to=v)),
-    "search word": lambda db, v: [
-        hit["session_id"] for hit in db.search_messages("okapi", limit=100, visible_to=v)
-    ],
-    "search prefix": lambda db, v: [
-        hit["session_id"] for hit in db.search_messages("oka*", limit=100, visible_to=v)
-    ],
-    "search cjk": lambda db, v: [
-        hit["session_id"] for hit in db.search_messages("秘", limit=100, visible_to=v)
-    ],
-    "search substring": lambda db, v: [
-        hit["session_id"] for hit in db.search_messages("kap", limit=100, visible_to=v)
-    ],
+    "search word": lambda db, v: [hit["session_id"] for hit in db.search_messages("okapi", limit=100, visible_to=v)],
+    "search prefix": lambda db, v: [hit["session_id"] for hit in db.search_messages("oka*", limit=100, visible_to=v)],
+    "search cjk": lambda db, v: [hit["session_id"] for hit in db.search_messages("秘", limit=100, visible_to=v)],
+    "search substring": lambda db, v: [hit["session_id"] for hit in db.search_messages("kap", limit=100, visible_to=v)],
     "search or": lambda db, v: [
         hit["session_id"] for hit in db.search_messages("okapi OR 密", limit=100, visible_to=v)
     ],
     "search question": lambda db, v: [
-        hit["session_id"]
-        for hit in db.search_messages("where did the okapi wander off", limit=100, visible_to=v)
+        hit["session_id"] for hit in db.search_messages("where did the okapi wander off", limit=100, visible_to=v)
     ],
 }
 

@@ -154,14 +154,19 @@ def test_a_put_off_index_that_meets_a_lock_does_not_undo_the_append(folder: Path
     base = folder / "base"
     with Remote(base / "state.db") as before:  # one more message sets the indexer off
         before.create_session("talk", "cli")
-        before.append("talk", "d", 0, 63)
+        before.append("talk", "small", 0, 63)
         before.kill()
+    with Remote(clone(base, folder / "work")) as dry:
+        dry.count()
+        dry.append("talk", "small", 63)
+        total = dry.counted()
+        assert total > 30, "it set no indexer off: this test would prove nothing"
     tried, wrong = 0, []
     for at in range(6, 42, size(4, 1)):
         path = clone(base, folder / "work")
         with impatient(path) as client, Remote() as holder:
             client.count(at, signal.SIGSTOP)
-            client.begin("attempt", "talk", "x", 0, 1)
+            client.begin("attempt", "talk", "smallx", 0, 1)
             client.stopped()
             if not lock_is_free(path):
                 continue
@@ -171,7 +176,7 @@ def test_a_put_off_index_that_meets_a_lock_does_not_undo_the_append(folder: Path
             outcome = client.answer()
             holder.let_go()
             stored = [row["content"].split(" ")[0] for row in client.get_messages("talk")[63:]]
-            if stored != [word("x", number) for _, number in outcome["done"]]:
-                wrong.append(f"stopped at {at}: stored {stored}, acknowledged {outcome['done']}: {outcome['error']}")
+            if stored != [word("smallx", number) for _, number in outcome["done"]]:
+                wrong.append(f"stopped at {at}: stored {stored}, acknowledged {outcome['done']}")
     assert tried, "the lock was never free: this test would prove nothing"
     assert not wrong, "\n".join(one[:200] for one in wrong)

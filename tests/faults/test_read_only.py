@@ -109,7 +109,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
 def test_what_a_killed_writer_left_in_its_wal_is_read_where_nothing_may_be_written(
     open_folder: Path, shared_memory: bool
 ) -> None:
-    """A snapshot on a read-only medium: the newest messages are still in the -wal. All of it, or a word that it can't be."""
+    """A snapshot on a read-only medium: the newest messages are still in the -wal. All of it, or a word."""
     path = open_folder / "home" / "state.db"
     with Remote() as other, Remote(path) as remote:
         remote.create_session("talk", "cli")

@@ -45,6 +45,8 @@ def message(tag: str, number: int) -> dict[str, Any]:
     dice = random.Random(f"{tag} {number}")
     first = word(tag, number)
     kind = dice.randrange(10)
+    if tag.startswith("small"):
+        return {"role": "user", "content": f"{first} hello"}
     if tag.startswith("words"):  # little to store, much to index
         body = " ".join(f"{dice.randrange(1 << 30):x}" for _ in range(20_000))
         return {"role": "user", "content": f"{first} {body}"}
@@ -443,7 +445,10 @@ def live_out(order: dict[str, Any], pipe: int) -> None:
     here = Stage()
     here.fate = Fate(order["die_at"], order["how"])
     for step in order["steps"]:
-        write_all(pipe, outcome(here, step))
+        reply = outcome(here, step)
+        write_all(pipe, reply)
+        if reply.startswith(b'{"error"'):
+            break
     here.fate.end()
     os._exit(0)
 

@@ -54,16 +54,10 @@ def missed(found: list[Found], openings: dict[str, str]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Fill a fresh store, ask, print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.quality.report", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument(
-        "--held-out", action="store_true", help="the held-out questions instead of the tuning ones"
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.quality.report", description=__doc__.splitlines()[0])
+    parser.add_argument("--held-out", action="store_true", help="the held-out questions instead of the tuning ones")
     parser.add_argument("--class", dest="kind", help="only this class of questions")
-    parser.add_argument(
-        "--pending", action="store_true", help="search right after appending, without catch_up()"
-    )
+    parser.add_argument("--pending", action="store_true", help="search right after appending, without catch_up()")
     options = parser.parse_args(arguments)
     asked = [q for q in questions() if q.held_out == options.held_out and options.kind in (None, q.kind)]
     if not asked:

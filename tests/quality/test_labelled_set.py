@@ -113,9 +113,7 @@ def test_the_conversations_hold_what_is_hard_to_index(sessions: Sessions) -> Non
     assert any(letter >= "\U0001f300" for m in messages for letter in str(m["content"]))
 
 
-def test_every_question_is_asked_once_and_its_answers_exist(
-    asked: list[Question], sessions: Sessions
-) -> None:
+def test_every_question_is_asked_once_and_its_answers_exist(asked: list[Question], sessions: Sessions) -> None:
     assert len(asked) >= 75
     assert len({question.text for question in asked}) == len(asked)
     for question in asked:

@@ -43,18 +43,14 @@ def found_in(engine: str, make_db: Callable[..., Any]) -> Callable[[str], list[F
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_nine_of_ten_tuning_questions_are_answered(
-    state: str, found_in: Callable[[str], list[Found]]
-) -> None:
+def test_nine_of_ten_tuning_questions_are_answered(state: str, found_in: Callable[[str], list[Found]]) -> None:
     found = [one for one in found_in(state) if not one.question.held_out]
     missed = [f"[{one.question.kind}] {one.question.text}" for one in found if not one.answered]
     assert recall(found) >= GOAL, "\n".join(["missed:", *missed])
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_nine_of_ten_held_out_questions_are_answered(
-    state: str, found_in: Callable[[str], list[Found]]
-) -> None:
+def test_nine_of_ten_held_out_questions_are_answered(state: str, found_in: Callable[[str], list[Found]]) -> None:
     found = [one for one in found_in(state) if one.question.held_out]
     # By class only: a held-out question that is read while tuning is no longer held out.
     per_class = {name: f"{recall(group):.2f}" for name, group in by_class(found).items()}
@@ -81,9 +77,7 @@ def test_the_same_questions_are_answered_before_and_after_indexing(
 
 
 @pytest.mark.parametrize("state", STATES[:-1])
-def test_the_same_messages_match_before_and_after_indexing(
-    state: str, found_in: Callable[[str], list[Found]]
-) -> None:
+def test_the_same_messages_match_before_and_after_indexing(state: str, found_in: Callable[[str], list[Found]]) -> None:
     differing = []
     for before, after in zip(found_in(state), found_in("caught up"), strict=True):
         whole = [hit for hit in [*before.hits, *after.hits] if not hit["relaxed"]]

@@ -120,9 +120,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "set_meta": lambda db: db.set_meta("key", "value"),
     "request_handoff": lambda db: db.request_handoff(TIP, "telegram"),
     "acquire_lease": lambda db: db.acquire_lease("name", "holder"),
-    "import_session": lambda db: db.import_session(
-        {"id": "new", "source": "cli", "started_at": 1.0, "messages": []}
-    ),
+    "import_session": lambda db: db.import_session({"id": "new", "source": "cli", "started_at": 1.0, "messages": []}),
     "vacuum": lambda db: db.vacuum(),
 }
 
@@ -293,8 +291,7 @@ class OldProgram:
         count = len(json.loads(more.get("tool_calls", "[]")))
         added = f"INSERT INTO messages ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         counted = (
-            "UPDATE sessions SET message_count = message_count + 1, "
-            "tool_call_count = tool_call_count + ? WHERE id = ?"
+            "UPDATE sessions SET message_count = message_count + 1, tool_call_count = tool_call_count + ? WHERE id = ?"
         )
         return self.run((added, values), (counted, [count, session_id]))[0]
 

@@ -175,14 +175,22 @@ def test_compressed_chains_lead_to_their_tip(version, old_file):
 def test_titles_resolve_by_their_family(version, old_file):
     path, made = old_file(version)
     holders = titled(made)
-    newest = {"my project": "my project #3", "My Project": "My Project", "notes": "notes #2", "bug": "bug",
-              "bug #login page": "bug #login page", "100%_done": "100%_done #2", "项目 🦊": "项目 🦊"}
+    newest = {
+        "my project": "my project #3",
+        "My Project": "My Project",
+        "notes": "notes #2",
+        "bug": "bug",
+        "bug #login page": "bug #login page",
+        "100%_done": "100%_done #2",
+        "项目 🦊": "项目 🦊",
+    }
     with SessionDB(db_path=path) as db:
         for title, session_id in holders.items():
             assert db.get_session_by_title(title)["id"] == session_id
             assert db.get_session_title(session_id) == title
         assert {base: db.resolve_session_by_title(base) for base in newest} == {
-            base: holders[title] for base, title in newest.items()}
+            base: holders[title] for base, title in newest.items()
+        }
         assert db.resolve_session_by_title("bug #login") is None
         assert db.get_next_title_in_lineage("my project") == "my project #4"
         assert db.get_next_title_in_lineage("bug") == "bug #2"

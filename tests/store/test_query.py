@@ -70,9 +70,7 @@ def test_punctuation_inside_a_word_stays(text: str) -> None:
     assert parse(text) == Query(word(text), plain=True, words=(text,))
 
 
-@pytest.mark.parametrize(
-    "text", ["main()", "foo(bar)", "f(g(x))", "a[0]", "(foo)(bar)", "你好\uff08世界\uff09"]
-)
+@pytest.mark.parametrize("text", ["main()", "foo(bar)", "f(g(x))", "a[0]", "(foo)(bar)", "你好\uff08世界\uff09"])
 def test_parentheses_glued_to_a_word_do_not_group(text: str) -> None:
     assert parse(text) == Query(word(text), plain=True, words=(text,))
 
@@ -324,9 +322,7 @@ PIECES = [
     "\0",
 ]
 soup = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
-any_text = st.one_of(
-    st.text(max_size=120), soup, st.text(alphabet=' "()*\u201c\u201d\u00ab\u00bbNOTANDa', max_size=80)
-)
+any_text = st.one_of(st.text(max_size=120), soup, st.text(alphabet=' "()*\u201c\u201d\u00ab\u00bbNOTANDa', max_size=80))
 
 
 def children(node: Node | None) -> tuple[Node, ...]:
@@ -374,11 +370,7 @@ def test_no_word_of_the_text_is_lost(text: str) -> None:
         assert each in together
 
 
-@given(
-    st.text(max_size=300).map(
-        lambda text: re.sub('["()*\u201c-\u201f\u00ab\u00bb\uff02\uff08-\uff0a]', "", text)
-    )
-)
+@given(st.text(max_size=300).map(lambda text: re.sub('["()*\u201c-\u201f\u00ab\u00bb\uff02\uff08-\uff0a]', "", text)))
 def test_every_word_of_a_plain_query_is_a_leaf(text: str) -> None:
     runs = re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", " ", text).split()
     assume(not {"AND", "OR", "NOT"} & set(runs) and len(set(runs)) <= 64)
@@ -428,9 +420,7 @@ operators = st.sampled_from(["", "AND", "OR", "NOT", "AND NOT"])
 
 
 def chains(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
-    grouped = st.one_of(
-        st.sampled_from(WORDS).map(lambda letter: [letter]), inner.map(lambda part: ["(", *part, ")"])
-    )
+    grouped = st.one_of(st.sampled_from(WORDS).map(lambda letter: [letter]), inner.map(lambda part: ["(", *part, ")"]))
     more = st.lists(st.tuples(operators, grouped), max_size=4)
     return st.builds(
         lambda first, rest: [*first, *(token for op, part in rest for token in [*op.split(), *part])],

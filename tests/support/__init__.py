@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import Any
 
 JSON_COLUMNS = {
-    "model_config", "tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items",
+    "model_config",
+    "tool_calls",
+    "reasoning_details",
+    "codex_reasoning_items",
+    "codex_message_items",
 }
 COMPRESSED_FROM = 2048  # tool output beyond this may be kept in another way; the API still shows it whole
 
@@ -73,8 +77,11 @@ def tip_of(made: dict[str, Any], session_id: str) -> str:
     """Where a compressed conversation goes on, by the rule: a child that started at or after the end."""
     rows = {row["id"]: row for row in made["sessions"]}
     while rows[session_id]["end_reason"] == "compression":
-        following = [row["id"] for row in rows.values() if row["parent_session_id"] == session_id
-                     and row["started_at"] >= rows[session_id]["ended_at"]]
+        following = [
+            row["id"]
+            for row in rows.values()
+            if row["parent_session_id"] == session_id and row["started_at"] >= rows[session_id]["ended_at"]
+        ]
         if not following:
             break
         session_id = max(following, key=lambda one: float(rows[one]["started_at"]))
@@ -127,5 +134,9 @@ def start_python(script: str, *arguments: object) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )

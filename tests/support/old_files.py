@@ -22,9 +22,7 @@ OLD_VERSIONS = tuple(range(1, 12))
 BULK_SIZE = 50
 OLD_TABLES = ("sessions", "messages")
 OLD_TRIGGERS = tuple(
-    f"{table}_{event}"
-    for table in ("messages_fts", "messages_fts_trigram")
-    for event in ("insert", "delete", "update")
+    f"{table}_{event}" for table in ("messages_fts", "messages_fts_trigram") for event in ("insert", "delete", "update")
 )
 
 # (column, declaration, the version that brought it), in the order of the version 11 DDL.
@@ -79,8 +77,7 @@ INDEXES = (
     ("CREATE INDEX IF NOT EXISTS idx_sessions_parent ON sessions(parent_session_id)", 1),
     ("CREATE INDEX IF NOT EXISTS idx_sessions_started ON sessions(started_at DESC)", 1),
     ("CREATE INDEX IF NOT EXISTS idx_messages_session ON messages(session_id, timestamp)", 1),
-    ("CREATE UNIQUE INDEX IF NOT EXISTS idx_sessions_title_unique"
-     " ON sessions(title) WHERE title IS NOT NULL", 4),
+    ("CREATE UNIQUE INDEX IF NOT EXISTS idx_sessions_title_unique ON sessions(title) WHERE title IS NOT NULL", 4),
 )
 
 
@@ -265,8 +262,7 @@ def _insert(db: sqlite3.Connection, made: Row, version: int) -> None:
     if made["messages"]:  # the highest number was given out once, and its message is gone
         last = made["messages"][-1]
         db.execute(
-            "INSERT INTO messages (id, session_id, role, content, timestamp) "
-            "VALUES (?, ?, 'user', 'wanderlost', ?)",
+            "INSERT INTO messages (id, session_id, role, content, timestamp) VALUES (?, ?, 'user', 'wanderlost', ?)",
             (made["last_id"], last["session_id"], last["timestamp"]),
         )
         db.execute("DELETE FROM messages WHERE id = ?", (made["last_id"],))
@@ -345,9 +341,7 @@ ROOT, SUBAGENT = "20250101_000000_aaaa01", "20250101_000500_aaaa02"
 MIDDLE, TIP = "20250101_001640_aaaa03", "20250101_003330_aaaa04"
 
 
-def _talk(
-    session_id: str, start: float, *messages: Row, end: tuple[float, str] | None = None, **more: Any
-) -> Row:
+def _talk(session_id: str, start: float, *messages: Row, end: tuple[float, str] | None = None, **more: Any) -> Row:
     talk = {"id": session_id, "source": "cli", "started_at": T0 + start, "messages": messages, **more}
     if end:
         talk |= {"ended_at": T0 + end[0], "end_reason": end[1]}
@@ -368,34 +362,54 @@ def _chain() -> Iterator[Row]:
     counters: Row = {"input_tokens": 1200, "output_tokens": 340, "cache_read_tokens": 7}
     billing: Row = {"billing_provider": "anthropic", "estimated_cost_usd": 0.0125, "cost_status": "estimated"}
     yield _talk(
-        ROOT, 0,
+        ROOT,
+        0,
         _user("Please   plan the kestrelwing\n\tmigration, step by step, and mind old files", "kestrelwing"),
         _says("First we read the brackenmoor notes.", "brackenmoor", **_thoughts()),
-        end=(1000, "compression"), title="my project", **common, **counters, **billing, api_call_count=3,
+        end=(1000, "compression"),
+        title="my project",
+        **common,
+        **counters,
+        **billing,
+        api_call_count=3,
         model_config=json.dumps({"temperature": 0.2, "stop": ["\n\n"], "name": "größer"}),
     )
     yield _talk(
-        SUBAGENT, 500,
+        SUBAGENT,
+        500,
         _user("Look into the thistlegate logs", "thistlegate"),
         _says("All fernhollow.", "fernhollow"),
-        end=(600, "done"), parent_session_id=ROOT, **common,
+        end=(600, "done"),
+        parent_session_id=ROOT,
+        **common,
     )
     yield _talk(
-        MIDDLE, 1000,
+        MIDDLE,
+        1000,
         _user("Summary so far: larkspurring is done", "larkspurring"),
         _says("Going on."),
-        end=(2000, "compression"), parent_session_id=ROOT, title="my project #2", **common,
+        end=(2000, "compression"),
+        parent_session_id=ROOT,
+        title="my project #2",
+        **common,
     )
     yield _talk(
-        TIP, 2010,
+        TIP,
+        2010,
         _user("Now the tip: ship the osprelline build", "osprelline"),
         _says("Shipped."),
-        parent_session_id=MIDDLE, title="my project #3", output_tokens=9, **common,
+        parent_session_id=MIDDLE,
+        title="my project #3",
+        output_tokens=9,
+        **common,
     )
     yield _talk(
-        "20250101_010000_bbbb01", 3600,
+        "20250101_010000_bbbb01",
+        3600,
         _user("This one was compressed but never continued: mossgrail", "mossgrail"),
-        end=(3700, "compression"), title="lonely end", system_prompt="",
+        end=(3700, "compression"),
+        title="lonely end",
+        system_prompt="",
     )
     fork = "20250101_020000_cccc01"
     yield _talk(fork, 7200, _user("Before: willowmere", "willowmere"), end=(7300, "branched"), title="fork")
@@ -414,8 +428,14 @@ def _thoughts() -> Row:
 
 
 LOOK_ALIKES = (
-    "bug", "bug #login page", "My Project", "notes #2",
-    "100%_done", "100%_done #2", "100 is_done #9", "项目 🦊",
+    "bug",
+    "bug #login page",
+    "My Project",
+    "notes #2",
+    "100%_done",
+    "100%_done #2",
+    "100 is_done #9",
+    "项目 🦊",
 )
 
 
@@ -424,14 +444,20 @@ def _titled() -> Iterator[Row]:
     for place, title in enumerate(LOOK_ALIKES):
         word, start = f"titleword{place:02d}", 86_400 + place * 3600
         yield _talk(
-            f"20250102_{place:02d}0000_dddd", start, _user(f"A short talk about {word}", word),
-            end=(start + 60, "user_exit"), title=title, source="telegram", user_id="12345",
+            f"20250102_{place:02d}0000_dddd",
+            start,
+            _user(f"A short talk about {word}", word),
+            end=(start + 60, "user_exit"),
+            title=title,
+            source="telegram",
+            user_id="12345",
         )
 
 
 def _languages() -> Row:
     return _talk(
-        "20250103_090000_eeee0001", 200_000,
+        "20250103_090000_eeee0001",
+        200_000,
         _user("部署失败了怎么办？请看看数据库连接池", "败", "部署", "数据库", "数据库连接池"),
         _says("先检查Traefik网关", "Traefik", "网关", "查"),
         _user("鯨", "鯨"),
@@ -442,7 +468,9 @@ def _languages() -> Row:
         _says("Fine 🦊👩\u200d👩\u200d👧 marmaladeish", "marmaladeish", "🦊"),
         _user("Straßenbahnhaltestelle naïveté crème brûlée", "naïveté", "naivete"),
         _user("call getPlumageById(7) in src/plumage_store.py", "PlumageById", "src/plumage_store.py"),
-        source="telegram", user_id="777", model="openai/gpt-5",
+        source="telegram",
+        user_id="777",
+        model="openai/gpt-5",
     )
 
 
@@ -457,10 +485,10 @@ def _tools() -> Row:
         {"id": "c2", "function": {"name": "two", "arguments": '{"a": "sorrelpatch"}'}},
     ]
     return _talk(
-        "20250104_090000_ffff01", 300_000,
+        "20250104_090000_ffff01",
+        300_000,
         _user("Run the tools"),
-        _calls("terminal", {"command": command}, "zwirbelfoot", "書", "文書管理",
-               absent=("nzwirbelfoot", "u66f8")),
+        _calls("terminal", {"command": command}, "zwirbelfoot", "書", "文書管理", absent=("nzwirbelfoot", "u66f8")),
         _result("terminal", output, "glimmerash", "漢", absent=("nglimmerash", "u6f22")),
         _calls("plumbline_lookup", {"q": "C:\\new\\tables", "who": "Đặng Dungarvon"}, "Dungarvon", text=""),
         _result("plumbline_lookup", found_row, "pepperwhistle"),
@@ -468,7 +496,8 @@ def _tools() -> Row:
         _result("broken_tool", '{"output": "cut off in the middle of a driftspindle', "driftspindle"),
         _calls("two", {}, "sorrelpatch", tool_calls=json.dumps(two_calls)),
         _says("Done with the tools: cobblestar", "cobblestar"),
-        model="openai/gpt-5", system_prompt=PROMPT,
+        model="openai/gpt-5",
+        system_prompt=PROMPT,
     )
 
 

@@ -19,7 +19,9 @@ from typing import Any
 from hermes.home import make_private
 
 PREFIX = "attachment:sha256:"
-_DATA_URL = re.compile(r"data:([\w.+/-]{0,100}(?:;[\w.=+-]{1,80}){0,4});base64,([A-Za-z0-9+/_=-]{128,}|[A-Za-z0-9+/_=-]+$)")
+_DATA_URL = re.compile(
+    r"data:([\w.+/-]{0,100}(?:;[\w.=+-]{1,80}){0,4});base64,([A-Za-z0-9+/_=-]{128,}|[A-Za-z0-9+/_=-]+$)"
+)
 Lifted = tuple[tuple[str, str, int], ...]
 
 

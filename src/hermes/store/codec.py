@@ -11,8 +11,6 @@ import json
 import threading
 from typing import Any
 
-import msgspec
-
 from hermes.errors import InvalidInput
 
 COMPRESS_OVER = 2048
@@ -21,8 +19,22 @@ _LEVEL = 6
 
 JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+
+def _encode(value: Any) -> bytes:
+    """Loads the JSON library when it is first needed and takes its place."""
+    global _encode
+    import msgspec
+
+    _encode = msgspec.json.Encoder().encode  # type: ignore[assignment]
+    return _encode(value)
+
+
+def _decode(text: Any) -> Any:
+    global _decode
+    import msgspec
+
+    _decode = msgspec.json.Decoder().decode  # type: ignore[assignment]
+    return _decode(text)
 
 
 def storable(text: str) -> str | bytes:

@@ -101,7 +101,9 @@ class SessionDB:
     def __enter__(self) -> SessionDB:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # ------------------------------------------------------------------------------------------ sessions
@@ -342,8 +344,9 @@ class SessionDB:
         with self._engine.read() as tx:
             if visible_to is not None and sessions.get(tx, session_id, visible_to) is None:
                 return []
-            rows = lineage.with_ancestors(tx, session_id) if include_ancestors else messages.shown_rows(tx, session_id)
-        return [messages.as_turn(messages.decode(row)) for row in rows]
+            read = lineage.with_ancestors if include_ancestors else messages.shown_rows
+            rows = read(tx, session_id, messages.TURN_ROW)
+        return [messages.as_turn(row) for row in rows]
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
@@ -583,7 +586,9 @@ class SessionDB:
         with self._engine.write() as tx:
             done = retention.restore(tx, session_id)
         if done:
-            self._scribe.changed(session_id, "restore", "trashed_at", "trashed_title", "title", "title_base", "title_no")
+            self._scribe.changed(
+                session_id, "restore", "trashed_at", "trashed_title", "title", "title_base", "title_no"
+            )
         return done
 
     def list_trash(self) -> list[dict[str, Any]]:
@@ -788,18 +793,18 @@ class SessionDB:
 
     def check(self) -> list[dict[str, Any]]:
         """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound."""
-        from hermes.store import check
+        from hermes.store import soundness
 
-        return check.check(self._engine, self._scribe)
+        return soundness.check(self._engine, self._scribe)
 
     def repair(self) -> list[str]:
         """Mend what check() finds, after a backup beside the file; what was done. Nothing is dropped."""
-        from hermes.store import check
+        from hermes.store import soundness
 
-        done = check.repair(self._engine, self._scribe, self.path)
+        done = soundness.repair(self._engine, self._scribe, self.path)
         if done is None:  # the file itself is damaged: what can be saved goes into a new one
             self.close()
-            done = check.salvage(self.path, self.sessions_dir)
+            done = soundness.salvage(self.path, self.sessions_dir)
             self._open()
         return done
 

@@ -29,7 +29,9 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     if state["hidden"]:
         hidden = {row[0]: row[1] for row in state["hidden"] if row[1] > 0}
         session["rewound_messages"] = [
-            {**message, "hidden": hidden[message["id"]]} for message in recovery.own_messages(tx, session_id) if message["id"] in hidden
+            {**message, "hidden": hidden[message["id"]]}
+            for message in recovery.own_messages(tx, session_id)
+            if message["id"] in hidden
         ]
     return session
 
@@ -73,9 +75,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     return True
 
 
-def _refs_hold(
-    tx: Tx, data: dict[str, Any], shown: list[dict[str, Any]], session_id: str, ids: dict[int, int]
-) -> bool:
+def _refs_hold(tx: Tx, data: dict[str, Any], shown: list[dict[str, Any]], session_id: str, ids: dict[int, int]) -> bool:
     """Whether every carried message is here and belongs to the same session (else they become the session's own)."""
     for message in shown:
         owner = message.get("session_id", session_id)

@@ -43,7 +43,8 @@ def state(tx: Tx, session_id: str) -> dict[str, Any] | None:
 def pending(tx: Tx) -> list[dict[str, Any]]:
     """Sessions that wait to be claimed, the oldest request first; those whose claimer died are among them."""
     rows = tx.dicts(
-        f"SELECT {sessions.COLUMNS} FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL AND s.handoff_state IS NOT NULL"
+        f"SELECT {sessions.COLUMNS} FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL"
+        " AND s.handoff_state IS NOT NULL"
         " AND (s.handoff_state = 'pending' OR (s.handoff_state = 'running' AND coalesce(s.handoff_lease_until, 0) < ?))"
         " ORDER BY s.handoff_requested_at, s.id",
         (time.time(),),

@@ -75,8 +75,6 @@ def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
         (time.time() - after_hours * 3600,),
     )
     for (session_id,) in gone:
-        tx.run(
-            "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ?", (time.time(), ABANDONED, session_id)
-        )
+        tx.run("UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ?", (time.time(), ABANDONED, session_id))
         tx.run("UPDATE leases SET holder = NULL WHERE name = ?", (session_lease(session_id),))
     return [row[0] for row in gone]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from hermes.errors import InvalidInput
@@ -28,7 +29,7 @@ def _ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
     neighbours: dict[str, dict[int, int]] = {}
     for owner in {owner for _, owner in places}:
         ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? ORDER BY id", (owner,))]
-        neighbours[owner] = dict(zip(ids, ids[1:], strict=False))
+        neighbours[owner] = dict(pairwise(ids))
     out: list[tuple[str, int, int]] = []
     for message_id, owner in places:
         if out and out[-1][0] == owner and neighbours[owner].get(out[-1][2]) == message_id:
@@ -42,7 +43,8 @@ def _refer(tx: Tx, session_id: str, places: Sequence[Place], after_id: int, *, b
     start = int(tx.value("SELECT coalesce(max(ord), 0) FROM session_refs WHERE session_id = ?", (session_id,)))
     for number, (owner, first, last) in enumerate(_ranges(tx, places), start + 1):
         tx.run(
-            "INSERT INTO session_refs(session_id, ord, from_session, first_id, last_id, after_id, born) VALUES(?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO session_refs(session_id, ord, from_session, first_id, last_id, after_id, born)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?)",
             (session_id, number, owner, first, last, after_id, born),
         )
 
@@ -56,7 +58,10 @@ def _child(tx: Tx, parent: str, child: str, kind: str) -> None:
         (child, time.time(), kind, parent),
     )
     for table, columns in (("session_tags", "tag"), ("session_members", "source, user_id")):
-        tx.run(f"INSERT INTO {table}(session_id, {columns}) SELECT ?, {columns} FROM {table} WHERE session_id = ?", (child, parent))
+        tx.run(
+            f"INSERT INTO {table}(session_id, {columns}) SELECT ?, {columns} FROM {table} WHERE session_id = ?",
+            (child, parent),
+        )
 
 
 def branch(tx: Tx, session_id: str, new_id: str, at_message: int | None, title: str | None) -> None:
@@ -85,7 +90,9 @@ def compress(
     """End a session by compression and open its continuation; the id of the summary message."""
     parent = sessions.require(tx, session_id)
     if parent["end_reason"] == "compression" and compression_tip(tx, session_id) != session_id:
-        raise InvalidInput(f"session {session_id} was compressed already; it goes on as {compression_tip(tx, session_id)}")
+        raise InvalidInput(
+            f"session {session_id} was compressed already; it goes on as {compression_tip(tx, session_id)}"
+        )
     places = shown_places(tx, session_id)
     head = _upto(places, head_until, session_id) if head_until is not None else []
     tail: list[Place] = []
@@ -157,8 +164,13 @@ def unrewind(tx: Tx, session_id: str) -> int:
     if last is None:
         return 0
     batch, cut = last
-    own = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND hidden = ?", (session_id, batch))]
-    refs = [row[0] for row in tx.rows("SELECT ord FROM session_refs WHERE session_id = ? AND rewound = ?", (session_id, batch))]
+    own = [
+        row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND hidden = ?", (session_id, batch))
+    ]
+    refs = [
+        row[0]
+        for row in tx.rows("SELECT ord FROM session_refs WHERE session_id = ? AND rewound = ?", (session_id, batch))
+    ]
     before = len(shown_places(tx, session_id))
     since = _after(shown_places(tx, session_id), cut, session_id)
     tx.run("DELETE FROM session_refs WHERE session_id = ? AND born = ?", (session_id, batch))
@@ -245,13 +257,13 @@ def ancestors(tx: Tx, session_id: str) -> list[str]:
         current = parent
 
 
-def with_ancestors(tx: Tx, session_id: str) -> list[Any]:
+def with_ancestors(tx: Tx, session_id: str, columns: str) -> list[Any]:
     """The rows of a session and its ancestors from the root on, each message once; of a branched parent the prefix only."""
     out: list[Any] = []
     seen: set[int] = set()
     chain = ancestors(tx, session_id)
     for number, member in enumerate(chain):
-        rows = messages.shown_rows(tx, member)
+        rows = messages.shown_rows(tx, member, columns)
         following = chain[number + 1] if number + 1 < len(chain) else None
         if following is not None and tx.value("SELECT kind FROM sessions WHERE id = ?", (following,)) == "branch":
             carried = {place[0] for place in shown_places(tx, following)}
@@ -266,5 +278,3 @@ def with_ancestors(tx: Tx, session_id: str) -> list[Any]:
 def cut_children(tx: Tx, session_id: str) -> None:
     """Let a session's children live on without it."""
     tx.run("UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id = ?", (session_id,))
-
-

@@ -117,9 +117,7 @@ def make_ready(
     ]  # fmt: skip
     preview = preview_of(shown) if role == "user" and shown else None
     made_here = not any(isinstance(message.get(name), str) for name in codec.JSON_FIELDS)
-    return Ready(
-        values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted
-    )
+    return Ready(values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted)
 
 
 def _text(message: Mapping[str, Any], name: str) -> str | None:
@@ -188,9 +186,13 @@ def recount(tx: Tx, session_id: str) -> None:
 
 def _first_words(tx: Tx, session_id: str) -> str | None:
     """The preview: the first user message a session shows, carried ones included."""
-    for _, role, content, rest, form in shown_rows(tx, session_id, "m.id, m.role, m.content, m.content_rest, m.content_format"):
+    for _, role, content, rest, form in shown_rows(
+        tx, session_id, "m.id, m.role, m.content, m.content_rest, m.content_format"
+    ):
         if role == "user" and content:
-            text = codec.restored(content) if form is None else plain_parts(codec.from_json(codec.joined(content, rest)))
+            text = (
+                codec.restored(content) if form is None else plain_parts(codec.from_json(codec.joined(content, rest)))
+            )
             preview = preview_of(text)
             if preview:
                 return preview
@@ -246,16 +248,23 @@ def decode(row: Row) -> dict[str, Any]:
     return message
 
 
-def as_turn(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A decoded message as an OpenAI chat message, ready to be replayed."""
-    turn: dict[str, Any] = {"role": message["role"], "content": message["content"]}
-    for name in ("tool_calls", "tool_call_id", "tool_name", "finish_reason"):
-        if message[name] is not None:
-            turn[name] = message[name]
-    if message["role"] == "assistant":
-        for name in _REPLAYED:
-            if message[name] is not None:
-                turn[name] = message[name]
+_TURN = ("tool_calls", "tool_call_id", "tool_name", "finish_reason", *_REPLAYED)
+TURN_ROW = ", ".join(f"m.{name}" for name in ("id", "role", "content", *_TURN, "content_format", "content_rest"))
+_ASSISTANT_ONLY = 4  # of _TURN, those from here on belong to assistant messages
+
+
+def as_turn(row: Row) -> dict[str, Any]:
+    """A row of TURN_ROW as an OpenAI chat message, ready to be replayed."""
+    role, content, form, rest = row[1], row[2], row[-2], row[-1]
+    if rest is not None or type(content) is bytes:
+        content = codec.joined(content, rest)
+    turn: dict[str, Any] = {"role": role, "content": codec.from_json(content) if form == "json" else content}
+    if type(role) is bytes:
+        turn["role"] = codec.restored(role)
+    upto = len(_TURN) if role == "assistant" else _ASSISTANT_ONLY
+    for name, value in zip(_TURN[:upto], row[3:], strict=False):
+        if value is not None:
+            turn[name] = codec.from_json(value) if name in codec.JSON_FIELDS else codec.restored(value)
     return turn
 
 
@@ -286,7 +295,8 @@ def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | Non
                                          " ORDER BY id LIMIT ?", (session_id, cap))]  # fmt: skip
     ids = list(ids)
     ranges = tx.rows(
-        "SELECT first_id, last_id FROM session_refs WHERE from_session = ? AND session_id <> ?", (session_id, session_id)
+        "SELECT first_id, last_id FROM session_refs WHERE from_session = ? AND session_id <> ?",
+        (session_id, session_id),
     )
     kept = [i for i in ids if any(first <= i <= last for first, last in ranges)]
     for message_id in kept:

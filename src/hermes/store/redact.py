@@ -107,8 +107,8 @@ _OWNERS = (
     " hmac security storage service"
 )
 _KEY_OWNERS = tuple(_OWNERS.split())
-_SPOKEN_OWNERS = ("api", "access", "secret")  # with a space: "my API key: …", but not "the signing key: <id>"
-_URL_EXAMPLES = ("password", "passwd", "pass", "pwd", "pw", "secret", "token")
+_SPOKEN_OWNERS = ("api ", "access ", "secret ")  # with a space: "my API key: …", but not "the signing key: <id>"
+_EXAMPLES = ("password", "passwd", "pass", "pwd", "pw", "secret", "token")
 _CURSORS = ("page", "next", "continuation", "sync", "cursor", "cancellation")  # tokens that only mark a place
 _NOTHING = (
     "password passwd passphrase secret token required optional string text varchar input field hidden masked"
@@ -146,8 +146,8 @@ class _Patterns:
         )
         self.url = re.compile(r"://([^\s/?#:@\"'`\\<>()\[\]]{0,128}):([^\s/?#\"'`\\<>()]{1,256})@(?=[\w\[])")
         self.key_begin = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-        gap = r"(?:[\s\"'+,]|\\{1,8}[nrt\"']){0,200}"
-        armour = r"(?:[A-Z][A-Za-z-]{2,20}: [^\n\"\\]{0,120}" + gap + ")*"
+        gap = r"(?:[\s\"'+,]|\\{1,8}[nrt\"']){0,200}+"
+        armour = r"(?:[A-Z][A-Za-z-]{2,20}+: [^\n\"\\]{0,120}+(?:\n|\\{1,8}n)" + gap + "){0,6}+"
         self.key_piece = re.compile(gap + armour + r"((?:[A-Za-z0-9+/]|\\/){16,}={0,2})")
         self.key_rest = re.compile(gap + r"(=?(?:[A-Za-z0-9+/]|\\/){1,15}={0,2})" + gap + "-----END")
         value_follows = (
@@ -303,7 +303,7 @@ def _urls(p: _Patterns, text: str) -> Iterator[Span]:
     """The password of scheme://user:password@host."""
     for m in p.url.finditer(text):
         value = m[2]
-        if _MASK in value or value.lower() in _URL_EXAMPLES or len(set(value)) < 2:
+        if _MASK in value or value.lower() in _EXAMPLES or len(set(value)) < 2:
             continue
         if not p.placeholder.match(value):
             yield *m.span(2), "password"
@@ -345,33 +345,14 @@ def _assignments(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
             if text.endswith(_MASK, 0, start - len(owner)) or not _is_telling(kind, text, owner, m):
                 continue
             name = owner + text[start : m.end(1)]
-            if opening := p.quote.match(text, m.end()):
-                found = _quoted(p, text, opening)
-                named = m[2] is not None and m[2].decode() == opening[2]
-                secret = found is not None and _is_secret(p, kind, text[found[0] : found[1]], named=named)
-            elif m[2] is not None:
-                continue  # a number in JSON, or code
-            else:
-                found, secret = _bare(p, kind, name, text, m)
-            if found:
-                looked_to = found[1]
-                if secret:
-                    yield *found, "aws" if kind == "api-key" and "aws" in name.lower() else kind
-
-
-def _bare(p: _Patterns, kind: str, name: str, text: str, m: Match[bytes]) -> tuple[tuple[int, int] | None, bool]:
-    """The value without quotes behind a name, and whether it is a secret."""
-    spaced = b" " in m[0] or b"\t" in m[0]
-    environment = m[3] == b"=" and not spaced and name.isupper()
-    bare = (p.bare_line if environment else p.bare).match(text, m.end())
-    if bare is None:
-        return None, False
-    start, end = bare.span()
-    if environment:
-        return (start, end), _is_secret_of_environment(p, kind, name, bare[0])
-    value = bare[0].rstrip(".:")
-    code = text.startswith(("(", "["), end) or (spaced and name.lower() == "pass")
-    return (start, start + len(value)), not code and _is_bare_secret(p, kind, value)
+            found = _value(p, text, name, m)
+            if found is None:
+                continue
+            style, begin, end = found
+            looked_to = end
+            value = text[begin : min(end, begin + 256)]
+            if _is_secret(p, kind, style, name, value) and _MASK not in text[begin:end]:
+                yield begin, end, "aws" if kind == "api-key" and "aws" in name.lower() else kind
 
 
 def _owner(text: str, start: int) -> str:
@@ -385,17 +366,38 @@ def _owner(text: str, start: int) -> str:
 
 def _is_telling(kind: str, text: str, owner: str, m: Match[bytes]) -> bool:
     """Whether the whole name promises a secret, as api_key does and cache_key does not."""
+    word = owner.lower().rstrip("_.-")
     if kind == "api-key":
-        if owner:
-            return owner.lower().rstrip("_.-").endswith(_KEY_OWNERS)
-        return text[max(0, m.start() - 16) : m.start()].lower().endswith(tuple(f"{w} " for w in _SPOKEN_OWNERS))
+        before = text[max(0, m.start() - 8) : m.start()].lower()
+        return word.endswith(_KEY_OWNERS) if owner else before.endswith(_SPOKEN_OWNERS)
     if kind == "token":
-        return not owner.lower().rstrip("_.-").endswith(_CURSORS)
+        return not word.endswith(_CURSORS)
     if kind == "basic":
-        return owner in ("", "_")
+        return not word
     if m[1] == b"pass":  # dbPass, DB_PASS, db.pass; not minipass, bypass
         return not owner or owner[-1] in "_-." or text[m.start()] == "P"
     return True
+
+
+def _value(p: _Patterns, text: str, name: str, m: Match[bytes]) -> tuple[str, int, int] | None:
+    """How the value behind a name is written, where it starts and where it ends."""
+    if opening := p.quote.match(text, m.end()):
+        found = _quoted(p, text, opening)
+        same = m[2] is not None and m[2].decode() == opening[2]
+        return found and ("json" if same else "quoted", *found)
+    if m[2] is not None:
+        return None  # behind a quoted name: a number in JSON, or code
+    spaced = b" " in m[0] or b"\t" in m[0]
+    environment = m[3] == b"=" and not spaced and name.isupper()
+    bare = (p.bare_line if environment else p.bare).match(text, m.end())
+    if bare is None:
+        return None
+    start, end = bare.span()
+    if environment:
+        return "environment", start, end
+    if text.startswith(("(", "["), end) or (spaced and name.lower() == "pass"):  # PASS: test_login
+        return "code", start, end
+    return "bare", start, start + len(bare[0].rstrip(".:"))
 
 
 def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int] | None:
@@ -413,58 +415,56 @@ def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int] | N
             end = m.end(1) - depth
             value = text[start:end]
             formatted = "f" in opening[1].lower() and "{" in value
-            if formatted or (depth == 0 and opening[2] != '"' and '"' in value):
+            if not value or formatted or (depth == 0 and opening[2] != '"' and '"' in value):
                 break
             return start, end
     return None
 
 
-def _is_secret(p: _Patterns, kind: str, value: str, *, named: bool) -> bool:
-    """Whether a quoted value is a secret. `named`: its name stands in the same quotes, as in JSON."""
-    if any(c.isspace() for c in value) or _MASK in value or len(set(value)) < 3:
+def _is_secret(p: _Patterns, kind: str, style: str, name: str, value: str) -> bool:
+    """Whether a value is a secret, by its name, the way it is written, and what it looks like."""
+    lower = value.lower().rstrip("?!")
+    if style == "code" or len(set(lower)) < 3 or lower in _NO_VALUES or _is_path(value) or p.placeholder.match(value):
         return False
-    if not named and value[0] in ",:]}":  # the quote closed a JSON string: this is what stands between two
+    if style == "environment":
+        return _is_secret_of_environment(kind, name, value)
+    if style == "bare":
+        return _is_bare_secret(p, kind, value, lower)
+    if style == "quoted" and value[0] in ",:]}":  # the quote closed a JSON string: this is what stands between two
         return False
-    if p.placeholder.match(value) or value.lower() in _NO_VALUES or _is_path(value):
-        return False
+    return not any(c.isspace() for c in value) and _is_quoted_secret(p, kind, value)
+
+
+def _is_quoted_secret(p: _Patterns, kind: str, value: str) -> bool:
     if kind == "basic":
         return len(value) >= 8 and not value.islower() and _is_basic(value)
     if kind != "password":
-        return (
-            len(value) >= 6
-            and _has_digit(value)
-            and (_mixed(value) or _switches(p, value) >= (2 if len(value) >= 8 else 3))
-        )
+        enough = _mixed(value) or _switches(p, value) >= (2 if len(value) >= 8 else 3)
+        return len(value) >= 6 and _has_digit(value) and enough
     if value.isalpha():  # "hunter" is a password; "Password", "passwordField" and "newpassword" are labels
         return value.islower() and value.isascii() and len(value) >= 6 and not value.endswith("password")
     return len(value) >= 4
 
 
-def _is_secret_of_environment(p: _Patterns, kind: str, name: str, value: str) -> bool:
-    """Whether the value of a line NAME=value is a secret. Such lines are hardly ever prose or code."""
-    if p.placeholder.match(value) or _MASK in value or value.lower() in _NO_VALUES or _is_path(value):
-        return False
-    if len(set(value)) < 3 or kind == "basic":
-        return False
+def _is_secret_of_environment(kind: str, name: str, value: str) -> bool:
+    """NAME=value: such lines are hardly ever prose or code."""
     if kind == "password":
         return len(value) >= 4 and (name != "PASS" or not value.isdigit())  # "PASS=1234": the result of a test
     if kind == "secret" and value.isalpha():
         return len(value) >= 8
-    return len(value) >= 6 and _has_digit(value) and any(c.isalpha() for c in value)
+    return kind != "basic" and len(value) >= 6 and _has_digit(value) and any(c.isalpha() for c in value)
 
 
-def _is_bare_secret(p: _Patterns, kind: str, value: str) -> bool:
-    """Whether a value without quotes is a secret, and not code, a type, a number or a word of prose."""
-    lower = value.lower().rstrip("?!")
-    if p.placeholder.match(value) or len(set(lower)) < 3 or lower in _NO_VALUES or _is_path(value):
-        return False
+def _is_bare_secret(p: _Patterns, kind: str, value: str, lower: str) -> bool:
+    """Without quotes: a secret, and not code, a type, a number or a word of prose."""
     identifier = p.identifier.match(value)
     if kind != "password":
-        return kind != "basic" and (_random(p, value, strict=identifier is not None and "." in value) or _mixed(value))
+        dotted = identifier is not None and "." in value
+        return kind != "basic" and (_random(p, value, strict=dotted) or _mixed(value))
     if value.isdigit():
         return len(value) >= 6
     if identifier:  # a variable, unless it has a digit and does not name what it holds
-        return len(value) >= 4 and _has_digit(value) and not any(w in lower for w in _URL_EXAMPLES)
+        return len(value) >= 4 and _has_digit(value) and not any(w in lower for w in _EXAMPLES)
     return len(value) >= 4 and any(c.isalpha() for c in value) and any(c in "0123456789@#$%^*!~" for c in value[1:])
 
 

@@ -45,7 +45,9 @@ def trash(tx: Tx, session_id: str, by: str) -> bool:
 
 def restore(tx: Tx, session_id: str, by: str = "") -> bool:
     """Take a session out of the trash, with its title or the next number of it."""
-    row = tx.row("SELECT trashed_title FROM sessions WHERE id = ? AND trashed_at IS NOT NULL AND purged IS NULL", (session_id,))
+    row = tx.row(
+        "SELECT trashed_title FROM sessions WHERE id = ? AND trashed_at IS NOT NULL AND purged IS NULL", (session_id,)
+    )
     if row is None:
         return False
     tx.run("UPDATE sessions SET trashed_at = NULL, trashed_title = NULL WHERE id = ?", (session_id,))
@@ -107,7 +109,8 @@ def _finish(engine: Engine, session_id: str, forget_files: Callable[[str, list[s
 
 def _hashes(tx: Tx, session_id: str) -> list[str]:
     rows = tx.rows(
-        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?", (session_id,)
+        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?",
+        (session_id,),
     )
     return [row[0] for row in rows]
 
@@ -172,7 +175,8 @@ def prunable(tx: Tx, older_than_days: float, source: str | None) -> list[str]:
         where, params = " AND s.source = ?", [cutoff, source]
     rows = tx.rows(
         "SELECT s.id FROM sessions s WHERE s.ended_at IS NOT NULL AND s.pinned_at IS NULL AND s.trashed_at IS NULL"
-        f" AND s.purged IS NULL AND coalesce(s.last_active, s.started_at) < ?{where} ORDER BY coalesce(s.last_active, s.started_at)",
+        f" AND s.purged IS NULL AND coalesce(s.last_active, s.started_at) < ?{where}"
+        " ORDER BY coalesce(s.last_active, s.started_at)",
         params,
     )
     return [row[0] for row in rows if not leases.is_live(tx, row[0])]
@@ -181,7 +185,8 @@ def prunable(tx: Tx, older_than_days: float, source: str | None) -> list[str]:
 def ghosts(tx: Tx) -> list[str]:
     """Untitled, ended sessions without messages, older than a day."""
     rows = tx.rows(
-        "SELECT s.id FROM sessions s WHERE s.ended_at IS NOT NULL AND s.title IS NULL AND s.trashed_at IS NULL AND s.purged IS NULL"
+        "SELECT s.id FROM sessions s WHERE s.ended_at IS NOT NULL AND s.title IS NULL AND s.trashed_at IS NULL"
+        " AND s.purged IS NULL"
         " AND s.pinned_at IS NULL AND s.started_at < ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id)"
         " AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.session_id = s.id)",
         (time.time() - GHOST_AGE,),
@@ -199,7 +204,8 @@ def close_orphaned_compressions(tx: Tx) -> list[str]:
     )
     for (session_id,) in rows:
         tx.run(
-            "UPDATE sessions SET ended_at = ?, end_reason = 'orphaned_compression' WHERE id = ?", (time.time(), session_id)
+            "UPDATE sessions SET ended_at = ?, end_reason = 'orphaned_compression' WHERE id = ?",
+            (time.time(), session_id),
         )
     return [row[0] for row in rows]
 
@@ -219,5 +225,8 @@ def claim_interval(tx: Tx, min_interval_hours: float) -> bool:
     except (TypeError, ValueError):
         due = True  # an unreadable marker counts as never run
     if due:
-        tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value", (META_LAST_PRUNE, str(now)))
+        tx.run(
+            "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+            (META_LAST_PRUNE, str(now)),
+        )
     return due

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hermes.errors import StoreError
 from hermes.store import codec, recovery
 from hermes.store.engines.base import Engine
@@ -147,15 +145,17 @@ class Scribe:
 
 def _entry(message_id: int, ready: Ready) -> dict[str, Any]:
     """A stored message as its transcript line, without reading it back."""
+    from msgspec import Raw
+
     entry: dict[str, Any] = {"type": "message", "id": message_id}
     for number, name in _FIELDS:
         value = ready.values[number]
         if value is None:
             continue
         if name in _RAW:
-            entry[name] = msgspec.Raw(value) if ready.clean_json else codec.from_json(value)
+            entry[name] = Raw(value) if ready.clean_json else codec.from_json(value)
         else:
             entry[name] = codec.restored(value)
         if name == "role" and ready.text is not None:
-            entry["content"] = msgspec.Raw(ready.text) if ready.is_json else ready.text
+            entry["content"] = Raw(ready.text) if ready.is_json else ready.text
     return entry

@@ -8,8 +8,8 @@ message in full, each further one at half the weight of the one before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hermes.errors import InvalidInput
@@ -19,10 +19,10 @@ from hermes.store.listing import checked_page
 from hermes.store.query import And, Leaf, Node, Not, Or, Query, parse, positive
 from hermes.store.snippet import Needle, needle, snippet
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
-from hermes.store.text import PIECES, UNSPACED, fold, phrase, plain, plain_calls, plain_parts
+from hermes.store.text import UNSPACED, fold, phrase, pieces, plain, plain_calls, plain_parts
 from hermes.store.visibility import User, session_clause
 
-RANKED = 600  # how many of the newest matches are ranked
+RANKED = 400  # how many of the newest matches are ranked
 CONTEXT = 200
 PARTS_OF_WORDS = 250  # how many words that contain a part are looked for at once
 FORMS = 12
@@ -67,8 +67,18 @@ def search(
     if query.tree is None or limit == 0:
         return []
     scope = make_scope(filters, visible_to)
+    if visible_to is None and filters == Filters() and _nothing_is_hidden(tx):
+        scope = Scope("m.hidden IS NULL")
     hits, needles = _Search(engine, tx, query, scope, offset + limit).run()
     return _show(tx, hits[offset : offset + limit], needles, filters, visible_to)
+
+
+def _nothing_is_hidden(tx: Tx) -> bool:
+    """Whether every session is shown and none carries messages of another: then no session has to be looked at."""
+    return not tx.value(
+        "SELECT EXISTS (SELECT 1 FROM sessions WHERE trashed_at IS NOT NULL) OR EXISTS (SELECT 1 FROM sessions WHERE"
+        " purged IS NOT NULL) OR EXISTS (SELECT 1 FROM session_refs)"
+    )
 
 
 # --------------------------------------------------------------------------------------------- what may be seen
@@ -157,10 +167,10 @@ class _Search:
             self._relax()
         return self.hits, self.needles
 
-    def _add(self, found: Iterable[Candidate], reason: str, bonus: Callable[[str], float] | None = None) -> None:
-        fresh = [c for c in found if c.id not in self.seen]
-        self.seen.update(c.id for c in fresh)
-        self.hits += ranked(fresh, reason, bonus)
+    def _add(self, found: Iterable[Candidate], reason: str, bonus: dict[str, float] | None = None) -> None:
+        fresh = [candidate for candidate in found if candidate[0] not in self.seen]
+        self.seen.update(candidate[0] for candidate in fresh)
+        self.hits += ranked(fresh, reason, self.need - len(self.hits), bonus)
 
     # -- parts of words
 
@@ -179,23 +189,20 @@ class _Search:
             self._add(self.text.candidates(self.tx, _widened(tree, cut), self.scope, self.cap), "substring")
             if len(self.hits) >= self.need:
                 break
-        self.needles += [
-            n for text, leaves in parts.items() if leaves and (n := needle(text, inside=True)) is not None
-        ]
+        self.needles += [n for text, leaves in parts.items() if leaves and (n := needle(text, inside=True)) is not None]
 
     def _words_around(self, leaf: Leaf) -> list[Leaf]:
         """Leaves for the words of the store that contain what was typed (the first of several ends with it)."""
-        pieces = [piece for piece in _runs(fold(leaf.text)) if piece]
-        if not pieces or UNSPACED.search(leaf.text):
+        runs = _runs(fold(leaf.text))
+        if not runs or UNSPACED.search(leaf.text):
             return []
         cap = PARTS_OF_WORDS * 8
-        if len(pieces) == 1:
-            words = self.text.words_containing(self.tx, pieces[0], cap)
-            return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != pieces[0]]
-        starts = [pieces[0]]
-        if len(pieces[0]) >= 3:
-            starts += [word for word in self.text.words_containing(self.tx, pieces[0], cap) if word.endswith(pieces[0])]
-        rest = " ".join(pieces[1:])
+        first = runs[0]
+        words = self.text.words_containing(self.tx, first, cap)
+        if len(runs) == 1:
+            return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first]
+        starts = [first, *(word for word in words if word.endswith(first))]
+        rest = " ".join(runs[1:])
         return [Leaf(f"{word} {rest}", "phrase", prefix=True) for word in dict.fromkeys(starts)]
 
     # -- natural questions
@@ -221,21 +228,22 @@ class _Search:
                 continue
             held = float(len(found))
             if len(found) >= self.cap:
-                held *= total / max(1.0, total - found[-1].id)
+                held *= total / max(1.0, total - found[-1][0])
             weight = math.log(1.0 + (total - held + 0.5) / (held + 0.5)) if held < total else 0.05
             for candidate in found:
-                known[candidate.id] = candidate
-                scores[candidate.id] = scores.get(candidate.id, 0.0) + weight * (0.5 + candidate.score)
-                coverage.setdefault(candidate.session_id, {})[number] = weight
+                message_id, score, session_id, _ = candidate
+                known[message_id] = candidate
+                scores[message_id] = scores.get(message_id, 0.0) + weight * (0.5 + score)
+                coverage.setdefault(session_id, {})[number] = weight
             self.needles += [n for leaf in leaves if (n := needle(leaf.text)) is not None]
         bonus = {session: sum(weights.values()) for session, weights in coverage.items()}
-        merged = [replace(candidate, score=scores[key]) for key, candidate in known.items()]
-        self._add(merged, "relaxed", lambda session: bonus.get(session, 0.0))
+        merged = [(key, scores[key], session, role) for key, (_, _, session, role) in known.items()]
+        self._add(merged, "relaxed", bonus)
 
     def _groups(self) -> list[list[Leaf]]:
         """What a question asks about: each content word with its forms, each pair of an unspaced script."""
         groups: dict[str, list[Leaf]] = {}
-        for piece in PIECES.findall(fold(" ".join(self.query.words))):
+        for piece in pieces(fold(" ".join(self.query.words))):
             if UNSPACED.match(piece):
                 for i in range(max(1, len(piece) - 1)):
                     pair = piece[i : i + 2]
@@ -244,7 +252,7 @@ class _Search:
             elif piece not in STOP_WORDS and (len(piece) > 1 or piece.isdigit()):
                 groups.setdefault(stem(piece), [Leaf(form, "phrase") for form in self._forms(piece)])
         if not groups:
-            groups = {piece: [Leaf(piece, "phrase")] for piece in PIECES.findall(fold(" ".join(self.query.words)))}
+            groups = {piece: [Leaf(piece, "phrase")] for piece in pieces(fold(" ".join(self.query.words)))}
         return list(groups.values())[:24]
 
     def _forms(self, word: str) -> list[str]:
@@ -292,53 +300,75 @@ def _widened(tree: Node, parts: dict[str, list[Leaf]]) -> Node:
     return And(children) if isinstance(tree, And) else Or(children)
 
 
-def ranked(found: Sequence[Candidate], reason: str, bonus: Callable[[str], float] | None = None) -> list[Hit]:
-    """Messages in order: each counts as much as its session, less the more of that session came before it."""
+def ranked(found: Sequence[Candidate], reason: str, most: int, bonus: dict[str, float] | None = None) -> list[Hit]:
+    """The best messages in order: each counts as much as its session, less the more of that session came before it."""
     by_session: dict[str, list[tuple[float, int]]] = {}
-    for candidate in found:
-        weighted = candidate.score * ROLE_WEIGHT.get(candidate.role, 1.0)
-        by_session.setdefault(candidate.session_id, []).append((weighted, candidate.id))
-    hits: list[tuple[float, int, Hit]] = []
+    for message_id, score, session_id, role in found:
+        match = (score * ROLE_WEIGHT.get(role, 1.0), message_id)
+        if session_id in by_session:
+            by_session[session_id].append(match)
+        else:
+            by_session[session_id] = [match]
+    order: list[tuple[float, int, str]] = []
     for session_id, matches in by_session.items():
         matches.sort(reverse=True)
-        total = sum(score * 0.5**place for place, (score, _) in enumerate(matches[:12]))
-        if bonus is not None:
-            total += bonus(session_id)
-        for place, (_, message_id) in enumerate(matches):
-            value = total * 0.5 ** min(place, 60)
-            hits.append((value, message_id, Hit(message_id, session_id, round(value, 6), reason)))
-    hits.sort(key=lambda item: (-item[0], -item[1]))
-    return [hit for _, _, hit in hits]
+        value = 0.0 if bonus is None else bonus.get(session_id, 0.0)
+        weight = 1.0
+        for score, _ in matches[:12]:
+            value += score * weight
+            weight *= 0.5
+        for _, message_id in matches[:most]:
+            order.append((value, message_id, session_id))
+            value *= 0.5
+    order.sort(reverse=True)
+    return [Hit(message_id, session_id, round(value, 6), reason) for value, message_id, session_id in order[:most]]
 
 
 # --------------------------------------------------------------------------------------------- showing
 
-_HIT = (
+_HITS = (
     "SELECT m.id, m.session_id, m.role, m.timestamp, m.content, m.content_rest, m.content_format, m.tool_name, m.tool_calls,"
-    " m.model, m.hidden, s.source, s.model, s.started_at, s.title FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ?"
+    " m.model, m.hidden, s.source, s.model, s.started_at, s.title,"
+    " EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id),"
+    " (SELECT b.id FROM messages b WHERE b.session_id = m.session_id AND b.hidden IS NULL"
+    " AND (b.timestamp, b.id) < (m.timestamp, m.id) ORDER BY b.timestamp DESC, b.id DESC LIMIT 1),"
+    " (SELECT a.id FROM messages a WHERE a.session_id = m.session_id AND a.hidden IS NULL"
+    " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
+    " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id IN ({marks})"
 )
-_NEIGHBOUR = (
-    "SELECT id, role, content, content_rest, content_format, tool_calls FROM messages WHERE session_id = ? AND hidden IS NULL"
-    " AND (timestamp, id) {sign} (?, ?) ORDER BY timestamp {order}, id {order} LIMIT 1"
+_NEIGHBOURS = (
+    "SELECT id, role, content, content_format, tool_calls, CASE WHEN content_format = 'json' THEN content_rest END"
+    " FROM messages WHERE id IN ({marks})"
 )
-_BEFORE = _NEIGHBOUR.format(sign="<", order="DESC")
-_AFTER = _NEIGHBOUR.format(sign=">", order="ASC")
+_AT_ONCE = 500
+
+
+def _fetch(tx: Tx, sql: str, ids: Sequence[int]) -> dict[int, Sequence[Any]]:
+    rows: dict[int, Sequence[Any]] = {}
+    for start in range(0, len(ids), _AT_ONCE):
+        some = ids[start : start + _AT_ONCE]
+        rows.update((row[0], row) for row in tx.rows(sql.format(marks=", ".join("?" * len(some))), some))
+    return rows
 
 
 def _show(
     tx: Tx, hits: Sequence[Hit], needles: Sequence[Needle], filters: Filters, visible_to: User | None
 ) -> list[dict[str, Any]]:
+    rows = _fetch(tx, _HITS, [hit.id for hit in hits])
+    around = {neighbour for row in rows.values() for neighbour in row[16:18] if neighbour is not None}
+    neighbours = _fetch(tx, _NEIGHBOURS, sorted(around))
     out = []
     for hit in hits:
-        row = tx.row(_HIT, (hit.id,))
+        row = rows.get(hit.id)
         if row is None:
             continue
         session = _shown_in(tx, row, filters, visible_to)
         out.append(
             {
                 "id": row[0], "session_id": session[0], "role": codec.restored(row[2]), "timestamp": row[3],
-                "snippet": _snippet(row, needles), "context": _context(tx, row), "source": session[1],
-                "model": row[9] or session[2], "session_started": session[3], "title": session[4],
+                "snippet": _snippet(row, needles),
+                "context": [_context(neighbours[i]) for i in row[16:18] if i is not None and i in neighbours],
+                "source": session[1], "model": row[9] or session[2], "session_started": session[3], "title": session[4],
                 "tool_name": codec.restored(row[7]), "score": hit.score, "reason": hit.reason,
                 "relaxed": hit.reason == "relaxed",
             }
@@ -348,18 +378,25 @@ def _show(
 
 def _shown_in(tx: Tx, row: Sequence[Any], filters: Filters, visible_to: User | None) -> Sequence[Any]:
     """The session under which the caller sees a message: its own, else one that carries it."""
+    own = (row[1], *row[11:15])
+    if not row[15]:  # nobody else shows messages of this session
+        return own
     where, params = _session_filter(filters, visible_to, "o")
     columns = "o.id, o.source, o.model, o.started_at, o.title"
     if row[10] is None:
-        own = tx.row(f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}", [row[0], row[1], *params])
-        if own is not None:
-            return own
+        seen = tx.row(
+            f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}",
+            [row[0], row[1], *params],
+        )
+        if seen is not None:
+            return seen
     other = tx.row(
         f"SELECT {columns} FROM messages m, session_refs r JOIN sessions o ON o.id = r.session_id WHERE m.id = ?"
-        f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where} ORDER BY o.started_at",
+        f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where}"
+        " ORDER BY o.started_at",
         [row[0], row[1], *params],
     )
-    return other if other is not None else (row[1], row[11], row[12], row[13], row[14])
+    return own if other is None else other
 
 
 def _texts(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:
@@ -384,16 +421,11 @@ def _snippet(row: Sequence[Any], needles: Sequence[Needle]) -> str:
     return best
 
 
-def _context(tx: Tx, row: Sequence[Any]) -> list[dict[str, Any]]:
-    context = []
-    for sql in (_BEFORE, _AFTER):
-        found = tx.row(sql, (row[1], row[3], row[0]))
-        if found is not None:
-            # The beginning of long tool output lies in plain text on the row: no need to unpack it.
-            head = codec.restored(found[2])
-            if found[4] == "json":
-                head = plain_parts(codec.from_json(codec.joined(found[2], found[3])))
-            if not head and found[5] is not None:
-                head = plain_calls(codec.from_json(found[5]))
-            context.append({"id": found[0], "role": codec.restored(found[1]), "content": (head or "")[:CONTEXT]})
-    return context
+def _context(row: Sequence[Any]) -> dict[str, Any]:
+    """A neighbour's beginning. Of long tool output that lies in plain text on the row: no need to unpack it."""
+    head = codec.restored(row[2])
+    if row[3] == "json":
+        head = plain_parts(codec.from_json(codec.joined(row[2], row[5])))
+    if not head and row[4] is not None:
+        head = plain_calls(codec.from_json(row[4]))
+    return {"id": row[0], "role": codec.restored(row[1]), "content": (head or "")[:CONTEXT]}

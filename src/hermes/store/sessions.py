@@ -142,7 +142,9 @@ def end(tx: Tx, session_id: str, reason: str | None) -> bool:
 
 def reopen(tx: Tx, session_id: str) -> bool:
     """Clear a session's end."""
-    return bool(tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ? AND purged IS NULL", (session_id,)))
+    return bool(
+        tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ? AND purged IS NULL", (session_id,))
+    )
 
 
 def set_prompt(tx: Tx, session_id: str, text: str | None) -> bool:
@@ -231,7 +233,10 @@ def stamp(tx: Tx, session_id: str, column: str, on: bool) -> bool:
     """Set a column to now, or to nothing."""
     value = time.time() if on else None
     return bool(
-        tx.run(f"UPDATE sessions SET {column} = ? WHERE id = ? AND trashed_at IS NULL AND purged IS NULL", (value, session_id))
+        tx.run(
+            f"UPDATE sessions SET {column} = ? WHERE id = ? AND trashed_at IS NULL AND purged IS NULL",
+            (value, session_id),
+        )
     )
 
 

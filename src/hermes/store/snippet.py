@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hermes.store.text import PIECES, UNSPACED, aligned, fold
+from hermes.store.text import UNSPACED, aligned, fold
+from hermes.store.text import pieces as pieces_of
 
 BEFORE, LENGTH = 60, 240
 _SPACE = re.compile(r"\s+")
@@ -27,7 +28,7 @@ def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle |
     if inside:
         bare = folded.strip()
         return Needle((bare,), True, True) if bare else None
-    pieces = [part for piece in PIECES.findall(folded) for part in re.split("_+", piece) if part]
+    pieces = [part for piece in pieces_of(folded) for part in re.split("_+", piece) if part]
     return Needle(tuple(pieces), False, prefix) if pieces else None
 
 
@@ -70,8 +71,15 @@ def _rest(what: Needle) -> re.Pattern[str] | None:
 
 def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
     """A line around the best place, marked, and how many different needles it holds (0: the text holds none)."""
-    shown, folded = aligned(text)
-    found = [(start, end, number) for number, what in enumerate(needles) for start, end in _find(what, folded, 40)]
+    wanted = list(needles)
+    shown, folded = text, text.lower()
+    if len(folded) == len(text) and all(piece.isascii() for what in wanted for piece in what.pieces):
+        found = _places(wanted, folded)  # most text has no marks to fold
+    else:
+        found = []
+    if not text.isascii() and len({number for _, _, number in found}) < len(wanted):
+        shown, folded = aligned(text)
+        found = _places(wanted, folded)
     if not found:
         return _SPACE.sub(" ", shown[:LENGTH]).strip() + ("..." if len(shown) > LENGTH else ""), 0
     found.sort()
@@ -81,6 +89,10 @@ def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
         if len(inside) > best_count:
             best, best_count = start, len(inside)
     return _marked(shown, found, best), len({number for _, _, number in found})
+
+
+def _places(needles: list[Needle], folded: str) -> list[tuple[int, int, int]]:
+    return [(start, end, number) for number, what in enumerate(needles) for start, end in _find(what, folded, 40)]
 
 
 def _marked(shown: str, found: list[tuple[int, int, int]], best: int) -> str:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
-
-import msgspec
 
 # Scripts written without spaces between words: every pair of neighbours is indexed.
 _UNSPACED = (
@@ -27,10 +25,18 @@ _EMOJI = (
 UNSPACED = re.compile(f"[{_UNSPACED}]+")
 _EMOJI_RE = re.compile(f"[{_EMOJI}]")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-# A leaf is cut into pieces: a run of an unspaced script, an emoji, or a word (marks included).
-PIECES = re.compile(f"[{_UNSPACED}]+|[{_EMOJI}]|(?:(?![{_UNSPACED}{_EMOJI}])[\\w\u0300-\u036f\u0900-\u0dff])+")
 _LETTERS = {"đ": "d", "ø": "o", "ł": "l", "ħ": "h", "ŧ": "t", "ı": "i"}
 _EMOJI_MARK = "\ue000"  # private use: no one types it, every tokenizer takes it for a letter
+
+
+@cache
+def _pieces() -> re.Pattern[str]:
+    return re.compile(f"[{_UNSPACED}]+|[{_EMOJI}]|(?:(?![{_UNSPACED}{_EMOJI}])[\\w\u0300-\u036f\u0900-\u0dff])+")
+
+
+def pieces(folded: str) -> list[str]:
+    """Folded text cut up: runs of unspaced scripts, emoji one by one, words (marks and underscores included)."""
+    return _pieces().findall(folded)
 
 
 def _fold_character(code: int) -> str:
@@ -119,10 +125,10 @@ def phrase(text: str) -> tuple[str, bool]:
     so its single last character is left out; a run of one character is the beginning of a pair.
     """
     words: list[str] = []
-    pieces = PIECES.findall(fold(text))
+    parted = pieces(fold(text))
     open_end = False
-    for number, piece in enumerate(pieces):
-        last = number == len(pieces) - 1
+    for number, piece in enumerate(parted):
+        last = number == len(parted) - 1
         if _EMOJI_RE.match(piece):
             words.append(emoji_word(piece))
         elif UNSPACED.match(piece):
@@ -139,7 +145,16 @@ def phrase(text: str) -> tuple[str, bool]:
 
 # ---------------------------------------------------------------------------------------- text inside JSON
 
-_decode = msgspec.json.Decoder(float_hook=str).decode
+
+def _decode(text: str) -> Any:
+    """Loads the JSON library when it is first needed and takes its place; numbers stay as they were written."""
+    global _decode
+    import msgspec
+
+    _decode = msgspec.json.Decoder(float_hook=str).decode  # type: ignore[assignment]
+    return _decode(text)
+
+
 _ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\.", re.DOTALL)
 _UNICODE_ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": " ", "f": " "}

@@ -21,7 +21,8 @@ def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, i
     if number == 1 or len(title) < MAX_TITLE - 8:
         return base, number
     parent = tx.value(
-        "SELECT p.title_base FROM sessions s JOIN sessions p ON p.id = s.parent_session_id WHERE s.id = ?", (session_id,)
+        "SELECT p.title_base FROM sessions s JOIN sessions p ON p.id = s.parent_session_id WHERE s.id = ?",
+        (session_id,),
     )
     like = tx.rows(
         "SELECT DISTINCT title_base FROM sessions WHERE title_base >= ? AND title_base < ?", (base, base + "\U0010ffff")
@@ -35,7 +36,10 @@ def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, i
 def set_title(tx: Tx, session_id: str, title: str | None) -> bool:
     """Give a session a title (or take it away); False when there is no such session."""
     clean = sanitize_title(title)
-    if tx.row("SELECT 1 FROM sessions s WHERE s.id = ? AND s.trashed_at IS NULL AND s.purged IS NULL", (session_id,)) is None:
+    if (
+        tx.row("SELECT 1 FROM sessions s WHERE s.id = ? AND s.trashed_at IS NULL AND s.purged IS NULL", (session_id,))
+        is None
+    ):
         return False
     if clean is None:
         tx.run(
@@ -103,5 +107,6 @@ def take_in(tx: Tx) -> None:
     for session_id, title in tx.rows("SELECT id, title FROM sessions WHERE title IS NOT title_seen"):
         base, number = (None, None) if title is None else split_family(title)
         tx.run(
-            "UPDATE sessions SET title_base = ?, title_no = ?, title_seen = title WHERE id = ?", (base, number, session_id)
+            "UPDATE sessions SET title_base = ?, title_no = ?, title_seen = title WHERE id = ?",
+            (base, number, session_id),
         )

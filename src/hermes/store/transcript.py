@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hermes.home import make_private
 
 try:
@@ -30,7 +28,6 @@ FORMAT = "hermes-transcript"
 VERSION = 1
 _OPEN_FILES = 64
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
-_encode = msgspec.json.Encoder().encode
 
 
 def file_name(session_id: str) -> str:
@@ -47,10 +44,14 @@ def file_name(session_id: str) -> str:
 
 def line(entry: dict[str, Any]) -> bytes:
     """One line of a transcript."""
+    import msgspec
+
     try:
-        return _encode(entry) + b"\n"
+        return msgspec.json.encode(entry) + b"\n"
     except (TypeError, ValueError, UnicodeEncodeError, msgspec.MsgspecError):
-        bare = {key: json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value for key, value in entry.items()}
+        bare = {
+            key: json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value for key, value in entry.items()
+        }
         return json.dumps(bare, ensure_ascii=True).encode() + b"\n"
 
 

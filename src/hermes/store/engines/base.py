@@ -45,14 +45,8 @@ class Tx(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A message that matches, before anything about it is shown."""
-
-    id: int
-    score: float
-    session_id: str
-    role: str
+# A message that matches, before anything about it is shown: its id, a score, its session and its role.
+Candidate = tuple[int, float, str, str]
 
 
 @dataclass(frozen=True, slots=True)

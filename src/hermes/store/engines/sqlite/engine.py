@@ -119,6 +119,7 @@ class SqliteEngine:
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
         self._gate = Gate(path.with_name(path.name + "-queue"))
+        self._indexing = Gate(path.with_name(path.name + "-indexing"))
         self._checkpointer = Checkpointer(path)
         self.fulltext = SqliteFullText()
         with self._translated():
@@ -141,7 +142,9 @@ class SqliteEngine:
         elif not _looks_like_a_database(self.path):
             raise NotADatabase(f"{self.path} is not a database; move it away, or name another file")
         elif not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
-            raise StoreReadOnly(f"{self.path} can't be written; look at its permissions and its folder's, or open it read-only")
+            raise StoreReadOnly(
+                f"{self.path} can't be written; look at its permissions and its folder's, or open it read-only"
+            )
         return self._connect(apsw.SQLITE_OPEN_READWRITE)
 
     def _connect(self, flags: int) -> apsw.Connection:
@@ -203,7 +206,8 @@ class SqliteEngine:
             mode = self._main.pragma("journal_mode")
         if mode not in ("wal", "memory"):
             warnings.warn(
-                f"{self.path} lies on a file system without shared memory: using a rollback journal (slower)", stacklevel=7
+                f"{self.path} lies on a file system without shared memory: using a rollback journal (slower)",
+                stacklevel=7,
             )
 
     # ------------------------------------------------------------------ transactions
@@ -282,7 +286,6 @@ class SqliteEngine:
                     raise StoreBusy(f"{self.path} is held by another process{_holder(self.path)}; try again") from error
                 time.sleep(random.uniform(*RETRY_SECONDS))
 
-
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
@@ -335,19 +338,30 @@ class SqliteEngine:
     def _work(self) -> None:
         try:
             while not self._stop.is_set():
-                if not self._index_batch() and not self._sweep():
+                more = self._sweep()  # the room an old index took serves the new one
+                if not self._index_batch() and not more:
                     return
                 self._stop.wait(0.002)  # those who wait for the lock go first
         except StoreError:
             pass  # closed, or another process is busy: whoever opens next goes on
 
     def _sweep(self) -> bool:
+        with self.read() as tx:
+            if not migrate.has_old_index(tx.connection):
+                return False
         with self.write() as tx:
             return migrate.sweep(tx.connection)
 
     def appended(self, message_id: int, size: int) -> None:
-        if self.fulltext.due(message_id, size):
-            self._index_batch(least=self.fulltext.TAIL // 2)
+        if self.fulltext.due(message_id, size) and self._mutex.acquire(blocking=False):
+            try:
+                if self._indexing.enter():  # one process is enough; the others go on
+                    try:
+                        self._index_batch(least=self.fulltext.TAIL // 2)
+                    finally:
+                        self._indexing.leave()
+            finally:
+                self._mutex.release()
 
     def _index_batch(self, *, least: int = 1) -> int:
         """Index the next few messages; 0 when there was nothing (or too little) to do."""
@@ -371,10 +385,9 @@ class SqliteEngine:
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         done = 0
         while True:
+            more = self._sweep()
             count = self._index_batch()
-            if not count:
-                while self._sweep():
-                    pass
+            if not count and not more:
                 return done
             done += count
             if progress is not None:
@@ -458,6 +471,7 @@ class SqliteEngine:
                     connection.close()
                 self._spare.clear()
             self._gate.close()
+            self._indexing.close()
 
     def _settle(self) -> None:
         """Index what this process left behind, unless that is a long piece of work."""

@@ -17,7 +17,7 @@ import apsw
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Scope, Tx
 from hermes.store.engines.sqlite import migrate, schema
-from hermes.store.query import And, Leaf, Node, Not, Or
+from hermes.store.query import And, Leaf, Node, Not
 from hermes.store.text import fold, index_text, phrase, plain, plain_calls, plain_parts, vocabulary, worth_keeping
 
 BATCH_MESSAGES = 64
@@ -61,6 +61,12 @@ def could_match(tree: Node, folded: str) -> bool:
     if isinstance(tree, And):
         return all(could_match(child, folded) for child in tree.children)
     return any(could_match(child, folded) for child in tree.children)
+
+
+def _may_hold(tree: Node, row: Sequence[Any]) -> bool:
+    """The same on the row as it is stored, without unpacking JSON: escapes only ever stand around plain words."""
+    raw = f"{codec.joined(row[2], row[3]) or ''}\n{codec.restored(row[5]) or ''}\n{codec.restored(row[6]) or ''}"
+    return "\\u" in raw or not raw.isascii() or could_match(tree, raw.lower())
 
 
 @dataclass(slots=True)
@@ -133,7 +139,8 @@ class SqliteFullText:
         """Sessions with unindexed rows that another program wrote."""
         adopted = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_ADOPTED,)) or 0)
         rows = tx.rows(
-            "SELECT DISTINCT m.session_id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id > ? AND m.writer IS NULL"
+            "SELECT DISTINCT m.session_id FROM messages m NOT INDEXED CROSS JOIN sessions s ON s.id = m.session_id"
+            " WHERE m.id > ? AND m.writer IS NULL"
             " AND m.hidden IS NULL AND (s.last_active IS NULL OR s.last_active < m.timestamp)",
             (max(self.mark(tx), adopted),),
         )
@@ -224,13 +231,15 @@ class SqliteFullText:
         match = expression(tree)
         if match is None or cap <= 0:
             return []
-        found = {}
+        indexed: list[Candidate] = []
         if self._indexed:
-            found = {c.id: c for c in self._match(tx, "messages_fts", match, scope, cap)}
+            indexed = self._match(tx, "messages_fts", match, scope, cap)
         table = self._tail_table(tx, tree)
-        if table is not None:
-            found.update((c.id, c) for c in self._match(tx, table, match, scope, cap))
-        return sorted(found.values(), key=lambda c: -c.id)[:cap]
+        if table is None:
+            return indexed
+        recent = self._match(tx, table, match, scope, cap)
+        known = {candidate[0] for candidate in recent}  # another program's trigger may have indexed some already
+        return [*recent, *(candidate for candidate in indexed if candidate[0] not in known)][:cap]
 
     def _match(self, tx: Tx, table: str, match: str, scope: Scope, cap: int) -> list[Candidate]:
         join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
@@ -238,14 +247,15 @@ class SqliteFullText:
             f"SELECT f.rowid, hermes_score({table}), m.session_id, m.role FROM {table} f CROSS JOIN messages m ON m.id = f.rowid"
             f" {join} WHERE {table} MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
         )
-        return [Candidate(*row) for row in tx.rows(sql, (match, *scope.params, cap))]
+        return tx.rows(sql, (match, *scope.params, cap))
 
     def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
         if len(part) < 3:
             return []
         found: list[str] = []
         if self._indexed:
-            pieces = list(dict.fromkeys(part[i : i + 3] for i in range(len(part) - 2)))
+            # Pieces side by side cover the part; that the word holds it whole is looked at afterwards.
+            pieces = list(dict.fromkeys([part[i : i + 3] for i in range(0, len(part) - 2, 3)] + [part[-3:]]))
             match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
             rows = tx.rows(
                 "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
@@ -304,6 +314,8 @@ class SqliteFullText:
     def _scan(self, tx: Any, mark: int, tree: Node) -> None:
         tx.run("INSERT INTO scan_fts(scan_fts) VALUES('delete-all')")
         for row in _above(tx, mark):
+            if not _may_hold(tree, row):
+                continue
             text, name, calls = document(row)
             if could_match(tree, fold(f"{text}\n{name}\n{calls}")):
                 tx.run(
@@ -323,7 +335,9 @@ class SqliteFullText:
 
 
 def _above(tx: Any, mark: int, limit: int = -1) -> Iterator[Sequence[Any]]:
-    yield from tx.connection.execute(f"SELECT {_DOCUMENT} FROM messages WHERE id > ? ORDER BY id LIMIT ?", (mark, limit))
+    yield from tx.connection.execute(
+        f"SELECT {_DOCUMENT} FROM messages WHERE id > ? ORDER BY id LIMIT ?", (mark, limit)
+    )
 
 
 def adopt(tx: Tx, session_id: str) -> None:

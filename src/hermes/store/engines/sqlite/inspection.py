@@ -41,7 +41,8 @@ def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Ite
     """Messages the index lacks, entries without a message, entries that speak of an older text."""
     mark = fulltext.mark(tx)
     for (message_id,) in connection.execute(
-        "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL", (mark,)
+        "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL",
+        (mark,),
     ):
         yield problem("fts-missing", f"message {message_id}", "is not in the full-text index")
     for (message_id,) in connection.execute(
@@ -87,7 +88,11 @@ def _stale_of(connection: apsw.Connection, rows: list[Any]) -> Iterator[Problem]
     }
     for message_id, words_of in telling.items():
         held = message_id not in differing
-        if held and words_of and connection.execute("SELECT 1 FROM messages_fts_docsize WHERE id = ?", (message_id,)).fetchone():
+        if (
+            held
+            and words_of
+            and connection.execute("SELECT 1 FROM messages_fts_docsize WHERE id = ?", (message_id,)).fetchone()
+        ):
             match = "SELECT 1 FROM messages_fts WHERE messages_fts MATCH ? AND rowid = ?"
             held = connection.execute(match, (words_of, message_id)).fetchone() is not None
         if not held:

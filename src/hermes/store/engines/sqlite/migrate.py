@@ -148,6 +148,12 @@ def _set_old_indexes_aside(connection: apsw.Connection) -> None:
             connection.execute(f"ALTER TABLE {table} RENAME TO {new}")
 
 
+def has_old_index(connection: apsw.Connection) -> bool:
+    """Whether something of an old index is still to be cleared away."""
+    sql = f"SELECT 1 FROM sqlite_master WHERE name IN ({', '.join('?' * len(_OLD_INDEXES))})"
+    return connection.execute(sql, _OLD_INDEXES).fetchone() is not None
+
+
 def sweep(connection: apsw.Connection) -> bool:
     """Clear away a bounded piece of an old index; whether there may be more."""
     for table in _OLD_INDEXES:

@@ -1,0 +1,260 @@
+"""Is everything there, and does everything agree? And mending what is not.
+
+`check` looks at the file, the index, the references, the counters and the transcripts. `repair` takes a copy first,
+then mends each finding without dropping a message; a file too damaged for that is put together anew from the rows
+that can still be read and from the transcripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import StoreCorrupt
+from hermes.store import codec, messages, recovery, sessions
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.retention import finish_deletions
+from hermes.store.scribe import Scribe
+from hermes.store.transcript import entries
+
+Problem = dict[str, Any]
+_COMPARED = ("role", "content", "tool_calls", "tool_name", "tool_call_id", "timestamp")
+
+
+def problem(kind: str, where: str, detail: str) -> Problem:
+    """One finding."""
+    return {"kind": kind, "where": where, "detail": detail}
+
+
+def check(engine: Engine, scribe: Scribe) -> list[Problem]:
+    """Everything that is wrong, [] when the store is sound."""
+    try:
+        found = engine.problems()
+        if any(finding["kind"] == "corruption" for finding in found):
+            return found
+        with engine.read() as tx:
+            found += [*_orphans(tx), *_half_deleted(tx), *_counters(tx)]
+        return found + _transcripts(engine, scribe)
+    except StoreCorrupt as error:
+        return [problem("corruption", "file", str(error))]
+
+
+def _orphans(tx: Tx) -> list[Problem]:
+    found = [
+        problem("orphan-messages", f"session {row[0]}", f"{row[1]} messages of a session that does not exist")
+        for row in tx.rows(
+            "SELECT m.session_id, count(*) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
+            " GROUP BY m.session_id"
+        )
+    ]
+    found += [
+        problem("orphan-parent", f"session {row[0]}", f"its parent {row[1]} does not exist")
+        for row in tx.rows(
+            "SELECT s.id, s.parent_session_id FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id"
+            " WHERE s.parent_session_id IS NOT NULL AND p.id IS NULL"
+        )
+    ]
+    for table in ("session_refs", "session_tags", "session_members", "session_rewinds"):
+        found += [
+            problem("orphan-rows", f"session {row[0]}", f"rows of {table} for a session that does not exist")
+            for row in tx.rows(
+                f"SELECT DISTINCT x.session_id FROM {table} x LEFT JOIN sessions s ON s.id = x.session_id WHERE s.id IS NULL"
+            )
+        ]
+    return found
+
+
+def _half_deleted(tx: Tx) -> list[Problem]:
+    return [
+        problem("half-deleted", f"session {row[0]}", "its deletion was cut short")
+        for row in tx.rows(
+            "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
+            " m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id"
+            " AND (m.hidden IS NULL OR m.hidden <> -1)))"
+        )
+    ]
+
+
+def _counters(tx: Tx) -> list[Problem]:
+    found = []
+    truth: dict[str, list[Any]] = {}
+    for session_id, calls, stamp in tx.rows(
+        "SELECT session_id, tool_calls, timestamp FROM messages WHERE hidden IS NULL"
+    ):
+        seen = truth.setdefault(session_id, [0, 0, None])
+        seen[0] += 1
+        seen[1] += messages.count_calls(codec.restored(calls)) if calls is not None else 0
+        seen[2] = stamp if seen[2] is None else max(seen[2], stamp)
+    for session_id, count, calls, last in tx.rows(
+        "SELECT id, coalesce(message_count, 0), coalesce(tool_call_count, 0), last_active FROM sessions WHERE purged IS NULL"
+    ):
+        right = truth.get(session_id, [0, 0, None])
+        if [count, calls, last] != right:
+            found.append(
+                problem("counters", f"session {session_id}", f"says {[count, calls, last]}, its messages say {right}")
+            )
+    return found
+
+
+def _transcripts(engine: Engine, scribe: Scribe) -> list[Problem]:
+    if scribe.which == "off" or not scribe.journal.folder.is_dir():
+        return []
+    found = []
+    with engine.read() as tx:
+        rows = tx.rows("SELECT id, source, purged FROM sessions ORDER BY id")
+    for session_id, source, purged in rows:
+        if not scribe.wanted(source) or purged:
+            continue
+        with engine.read() as tx:
+            detail = _disagreement(tx, scribe, session_id)
+        if detail:
+            found.append(problem("transcript", f"session {session_id}", detail))
+    return found
+
+
+def _disagreement(tx: Tx, scribe: Scribe, session_id: str) -> str | None:
+    path = scribe.journal.path(session_id)
+    if not path.exists():
+        ours = tx.row("SELECT 1 FROM messages WHERE session_id = ? AND writer = 1 LIMIT 1", (session_id,))
+        return "there is no transcript" if ours is not None else None
+    told: dict[int, dict[str, Any]] = {}
+    replayed = recovery.Replayed(session_id)
+    for entry in entries(path):
+        replayed.take(entry)
+        if entry.get("type") == "message" and isinstance(entry.get("id"), int):
+            if entry["id"] in told and entry["id"] in replayed.messages:
+                return f"message {entry['id']} has more than one line"
+            told[entry["id"]] = entry
+    stored = {message["id"]: message for message in recovery.own_messages(tx, session_id)}
+    missing, extra = stored.keys() - replayed.messages.keys(), replayed.messages.keys() - stored.keys()
+    if missing:
+        return f"{len(missing)} messages have no line in the transcript"
+    if extra:
+        return f"{len(extra)} messages of the transcript are not in the database"
+    for message_id, message in stored.items():
+        entry = replayed.messages[message_id]
+        if any(not _same(entry.get(name), message[name]) for name in _COMPARED):
+            return f"message {message_id} reads differently in the transcript"
+    return None
+
+
+def _same(told: Any, stored: Any) -> bool:
+    """Equal as far as JSON can tell (it joins the halves of a surrogate pair)."""
+    return bool(told == stored or told == json.loads(json.dumps(stored)))
+
+
+# --------------------------------------------------------------------------------------------- repair
+
+
+def repair(engine: Engine, scribe: Scribe, path: Path) -> list[str] | None:
+    """Mend what check() finds; what was done, or None when the file itself is damaged (see salvage)."""
+    found = check(engine, scribe)
+    kinds = {finding["kind"] for finding in found}
+    if not found:
+        return []
+    if "corruption" in kinds:
+        return None
+    copy = _copy_beside(engine, path)
+    done = [f"copied the database to {copy.name}"]
+    if any(kind.startswith("fts-") for kind in kinds):
+        engine.rebuild_index()
+        done.append("rebuilt the full-text index")
+    if "half-deleted" in kinds:
+        count = finish_deletions(engine, lambda session_id, _: scribe.forget(session_id, None))
+        done.append(f"finished {count} deletions that had been cut short")
+    with engine.write() as tx:
+        done += _mend_orphans(tx)
+        wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "counters"]
+        for session_id in wrong:
+            messages.recount(tx, session_id)
+        if wrong:
+            done.append(f"recounted {len(wrong)} sessions")
+    done += _mend_transcripts(engine, scribe, found)
+    return done
+
+
+def _copy_beside(engine: Engine, path: Path) -> Path:
+    import time
+
+    stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
+    copy, number = path.with_name(stem), 1
+    while copy.exists():
+        number += 1
+        copy = path.with_name(f"{stem}-{number}")
+    engine.backup(copy)
+    return copy
+
+
+def _mend_orphans(tx: Tx) -> list[str]:
+    done = []
+    lost = tx.rows(
+        "SELECT m.session_id, min(m.timestamp) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
+        " GROUP BY m.session_id"
+    )
+    for session_id, started in lost:
+        sessions.create(tx, session_id, "unknown", {"started_at": started})
+        messages.recount(tx, session_id)
+    if lost:
+        done.append(f"gave {len(lost)} groups of messages their session back")
+    cut = tx.run(
+        "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
+    )
+    if cut:
+        done.append(f"cut {cut} links to parents that do not exist")
+    for table in ("session_refs", "session_tags", "session_members", "session_rewinds"):
+        gone = tx.run(
+            f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = {table}.session_id)"
+        )
+        if gone:
+            done.append(f"removed {gone} rows of {table} that belonged to nobody")
+    return done
+
+
+def _mend_transcripts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+    wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "transcript"]
+    back = 0
+    for session_id in wrong:
+        path = scribe.journal.path(session_id)
+        if path.exists():  # messages that only the transcript has come back first
+            replayed = recovery.read_transcript(path)
+            replayed.columns["id"] = session_id
+            with engine.write() as tx:
+                back += len(recovery.insert_messages(engine, tx, replayed))
+                messages.recount(tx, session_id)
+        scribe.rewritten(session_id)
+    done = [f"wrote {len(wrong)} transcripts anew"] if wrong else []
+    return [*done, f"brought {back} messages back from transcripts"] if back else done
+
+
+def salvage(path: Path, transcripts: Path) -> list[str]:
+    """Put a damaged database together anew from what can be read of it and from the transcripts."""
+    from hermes.store.engines.sqlite.engine import SqliteEngine
+    from hermes.store.engines.sqlite.inspection import set_aside
+    from hermes.store.engines.sqlite.salvage import copy_rows
+
+    copy = set_aside(path)
+    fresh = path.with_name(f"{path.name}.rebuilt")
+    for suffix in ("", "-wal", "-shm"):
+        fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
+    engine = SqliteEngine(fresh)
+    rows = copy_rows(engine, path)
+    counts = recovery.replay(engine, transcripts) if transcripts.is_dir() else {"sessions": 0, "messages": 0}
+    with engine.write() as tx:
+        done = _mend_orphans(tx)
+        for (session_id,) in tx.rows("SELECT id FROM sessions"):
+            messages.recount(tx, session_id)
+    engine.rebuild_index()
+    engine.close()
+    os.replace(fresh, path)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    fresh.with_name(fresh.name + "-queue").unlink(missing_ok=True)
+    return [
+        f"kept the damaged file as {copy.name}",
+        f"read {rows} rows out of it",
+        f"brought {counts['sessions']} sessions and {counts['messages']} messages back from transcripts",
+        *done,
+    ]

@@ -1,0 +1,145 @@
+"""Ways to damage a database file, each with a name: where, and what is done there. The same name, the same damage."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from . import size
+
+Harm = Callable[[bytearray, random.Random], None]
+PAGE = 8192
+EACH = size(1, 8)  # places of each kind
+
+
+def pages_of(path: Path) -> dict[str, list[int]]:
+    """The pages (counted from 0) of each table and index: its inner ones, leaves and overflow pages."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        found: dict[str, list[int]] = {}
+        for name, kind, number in connection.execute("SELECT name, pagetype, pageno FROM dbstat"):
+            found.setdefault(f"{name} {kind}", []).append(number - 1)
+        return found
+    finally:
+        connection.close()
+
+
+def flip(data: bytearray, place: int, bit: int) -> None:
+    data[place] ^= 1 << bit
+
+
+def header(place: int) -> Harm:
+    return lambda data, dice: flip(data, place, dice.randrange(8))
+
+
+def in_page(kind: str, what: str) -> Harm:
+    """Harm to one page of a kind that dbstat names."""
+
+    def harm(data: bytearray, dice: random.Random) -> None:
+        pages = data.pages[kind]  # type: ignore[attr-defined]
+        start = dice.choice(pages) * PAGE
+        if start == 0:
+            start = 100  # the schema's page begins after the file's header
+        end = start - start % PAGE + PAGE
+        if what == "flag":
+            flip(data, start, dice.randrange(8))
+        elif what == "count":
+            flip(data, start + 4, dice.randrange(4))
+        elif what == "pointer":
+            flip(data, start + 8 + dice.randrange(8), dice.randrange(8))
+        elif what == "body":
+            for _ in range(3):
+                flip(data, dice.randrange(start + PAGE // 2, end), dice.randrange(8))
+        elif what == "zeros":
+            data[start:end] = bytes(end - start)
+        elif what == "sector":
+            middle = start - start % 512 + 512 * dice.randrange(1, 14)
+            data[middle : middle + 512] = dice.randbytes(512)
+        else:
+            data[start:end] = dice.randbytes(end - start)
+
+    return harm
+
+
+def cut(length: Callable[[int], int]) -> Harm:
+    def harm(data: bytearray, _: random.Random) -> None:
+        wanted = length(len(data))
+        if wanted <= len(data):
+            del data[wanted:]
+        else:
+            data.extend(b"\xa5" * (wanted - len(data)))
+
+    return harm
+
+
+def swap(data: bytearray, dice: random.Random) -> None:
+    """Two pages that were written to each other's place."""
+    one, other = (PAGE * number for number in dice.sample(range(2, len(data) // PAGE), 2))
+    data[one : one + PAGE], data[other : other + PAGE] = data[other : other + PAGE], data[one : one + PAGE]
+
+
+HEADER = {
+    "magic": 0, "page-size": 16, "write-version": 18, "read-version": 19, "reserved": 20, "payload": 21, "changes": 24,
+    "page-count": 30, "freelist": 35, "free-count": 39, "schema-cookie": 43, "schema-format": 47, "largest-root": 55,
+    "encoding": 59, "user-version": 63, "vacuum-mode": 67, "application": 71, "valid-for": 95,
+}  # fmt: skip
+PLACES: dict[str, tuple[str, ...]] = {
+    "sqlite_schema leaf": ("flag", "count", "pointer", "body", "zeros"),
+    "sqlite_schema internal": ("flag", "pointer", "zeros"),
+    "messages leaf": ("flag", "count", "pointer", "body", "zeros", "sector", "noise"),
+    "messages internal": ("flag", "count", "pointer", "zeros"),
+    "messages overflow": ("pointer", "body", "zeros"),
+    "sessions leaf": ("flag", "pointer", "body", "zeros"),
+    "idx_messages_session leaf": ("flag", "body", "zeros"),
+    "sqlite_autoindex_sessions_1 leaf": ("body", "zeros"),
+    "messages_fts_data leaf": ("flag", "body", "zeros", "noise"),
+    "messages_fts_idx leaf": ("body", "zeros"),
+    "messages_fts_docsize leaf": ("body", "zeros"),
+    "messages_fts_config leaf": ("zeros",),
+    "messages_fts_trigram_data leaf": ("body", "zeros"),
+    "words leaf": ("body", "zeros"),
+    "state_meta leaf": ("body", "zeros"),
+    "session_refs leaf": ("zeros",),
+    "system_prompts leaf": ("body", "zeros"),
+    "schema_version leaf": ("zeros",),
+}
+
+HARMS: dict[str, Harm] = {f"header {name}": header(place) for name, place in HEADER.items()}
+HARMS |= {
+    f"{kind} {what} {number}".replace(" leaf", "").removesuffix(" 0"): in_page(kind, what)
+    for kind, whats in PLACES.items()
+    for what in whats
+    for number in range(EACH)
+}
+HARMS |= {
+    "cut to nothing": cut(lambda _: 0),
+    "cut to a byte": cut(lambda _: 1),
+    "cut within the header": cut(lambda _: 70),
+    "cut after the header": cut(lambda _: 100),
+    "cut to a sector": cut(lambda _: 512),
+    "cut to a page": cut(lambda _: PAGE),
+    "cut in half": cut(lambda length: length // 2 // PAGE * PAGE),
+    "cut by a page": cut(lambda length: length - PAGE),
+    "cut by a byte": cut(lambda length: length - 1),
+    "longer than it was": cut(lambda length: length + 3 * PAGE),
+}
+HARMS |= {f"swapped pages {number}": swap for number in range(2 * EACH)}
+
+
+class _Data(bytearray):
+    pages: dict[str, list[int]]
+
+
+def harm(path: Path, name: str, pages: dict[str, list[int]]) -> bool:
+    """Do it; False when the file has no such place."""
+    kind = next((f"{one}" for one in PLACES if name.startswith(one.replace(" leaf", "") + " ")), None)
+    if kind is not None and kind not in pages:
+        return False
+    data = _Data(path.read_bytes())
+    data.pages = pages
+    HARMS[name](data, random.Random(name))
+    path.write_bytes(data)
+    return True

@@ -1,0 +1,231 @@
+"""Truncated and bit-flipped files: read, or refused with a typed error; found by check; and mended by repair.
+
+With transcripts beside it every message comes back; without them, all that the file itself still holds.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import Nursery, Remote, clone, contents, exports, size, step, store
+from .damage import HARMS, harm, pages_of
+from .workers import message, word
+
+SESSIONS, MESSAGES = 5, 30
+TYPED = {"StoreCorrupt", "NotADatabase"}
+QUERIES = [word("s1", 0), word("s2", 17), "words", "line4*"]
+ALONE = [
+    name for name in HARMS if not name.startswith(("header", "cut", "sessions", "session_refs", "swapped", "system"))
+]
+
+
+@pytest.fixture(scope="module")
+def base(module_folder: Path) -> Path:
+    folder = module_folder / "base"
+    with store(folder / "state.db", durability="normal") as db:
+        for one in range(SESSIONS):
+            db.create_session(f"s{one}", "cli", system_prompt="be kind " * 300, model="m", user_id=str(one))
+            db.set_session_title(f"s{one}", f"title {one}")
+            for number in range(MESSAGES):
+                db.append_message(f"s{one}", **message(f"s{one}", number))
+        db.tag_session("s1", "red")
+        db.branch_session("s0", "twig", at_message=db.get_messages("s0")[3]["id"])
+        db.append_message("twig", "user", "twign0q hello")
+        db.end_session("s2", "done")
+        db.catch_up()
+        db.vacuum()
+        assert db.check() == []
+    assert not (folder / "state.db-wal").exists()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(base: Path) -> dict[str, list[int]]:
+    return pages_of(base / "state.db")
+
+
+@pytest.fixture(scope="module")
+def truth(nursery: Nursery, base: Path) -> dict[str, Any]:
+    return dict(nursery.run(step("open", str(base / "state.db"), read_only=True), step("everything", QUERIES))[1])
+
+
+def look(nursery: Nursery, path: Path, *, read_only: bool) -> dict[str, Any] | None:
+    """All that a damaged store shows, or None when it says that it is damaged. Anything else is a failure."""
+    life = nursery.life(step("open", str(path), read_only=read_only), step("everything", QUERIES), step("close"))
+    assert life["status"] == 0, f"it ended with {life['status']}"
+    for reply in life["replies"]:
+        if "error" in reply:
+            assert reply["error"]["type"] in TYPED, f"not a typed error:\n{reply['error']['trace']}"
+            return None
+    return dict(life["replies"][1]["ok"])
+
+
+def command(nursery: Nursery, path: Path, *options: str) -> tuple[int, str]:
+    done = nursery.run(step("module", "hermes.store.check", str(path), *options))[0]
+    return done["code"], done["out"]
+
+
+def told(everything: dict[str, Any] | None) -> dict[str, list[tuple[Any, ...]]]:
+    """The messages of each session: what nobody may lose."""
+    names = ("id", "role", "content", "tool_calls", "tool_name", "tool_call_id", "timestamp")
+    sessions = everything["sessions"] if everything is not None else {}
+    return {key: [tuple(row[name] for name in names) for row in one["messages"]] for key, one in sessions.items()}
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_back(
+    nursery: Nursery, base: Path, pages: dict[str, list[int]], truth: dict[str, Any], folder: Path, name: str
+) -> None:
+    path = clone(base, folder / "work")
+    if not harm(path, name, pages):
+        pytest.fail(f"the file has no such place: {name}; it has {sorted(pages)}")
+    look(nursery, path, read_only=True)
+    shown = look(nursery, path, read_only=False)
+    if shown is None or told(shown) != told(truth) or shown["found"] != truth["found"]:
+        code, out = command(nursery, path)
+        assert code == 1, f"check finds nothing ({code}): {out}"
+    code, out = command(nursery, path, "--repair")
+    assert code == 0, f"repair leaves something: {out}"
+    after = look(nursery, path, read_only=False)
+    assert after is not None, "damaged still"
+    assert told(after) == told(truth)
+    assert {query: len(hits) for query, hits in after["found"].items()} == {
+        query: len(hits) for query, hits in truth["found"].items()
+    }
+    assert command(nursery, path)[0] == 0
+    with store(path) as db:
+        assert db.get_session_by_title("title 3")["id"] == "s3"
+        assert db.append_message("s3", "user", "on it goes") > 0
+        assert db.check() == []
+
+
+@pytest.mark.parametrize("name", ALONE[:: size(3, 1)])
+def test_without_transcripts_a_repair_keeps_what_the_file_still_holds(
+    nursery: Nursery, base: Path, pages: dict[str, list[int]], truth: dict[str, Any], folder: Path, name: str
+) -> None:
+    """Indexes are made anew from the messages; a broken page of messages costs that page's and no others."""
+    path = clone(base, folder / "work")
+    shutil.rmtree(path.parent / "sessions")
+    harm(path, name, pages)
+    code, out = command(nursery, path, "--repair")
+    assert code == 0, f"repair leaves something: {out}"
+    after = look(nursery, path, read_only=False)
+    assert after is not None
+    assert command(nursery, path)[0] == 0
+    wanted = {row[0]: row for rows in told(truth).values() for row in rows}
+    got = {row[0]: row for rows in told(after).values() for row in rows}
+    whole = [one for one in wanted if got.get(one) == wanted[one]]
+    if name.startswith(("messages ", "sqlite_schema")):
+        assert len(whole) >= len(wanted) * 0.6, f"{len(whole)} of {len(wanted)} are left"
+    else:
+        assert len(whole) == len(wanted), f"{len(wanted) - len(whole)} messages were lost, and none was damaged"
+        assert after["found"] == truth["found"]
+
+
+# ── the -wal ──
+
+
+@pytest.fixture(scope="module")
+def unfinished(module_folder: Path) -> tuple[Path, list[Any]]:
+    """A store whose writer was killed: most of it is in the -wal alone."""
+    folder = module_folder / "unfinished"
+    with Remote() as reader, Remote(folder / "state.db") as writer:
+        writer.create_session("talk", "cli")
+        reader.look(str(folder / "state.db"))
+        writer.append("talk", "w", 0, 60)
+        rows = writer.get_messages("talk")
+        writer.kill()
+        reader.kill()
+    return folder, rows
+
+
+LOG_HARMS = ["header", "salt", "first", "early", "middle", "late", "cut to nothing", "cut early", "cut late", "noise"]
+
+
+def harm_log(path: Path, what: str) -> None:
+    data, dice = bytearray(path.read_bytes()), random.Random(what)
+    frame = 24 + 8192
+    frames = (len(data) - 32) // frame
+    at = {"early": frames // 6, "middle": frames // 2, "late": frames - 2, "noise": frames // 3}.get(what, 0)
+    if what == "header":
+        flip_places = [5]
+    elif what == "salt":
+        flip_places = [17]
+    else:
+        flip_places = [32 + at * frame + dice.randrange(frame)]
+    if what.startswith("cut"):
+        keep = {"cut to nothing": 0, "cut early": len(data) // 5, "cut late": len(data) - 3000}[what]
+        del data[keep:]
+    elif what == "noise":
+        data[flip_places[0] :] = dice.randbytes(len(data) - flip_places[0])
+    else:
+        data[flip_places[0]] ^= 1 << dice.randrange(8)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", LOG_HARMS)
+@pytest.mark.parametrize("life_goes_on", [False, True])
+def test_what_a_damaged_wal_loses_comes_back_from_the_transcripts(
+    nursery: Nursery, unfinished: tuple[Path, list[Any]], folder: Path, what: str, life_goes_on: bool
+) -> None:
+    """The log is cut at the damage. What was acknowledged is missed by check and brought back by repair.
+
+    Also when people went on talking meanwhile: then the numbers of the lost messages have been given to others.
+    """
+    path, rows = clone(unfinished[0], folder / "work"), unfinished[1]
+    harm_log(Path(f"{path}-wal"), what)
+    read = nursery.life(step("open", str(path)), step("export_session", "talk"))
+    assert read["status"] == 0
+    errors = [reply["error"] for reply in read["replies"] if "error" in reply]
+    assert all(one["type"] in TYPED for one in errors), errors[0]["trace"]
+    shown = contents((read["replies"][-1].get("ok") or {"messages": []})["messages"]) if not errors else []
+    assert shown == contents(rows)[: len(shown)], "a beginning of what was said, and nothing made up"
+    new: list[str] = []
+    if life_goes_on and not errors:
+        with store(path) as db:
+            db.ensure_session("talk", "cli")
+            for number in range(3):
+                db.append_message("talk", "user", f"newn{number}q said later")
+                new.append(f"newn{number}q said later")
+    if len(shown) < len(rows):
+        code, out = command(nursery, path)
+        assert code == 1, f"{len(rows) - len(shown)} messages are missing and check finds nothing: {out}"
+    code, out = command(nursery, path, "--repair")
+    assert code == 0, out
+    with store(path) as db:
+        have = contents(db.get_messages("talk"))
+        assert sorted(map(str, have)) == sorted(map(str, [*contents(rows), *new])), "each once: the old and the new"
+        assert [one for one in have if one in contents(rows)] == contents(rows), "in their order"
+        assert len(db.search_messages(word("w", 59))) == 1
+        assert db.check() == []
+
+
+def test_a_lost_database_is_made_anew_from_its_transcripts(nursery: Nursery, base: Path, folder: Path) -> None:
+    path = clone(base, folder / "work")
+    with store(path, read_only=True) as db:
+        shown = exports(db)
+    path.unlink()
+    path.write_bytes(b"")
+    code, out = command(nursery, path, "--repair")
+    assert code == 0, out
+    with store(path) as db:
+        after = exports(db)
+    assert {name: contents(one["messages"]) for name, one in after.items()} == {
+        name: contents(one["messages"]) for name, one in shown.items()
+    }
+
+
+def test_the_damaged_file_is_kept_beside_the_repaired_one(
+    nursery: Nursery, base: Path, folder: Path, pages: Any
+) -> None:
+    path = clone(base, folder / "work")
+    harm(path, "messages noise", pages)
+    damaged = path.read_bytes()
+    assert command(nursery, path, "--repair")[0] == 0
+    copies = [one for one in path.parent.iterdir() if one.is_file() and one != path and one.read_bytes() == damaged]
+    assert copies, f"no copy of what was there before: {sorted(one.name for one in path.parent.iterdir())}"
