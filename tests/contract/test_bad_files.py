@@ -131,7 +131,7 @@ def test_a_newer_or_foreign_version_opens_read_only_with_a_word_and_is_never_alt
     path = tmp_path / "store-x" / "state.db"
     foreign_file(path, version)
     before = hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning, match="another or newer program") as said:
         db = make_db(name="x")
     assert len(said) == 1 and str(path) in str(said[0].message)
     assert db.read_only is True

@@ -186,9 +186,9 @@ class Nursery(Process):
         self.send({"steps": steps, "die_at": die_at, "how": int(signal.SIGKILL), "seconds": seconds})
         return dict(self.receive(seconds + 30))
 
-    def run(self, *steps: Step) -> list[Any]:
+    def run(self, *steps: Step, seconds: float = PATIENCE) -> list[Any]:
         """Run the steps to the end; their results."""
-        life = self.life(*steps)
+        life = self.life(*steps, seconds=seconds)
         for reply in life["replies"]:
             if "error" in reply:
                 raise Refused(reply["error"])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,8 @@ from .workers import message, word
 SESSIONS, MESSAGES = 5, 30
 TYPED = {"StoreCorrupt", "NotADatabase"}
 QUERIES = [word("s1", 0), word("s2", 17), "words", "line4*"]
-ALONE = [
-    name for name in HARMS if not name.startswith(("header", "cut", "sessions", "session_refs", "swapped", "system"))
-]
+NOT_ALONE = ("header", "cut", "swapped", "sessions", "session_refs", "system", "sqlite_schema", "messages internal")
+ALONE = [name for name in HARMS if not name.startswith(NOT_ALONE)]  # where the messages themselves can still be reached
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,9 @@ def truth(nursery: Nursery, base: Path) -> dict[str, Any]:
 
 def look(nursery: Nursery, path: Path, *, read_only: bool) -> dict[str, Any] | None:
     """All that a damaged store shows, or None when it says that it is damaged. Anything else is a failure."""
-    life = nursery.life(step("open", str(path), read_only=read_only), step("everything", QUERIES), step("close"))
+    life = nursery.life(
+        step("open", str(path), read_only=read_only), step("everything", QUERIES), step("close"), seconds=20
+    )
     assert life["status"] == 0, f"it ended with {life['status']}"
     for reply in life["replies"]:
         if "error" in reply:
@@ -66,7 +69,7 @@ def look(nursery: Nursery, path: Path, *, read_only: bool) -> dict[str, Any] | N
 
 
 def command(nursery: Nursery, path: Path, *options: str) -> tuple[int, str]:
-    done = nursery.run(step("module", "hermes.store.check", str(path), *options))[0]
+    done = nursery.run(step("module", "hermes.store.check", str(path), *options), seconds=20)[0]
     return done["code"], done["out"]
 
 
@@ -98,6 +101,8 @@ def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_bac
         query: len(hits) for query, hits in truth["found"].items()
     }
     assert command(nursery, path)[0] == 0
+    if name == "header user-version":
+        return  # now it is the file of a newer program, which is never written to
     with store(path) as db:
         assert db.get_session_by_title("title 3")["id"] == "s3"
         assert db.append_message("s3", "user", "on it goes") > 0
@@ -108,7 +113,7 @@ def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_bac
 def test_without_transcripts_a_repair_keeps_what_the_file_still_holds(
     nursery: Nursery, base: Path, pages: dict[str, list[int]], truth: dict[str, Any], folder: Path, name: str
 ) -> None:
-    """Indexes are made anew from the messages; a broken page of messages costs that page's and no others."""
+    """Indexes are made anew from the messages; a broken leaf of messages costs that page's and no others."""
     path = clone(base, folder / "work")
     shutil.rmtree(path.parent / "sessions")
     harm(path, name, pages)
@@ -120,7 +125,7 @@ def test_without_transcripts_a_repair_keeps_what_the_file_still_holds(
     wanted = {row[0]: row for rows in told(truth).values() for row in rows}
     got = {row[0]: row for rows in told(after).values() for row in rows}
     whole = [one for one in wanted if got.get(one) == wanted[one]]
-    if name.startswith(("messages ", "sqlite_schema")):
+    if name.startswith("messages "):
         assert len(whole) >= len(wanted) * 0.6, f"{len(whole)} of {len(wanted)} are left"
     else:
         assert len(whole) == len(wanted), f"{len(wanted) - len(whole)} messages were lost, and none was damaged"
@@ -218,6 +223,28 @@ def test_a_lost_database_is_made_anew_from_its_transcripts(nursery: Nursery, bas
     assert {name: contents(one["messages"]) for name, one in after.items()} == {
         name: contents(one["messages"]) for name, one in shown.items()
     }
+
+
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM state_meta", "UPDATE state_meta SET value = 'x'", "DROP TABLE words"]
+)
+def test_bookkeeping_that_another_program_threw_away_is_made_anew(
+    nursery: Nursery, base: Path, truth: dict[str, Any], folder: Path, statement: str
+) -> None:
+    """Nothing hangs, nothing is missed: what can be derived from the messages is."""
+    path = clone(base, folder / "work")
+    with closing(sqlite3.connect(path)) as sql, sql:
+        sql.execute(statement)
+    life = nursery.life(step("open", str(path)), step("append", "s1", "late", 0, 3), step("close"), seconds=8)
+    assert life["status"] == 0, f"it {life['status']}"
+    errors = [reply["error"] for reply in life["replies"] if "error" in reply]
+    assert all(one["type"] in TYPED for one in errors), errors[0]["trace"]
+    code, out = command(nursery, path, "--repair")
+    assert code == 0, out
+    after = look(nursery, path, read_only=False)
+    assert after is not None
+    assert after["found"][QUERIES[0]] == truth["found"][QUERIES[0]]
+    assert command(nursery, path)[0] == 0
 
 
 def test_the_damaged_file_is_kept_beside_the_repaired_one(

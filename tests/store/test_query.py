@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hermes.store.query import And, Leaf, Node, Not, Or, Query, leaves, parse, positive
+from hermes.store.query import MAX_DEPTH, And, Leaf, Node, Not, Or, Query, leaves, parse, positive
 
 
 def word(text: str, prefix: bool = False) -> Leaf:
@@ -264,16 +264,16 @@ def test_a_leaf_cut_inside_a_word_becomes_a_prefix() -> None:
     assert query == Query(word("x" * 1000, prefix=True), plain=True, words=("x" * 1000,))
 
 
-def test_32_groups_nest_and_deeper_parentheses_are_ignored() -> None:
+def test_groups_nest_so_deep_and_deeper_parentheses_are_ignored() -> None:
     def nested(depth: int) -> str:
         return "".join(f"x{level} (" for level in range(depth)) + "a OR b" + ")" * depth
 
-    good = parse(nested(32)).tree
+    good = parse(nested(MAX_DEPTH)).tree
     assert isinstance(good, And)
     assert good.children[-1] == Or((A, B))
-    flat = parse(nested(33)).tree
+    flat = parse(nested(MAX_DEPTH + 1)).tree
     assert isinstance(flat, And)
-    assert flat.children[-1] == Or((And((word("x32"), A)), B))
+    assert flat.children[-1] == Or((And((word(f"x{MAX_DEPTH}"), A)), B))
 
 
 def test_a_tree_never_has_more_than_256_places() -> None:

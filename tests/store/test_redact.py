@@ -116,7 +116,7 @@ SECRETS: list[tuple[str, str, str]] = [
         "private-key",
         json.dumps({"type": "service_account", "private_key": marks("") + "\n"}, ensure_ascii=False),
         pem(4, "\\n"),
-    ),  # fmt: skip
+    ),
     ("private-key", marks("OPENSSH ").partition("\n-----END")[0], pem(3, "\n").rpartition("\n")[0]),  # cut short
     ("password", "DATABASE_URL=postgres://app:§@db.internal:5432/app", lot(ALNUM, 16)),
     ("password", "redis://:§@cache:6379/0", "p@ss" + "w0rd!"),
@@ -142,10 +142,10 @@ LOOKALIKES = [
     '"integrity": "sha512-' + base64.b64encode(bytes(range(64))).decode() + '"',
     "01ARZ3NDEKTSV4RRFFQ69G5FAV is a ULID",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJl3dIeudNqd0DPMRD6OIh65tjkxFNOtGcWI2B8RCkhL me@host",
-    "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEEVs/o5+uQbTjL3chynL4wXgUg2R9\n-----END PUBLIC KEY-----",
-    "-----BEGIN CERTIFICATE-----\nMIIBtjCCAVugAwIBAgITBmyf1XSXNmY/Owua2eiedgPySjAKBggqhkjOPQQDAjA5\n-----END CERTIFICATE-----",
+    "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEEVs/o5+uQbTjL3chynL4\n-----END PUBLIC KEY-----",
+    "-----BEGIN CERTIFICATE-----\nMIIBtjCCAVugAwIBAgITBmyf1XSXNmY/Owua2eiedgPySjAKBggqhkjOPQ\n-----END CERTIFICATE-----",
     "a file that starts with -----BEGIN PRIVATE KEY----- is a private key",
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==",
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kg==",
     '{"type": "thinking", "signature": "' + base64.b64encode(bytes(range(200))).decode() + '"}',
     '{"encrypted_content": "gAAAAAB' + base64.urlsafe_b64encode(bytes(range(150))).decode() + '"}',
     "pk_" + "live_51H8xYzAbCdEfGhIjKlMnOpQrStUvWxYz is the publishable key",
@@ -322,10 +322,11 @@ def test_leaves_without_a_secret_are_equal_after_the_document_is_redacted(pairs:
 
 @pytest.mark.parametrize(
     "piece",
-    ["a", "eyJ", "eyJhbGciOiJIUzI1NiJ9.", "=:", "://", "://a:", "password=", 'password="', "token: ", "AKIA", "-", "@",
-     "Bearer ", "Authorization: Bearer a", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq",
-     "\\", '\\"', "sk-", "sk-a1b2c3d4e5f6g7h8i9j0k1 ", "hooks.slack.com/services/", " ", "\n", "+", "123456:", "api_key: str",
-     "secret: a[b] ", "{", "<", "${", "password='\\\\"],
+    ["a", "eyJ", "eyJhbGciOiJIUzI1NiJ9.", "=:", "://", "://a:", "password=", 'password="', "token: ", "AKIA", "-",
+     "@", "Bearer ", "Authorization: Bearer a", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----Comment: ",
+     "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq", "\\", '\\"', "sk-", "sk-a1b2c3d4e5f6g7h8i9j0k1 ",
+     "hooks.slack.com/services/", " ", "\n", "+", "123456:", "api_key: str", "secret: a[b] ", "{", "<", "${",
+     "password='\\\\"],
 )  # fmt: skip
 def test_a_megabyte_of_anything_is_done_in_one_go(piece: str) -> None:
     once = redact(piece * (100_000 // len(piece)))

@@ -29,7 +29,7 @@ _OMITTED = ("session_id",)
 def message_entry(message: dict[str, Any]) -> dict[str, Any]:
     """A decoded message as a transcript line; what is not there is left out."""
     body = {key: value for key, value in message.items() if value is not None and key not in _OMITTED}
-    return {"type": "message", **body}
+    return {"type": "message", "id": message["id"], **body}
 
 
 def session_columns(tx: Tx, session_id: str) -> dict[str, Any]:
@@ -65,25 +65,25 @@ def own_messages(tx: Tx, session_id: str) -> list[dict[str, Any]]:
     return [messages.decode(row) for row in rows]
 
 
-def fill_in(tx: Tx, journal: Journal, session_id: str) -> int:
-    """Append to a transcript what it lacks; how many messages that were."""
+def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) -> bool:
+    """Append to a transcript what it lacks (or write it anew); False when it could not be written."""
     columns = session_columns(tx, session_id)
     if not columns:
-        return 0
-    path = journal.path(session_id)
-    present: set[int] = set()
-    started = False
-    if path.exists():
+        return True
+
+    def missing(path: Path) -> bytes:
+        present: set[int] = set()
+        started = False
         for entry in entries(path):
             started = started or entry.get("type") == "session"
             if isinstance(entry.get("id"), int):
                 present.add(entry["id"])
-    missing = [message for message in own_messages(tx, session_id) if message["id"] not in present]
-    out = [] if started else [header(columns)]
-    out += [line(message_entry(message)) for message in missing]
-    out.append(line(event("state", set=columns, **session_state(tx, session_id))))
-    journal.write(session_id, b"".join(out))
-    return len(missing)
+        out = [] if started else [header(columns)]
+        out += [line(message_entry(m)) for m in own_messages(tx, session_id) if m["id"] not in present]
+        out.append(line(event("state", set=columns, **session_state(tx, session_id))))
+        return b"".join(out)
+
+    return journal.revise(session_id, missing, anew=anew)
 
 
 # ------------------------------------------------------------------------------------------- from files to rows

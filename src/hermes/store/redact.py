@@ -30,63 +30,45 @@ _WORDS = bytes(ord("w") if c in _WORD_BYTES else ord(" ") for c in range(256))
 _FOLD = bytes(range(256)).lower().replace(b":", b"=")
 _GLUE = b" \t\"'\\`0123456789]_-."
 
-_W = "[A-Za-z0-9_-]"
-_DIGIT = "(?=[A-Za-z_-]*[0-9])"
-
-# kind, first two characters, shape at the start of a run of word characters. What a look-behind holds is kept, as
-# it names the place; such a kind has no first characters, but an entry in _TAILS for what stands before it.
+# kind, first two characters, shape at the start of a run; ~ stands for a word character, ! for "a digit follows".
+# What a look-behind holds is kept, as it names the place. Such a kind has no first characters, but an entry in
+# _TAILS for what stands before it; Discord's is told by the dot behind its first part.
 _TOKENS = (
-    ("anthropic", "sk", rf"sk-ant-{_DIGIT}{_W}{{20,}}"),
-    ("openrouter", "sk", rf"sk-or-{_DIGIT}{_W}{{20,}}"),
-    (
-        "openai",
-        "sk",
-        rf"sk-(?:(?:proj|svcacct|service|admin|None)-{_DIGIT}{_W}{{20,}}|{_DIGIT}[A-Za-z0-9]{{20,}}(?!{_W}))",
-    ),
-    (
-        "sk",
-        "sk",
-        rf"sk-{_W}{{20,}}",
-    ),  # becomes "openai" if the rest looks random: other vendors use the bare prefix too
+    ("anthropic", "sk", r"sk-ant-!~{20,}"),
+    ("openrouter", "sk", r"sk-or-!~{20,}"),
+    ("openai", "sk", r"sk-(?:(?:proj|svcacct|service|admin|None)-!~{20,}|![A-Za-z0-9]{20,}(?!~))"),
+    ("sk", "sk", r"sk-~{20,}"),  # "openai" if it looks random: others took the prefix over, and so did style sheets
     ("stripe", "sk rk wh", r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}={0,2}"),
-    ("github", "gh gi", r"gh[pousr]_[A-Za-z0-9_]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
-    (
-        "gitlab",
-        "gl",
-        rf"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-{_W}{{20,}}(?:\.[0-9a-z]{{2,9}}){{0,2}}",
-    ),
-    ("slack", "xo xa", r"(?:xox[a-z]-|xapp-[0-9]-)(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}"),
-    ("aws", "AK AS AB AC", rf"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{{16}}(?!{_W})|ABSK[A-Za-z0-9+/]{{80,}}={{0,2}}"),
-    (
-        "google",
-        "AI GO",
-        rf"AIza{_W}{{32,}}|GOCSPX-{_W}{{20,}}|(?<=ya29\.){_W}[A-Za-z0-9_.-]{{19,}}|(?<=1//)0{_W}{{40,}}",
-    ),
-    ("telegram", "", rf"(?<=[0-9]{{6}}:){_DIGIT}(?=[a-z0-9_-]*[A-Z])(?=[A-Z0-9_-]*[a-z]){_W}{{33,37}}(?!{_W})"),
+    ("github", "gh gi", r"gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
+    ("gitlab", "gl", r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-~{20,}(?:\.[0-9a-z]{2,9}){0,2}"),
+    ("slack", "xo xa", r"(?:xox[a-z]-|xapp-[0-9]-)!~{10,}"),
+    ("aws", "AK AS AB AC", r"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?!~)|ABSK[A-Za-z0-9+/]{80,}={0,2}"),
+    ("google", "AI GO", r"AIza~{32,}|GOCSPX-~{20,}|(?<=ya29\.)~[A-Za-z0-9_.-]{19,}|(?<=1//)0~{40,}"),
+    ("telegram", "", r"(?<=[0-9]{6}:)!(?=[a-z0-9_-]*[A-Z])(?=[A-Z0-9_-]*[a-z])~{33,37}(?!~)"),
     ("npm", "np", r"npm_[A-Za-z0-9]{30,}"),
-    ("pypi", "py", rf"pypi-A{_W}{{40,}}"),
-    ("twilio", "SK", rf"SK[0-9a-f]{{32}}(?!{_W})"),
+    ("pypi", "py", r"pypi-A~{40,}"),
+    ("twilio", "SK", r"SK[0-9a-f]{32}(?!~)"),
     ("huggingface", "hf ap", r"(?:hf|api_org)_[A-Za-z0-9]{30,}"),
-    ("jwt", "ey", rf"eyJ{_W}{{10,}}\.(?:eyJ{_W}{{6,}}\.{_W}*|{_W}*\.{_W}{{8,}}\.{_W}{{8,}}\.{_W}{{10,}})"),
-    ("discord", "", rf"[MNO]{_DIGIT}{_W}{{22,27}}\.{_W}{{6}}\.{_W}{{27,}}"),
-    ("sendgrid", "", rf"(?<=SG\.){_W}{{20,24}}\.{_W}{{39,50}}"),
-    ("elevenlabs", "sk", r"sk_[0-9a-f]{40,}"),
-    ("groq", "gs", r"gsk_[A-Za-z0-9]{40,}"),
-    ("xai", "xa", r"xai-[A-Za-z0-9]{60,}"),
-    ("perplexity", "pp", r"pplx-[A-Za-z0-9]{40,}"),
-    ("nvidia", "nv", rf"nvapi-{_W}{{40,}}"),
-    ("replicate", "r8", r"r8_[A-Za-z0-9]{30,}"),
-    ("tavily", "tv", rf"tvly-{_DIGIT}{_W}{{24,}}"),
+    ("jwt", "ey", r"eyJ~{10,}\.(?:eyJ~{6,}\.~*|~*\.~{8,}\.~{8,}\.~{10,})"),
+    ("discord", "", r"[MNO]!~{22,27}\.~{6}\.~{27,}"),
+    ("sendgrid", "", r"(?<=SG\.)~{20,24}\.~{39,50}"),
+    ("vault", "", r"(?<=hv[sb]\.)~{24,}"),
+    ("age", "AG", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
+    ("atlassian", "AT", r"ATATT3~{50,}(?:=[0-9A-F]{8})?"),
     ("databricks", "da", r"dapi[0-9a-f]{32}"),
     ("digitalocean", "do", r"do[opr]_v1_[0-9a-f]{60,}"),
-    ("shopify", "sh", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    ("elevenlabs", "sk", r"sk_[0-9a-f]{40,}"),
+    ("grafana", "gl", r"glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}"),
+    ("groq", "gs", r"gsk_[A-Za-z0-9]{40,}"),
     ("linear", "li", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}"),
     ("notion", "nt", r"ntn_[A-Za-z0-9]{40,}"),
-    ("grafana", "gl", r"glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}"),
+    ("nvidia", "nv", r"nvapi-~{40,}"),
+    ("perplexity", "pp", r"pplx-[A-Za-z0-9]{40,}"),
     ("postman", "PM", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}"),
-    ("atlassian", "AT", rf"ATATT3{_W}{{50,}}(?:=[0-9A-F]{{8}})?"),
-    ("vault", "", rf"(?<=hv[sb]\.){_W}{{24,}}"),
-    ("age", "AG", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
+    ("replicate", "r8", r"r8_[A-Za-z0-9]{30,}"),
+    ("shopify", "sh", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    ("tavily", "tv", r"tvly-!~{24,}"),
+    ("xai", "xa", r"xai-[A-Za-z0-9]{60,}"),
 )
 _HEADS = frozenset(head.encode() for _, heads, _ in _TOKENS for head in heads.split())
 _TAILS = frozenset((b"29.", b"SG.", b"vs.", b"vb.", b"1//", b"er ", b"ER ", *(b"%02d:" % n for n in range(100))))
@@ -134,8 +116,10 @@ class _Patterns:
             rb"|(?<=auth=)|(?<=authorization=)|(?<=keybase=)|(?<=pwd=)|(?<=(?:" + owners + rb")key=))",
             re.DOTALL,
         ).search
-        shapes = "|".join(f"(?P<{kind}>{shape})" for kind, _, shape in _TOKENS)
-        self.token = re.compile(shapes)
+        alternatives = "|".join(
+            rf"(?P<{kind}>{re.sub(r'(?<![?])!', '(?=~*?[0-9])', shape)})" for kind, _, shape in _TOKENS
+        )
+        self.token = re.compile(alternatives.replace("~", "[A-Za-z0-9_-]"))
         self.hook = re.compile(
             r"hooks(?:\.slack\.com/(?:services|workflows|triggers)|/[0-9]{15,21})/([A-Za-z0-9/_-]{20,200})"
         )
@@ -163,7 +147,7 @@ class _Patterns:
         self.bare_line = re.compile(r"[^\s\"'`\\;|<>]{1,4096}(?<![,)&}\]])")
         self.placeholder = re.compile(
             r"[$@]\w+$|[{(<\[].*[})>\]]$|\$[({]|%[({sdrv]|%\w+%$|\*\*|\.\.|your|[\^~<>=v]{0,2}[0-9]+(?:\.[0-9]+)+[\w.+-]*$"
-            r"|(?:my|the|some|insert|enter|replace|put|example|sample|dummy|fake|placeholder|change|redacted|none|null|nil"
+            r"|(?:0x|#)[0-9a-f]{3,8}$|(?:my|the|some|insert|enter|replace|put|example|sample|dummy|fake|placeholder|change|redacted|none|null|nil"
             r"|undefined|true|false|required|optional|string|todo|tbd|op|vault|arn|file|env|os\.environ|process\.env"
             r"|secrets?\.|vars\.)(?![A-Za-z0-9])|change[_-]?(?:me|this|it)\b|[A-Za-z_][\w.]*[(\[]"
             r"|.*?(?:\.\.\.|…|\*\*\*|xxxx|\$\{|\{\{|\{[a-z_][\w.]*\}|%\(|<[a-z_ -]+>|`|::)",
@@ -207,7 +191,9 @@ def _find(text: str) -> list[Span]:
     del words  # its memory serves the next copy
     if "@" in text:
         spans += _urls(p, text)
-    if p.assigns(b"\n" + raw.translate(_FOLD, _GLUE)):
+    folded = raw.translate(_FOLD, _GLUE)
+    if p.assigns(folded) or folded.startswith(b"pwd="):
+        del folded
         low = raw.lower()
         spans += _headers(p, text, low)
         spans += _assignments(p, text, low)
@@ -262,7 +248,7 @@ def _tokens(p: _Patterns, text: str, raw: bytes, words: bytes) -> Iterator[Span]
 
 def _token_start(raw: bytes, before: bytes, at: int) -> int:
     """Where a run really begins if its first characters belong to an escape, a colour code or mark-up."""
-    if before == b"\\":  # \\n, \\u0041
+    if before == b"\\":  # a backslash and n, or u0041
         at += 5 if raw[at] == 0x75 else 1
     elif before == b"%":  # %3D
         at += 2
@@ -279,7 +265,7 @@ def _token(p: _Patterns, text: str, at: int) -> Span | None:
         return None
     kind = str(m.lastgroup)
     start, end = m.span(kind)
-    if kind == "sk":  # other vendors took the prefix over, and so did style sheets
+    if kind == "sk":
         kind = "openai" if _random(p, m[0]) else ""
     return (start, end, kind) if kind and "xxxxxxxx" not in m[0].lower() else None
 
@@ -406,16 +392,16 @@ def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int] | N
     A quote inside JSON inside JSON has 1, 3 or 7 backslashes before it; one that is part of the string has more.
     Escapes are taken whole and no quote of an outer level is passed, so the JSON around stays JSON.
     """
-    depth, start = len(opening[2]) - 1, opening.end()
-    for m in p.ends[opening[2][-1]].finditer(text, start, start + _LONGEST):
+    depth, quote, start = len(opening[2]) - 1, opening[2][-1], opening.end()
+    for m in p.ends[quote].finditer(text, start, start + _LONGEST):
         inner, odd = divmod((m.end(1) - m.start()) - depth, depth + 1)
-        if m[1] is None or odd or inner < 0:
+        if m[1] is None or odd or inner < 0 or depth not in (0, 1, 3, 7):
             break
         if inner % 2 == 0:
             end = m.end(1) - depth
             value = text[start:end]
             formatted = "f" in opening[1].lower() and "{" in value
-            if not value or formatted or (depth == 0 and opening[2] != '"' and '"' in value):
+            if not value or formatted or (quote != '"' and '"' in value):
                 break
             return start, end
     return None
@@ -488,7 +474,7 @@ def _opaque(p: _Patterns, value: str) -> bool:
 
 
 def _switches(p: _Patterns, value: str) -> int:
-    """How often a value changes between letters, digits and capitals: random text does so at every other character."""
+    """How often a value changes between letters, digits and capitals: random text does so all the time."""
     return len(p.switch.findall(value))
 
 

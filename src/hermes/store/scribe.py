@@ -69,7 +69,7 @@ class Scribe:
     def said(self, session_id: str, message_id: int, ready: Ready) -> None:
         """A message was stored."""
         if self._keeps(session_id):
-            self._write(session_id, line(_entry(message_id, ready)))
+            self._write(session_id, line(_entry(message_id, ready)), message_id)
 
     def changed(self, session_id: str, what: str, *columns: str, **values: Any) -> None:
         """Columns of a session were changed."""
@@ -90,8 +90,7 @@ class Scribe:
     def rewritten(self, session_id: str) -> None:
         """A session's messages were replaced, or it came in whole: its transcript starts anew."""
         if self._keeps(session_id, fresh=True):
-            self.journal.forget(session_id)
-            self._fill_in(session_id)
+            self._fill_in(session_id, anew=True)
 
     def forget(self, session_id: str, folder: Path | None) -> None:
         """A session was deleted; what is kept of it for others keeps a transcript of its own."""
@@ -117,17 +116,17 @@ class Scribe:
                 return False  # what was to be written is in there already
         return known
 
-    def _write(self, session_id: str, data: bytes) -> None:
+    def _write(self, session_id: str, data: bytes, message_id: int | None = None) -> None:
         if session_id in self.journal.behind:
             self.journal.behind.discard(session_id)
             self._fill_in(session_id)
-        elif not self.journal.write(session_id, data):
+        elif not self.journal.write(session_id, data, message_id):
             self._warn(session_id)
 
-    def _fill_in(self, session_id: str) -> None:
+    def _fill_in(self, session_id: str, *, anew: bool = False) -> None:
         try:
             with self._engine.read() as tx:
-                recovery.fill_in(tx, self.journal, session_id)
+                recovery.fill_in(tx, self.journal, session_id, anew=anew)
         except (OSError, StoreError):
             self.journal.behind.add(session_id)
         if session_id in self.journal.behind:

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ except ImportError:
 FORMAT = "hermes-transcript"
 VERSION = 1
 _OPEN_FILES = 64
+_LOOK_BACK = 1 << 18  # how far back a line that another process wrote for us may lie
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
 
@@ -79,6 +80,7 @@ class Journal:
         self.folder = folder
         self.behind: set[str] = set()  # sessions whose file could not be written
         self._files: OrderedDict[str, int] = OrderedDict()
+        self._sizes: dict[str, int] = {}  # how large each file was after this process wrote to it last
         self._touched: set[str] = set()
         self._lock = threading.Lock()
         self._marker: int | None = None
@@ -88,22 +90,66 @@ class Journal:
         """Where a session's transcript lies."""
         return self.folder / file_name(session_id)
 
-    def write(self, session_id: str, data: bytes) -> bool:
-        """Append whole lines; False when that failed (it is tried again when the store is opened next)."""
+    def write(self, session_id: str, data: bytes, message_id: int | None = None) -> bool:
+        """Append whole lines; False when that failed (it is tried again when the store is opened next).
+
+        A message that another process has filled in meanwhile is not written twice.
+        """
+        return self._locked(session_id, lambda handle: self._append(session_id, handle, data, message_id))
+
+    def revise(self, session_id: str, produce: Callable[[Path], bytes], *, anew: bool = False) -> bool:
+        """Append what `produce` makes of the file as it is, while nobody else can write to it; `anew` empties it first."""
+
+        def work(handle: int) -> None:
+            if anew:
+                os.ftruncate(handle, 0)
+            self._append(session_id, handle, produce(self.path(session_id)), None)
+
+        return self._locked(session_id, work)
+
+    def _locked(self, session_id: str, work: Callable[[int], None]) -> bool:
         with self._lock:
             try:
-                handle = self._files.get(session_id)
-                if handle is None:
-                    handle = self._open(session_id)
-                else:
-                    self._files.move_to_end(session_id)
-                written = os.write(handle, data)
-                while written < len(data):
-                    written += os.write(handle, data[written:])
+                handle = self._handle(session_id)
+                if fcntl is not None:
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+                try:
+                    work(handle)
+                finally:
+                    if fcntl is not None:
+                        fcntl.flock(handle, fcntl.LOCK_UN)
                 return True
             except OSError:
                 self.behind.add(session_id)
+                self._sizes.pop(session_id, None)
                 return False
+
+    def _append(self, session_id: str, handle: int, data: bytes, message_id: int | None) -> None:
+        size = os.fstat(handle).st_size
+        if size != self._sizes.get(session_id):  # the first time, or someone else wrote
+            known = min(self._sizes.get(session_id, max(0, size - _LOOK_BACK)), size)
+            news = os.pread(handle, size - known, known)
+            if message_id is not None and b'"type":"message","id":%d,' % message_id in news:
+                self._sizes[session_id] = size
+                return
+            if news and not news.endswith(b"\n"):
+                data = b"\n" + data  # a torn last line stays a line of its own
+        self._sizes.pop(session_id, None)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        self._sizes[session_id] = size + len(data)
+
+    def _handle(self, session_id: str) -> int:
+        handle = self._files.get(session_id)
+        if handle is not None and os.fstat(handle).st_nlink == 0:  # the file was deleted
+            os.close(self._files.pop(session_id))
+            self._sizes.pop(session_id, None)
+            handle = None
+        if handle is None:
+            return self._open(session_id)
+        self._files.move_to_end(session_id)
+        return handle
 
     def exists(self, session_id: str) -> bool:
         """Whether the session has a transcript (known without looking once this process wrote to it)."""
@@ -115,6 +161,7 @@ class Journal:
             handle = self._files.pop(session_id, None)
             if handle is not None:
                 os.close(handle)
+            self._sizes.pop(session_id, None)
             self.behind.discard(session_id)
         for folder in (self.folder, *folders):
             if folder is not None:
@@ -140,13 +187,11 @@ class Journal:
         self._mark(session_id)
         make_private(self.folder)
         handle = os.open(self.path(session_id), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            os.write(handle, b"\n")  # a torn last line stays a line of its own
         self._files[session_id] = handle
         if len(self._files) > _OPEN_FILES:
-            _, oldest = self._files.popitem(last=False)
-            os.close(oldest)
+            oldest, closing = self._files.popitem(last=False)
+            os.close(closing)
+            self._sizes.pop(oldest, None)
         return handle
 
     # ------------------------------------------------------------------ what a crash leaves behind
