@@ -1,10 +1,10 @@
 """Masks secrets in text before it is kept: `redact(text)` puts `[masked:<kind>]` in the place of each one.
 
-Nearly every message holds no secret, so that case is made cheap: a few passes at C speed over a one-byte-a-character
-copy decide whether anything is worth a closer look, and the regular expressions are compiled on first use. Three
-searches follow: tokens with a known shape (each begins a run of at least 20 word characters), values assigned to a
-telling name (`PASSWORD=…`, `"api_key": "…"`), and places (private-key blocks, URLs, headers). The shapes of
-providers' tokens are facts collected from their documentation and from the rules of public secret scanners.
+Nearly every message holds no secret, so that case is made cheap: a few passes at C speed over a copy with one
+byte a character decide whether anything is worth a closer look. Three searches follow: tokens of a known shape
+(each begins a run of at least 20 word characters), values assigned to a telling name (`PASSWORD=…`,
+`"api_key": "…"`), and places (private-key blocks, URLs, headers). The shapes of providers' tokens are facts,
+collected from their documentation and from the rules of public secret scanners.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MASK = "[masked:"
 _LONGEST = 4096  # characters of a value in quotes
 _ROUNDS = 8  # a mask hardly ever uncovers something new; this bounds the work if it does
 
-# Copies of the text with one byte a character keep every position. In _WORDS all characters a token can be made of
-# become the same letter, so that one substring search finds long runs. _FOLD and _GLUE bring `"Api_Key" : ` and
-# `apikey=` to the same form, for the gate in front of the assignments.
+# Copies of the text with one byte a character keep every position. In _WORDS all characters a token can be
+# made of become the same letter, so that one substring search finds long runs. _FOLD and _GLUE bring
+# `"Api_Key" : ` and `apikey=` to the same form, for the gate in front of the assignments.
 _RUN = b"w" * 20
 _WORD_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 _WORD_CHARACTERS = _WORD_BYTES.decode()
@@ -30,27 +30,27 @@ _WORDS = bytes(ord("w") if c in _WORD_BYTES else ord(" ") for c in range(256))
 _FOLD = bytes(range(256)).lower().replace(b":", b"=")
 _GLUE = b" \t\"'\\`0123456789]_-."
 
-# kind, first two characters, shape at the start of a run; ~ stands for a word character, ! for "a digit follows".
-# What a look-behind holds is kept, as it names the place. Such a kind has no first characters, but an entry in
-# _TAILS for what stands before it; Discord's is told by the dot behind its first part.
+# kind, first two characters, shape at the start of a run. ~ stands for a word character, # for "a digit
+# follows". What a look-behind holds is kept, as it names the place. Such a kind has no first characters, but an
+# entry in _TAILS for what stands before it; Discord's is told by the dot behind its first part.
 _TOKENS = (
-    ("anthropic", "sk", r"sk-ant-!~{20,}"),
-    ("openrouter", "sk", r"sk-or-!~{20,}"),
-    ("openai", "sk", r"sk-(?:(?:proj|svcacct|service|admin|None)-!~{20,}|![A-Za-z0-9]{20,}(?!~))"),
-    ("sk", "sk", r"sk-~{20,}"),  # "openai" if it looks random: others took the prefix over, and so did style sheets
+    ("anthropic", "sk", r"sk-ant-#~{20,}"),
+    ("openrouter", "sk", r"sk-or-#~{20,}"),
+    ("openai", "sk", r"sk-(?:(?:proj|svcacct|service|admin|None)-#~{20,}|#[A-Za-z0-9]{20,}(?!~))"),
+    ("sk", "sk", r"sk-~{20,}"),  # "openai" if it looks random; style sheets have names that begin like this
     ("stripe", "sk rk wh", r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}={0,2}"),
     ("github", "gh gi", r"gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
     ("gitlab", "gl", r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-~{20,}(?:\.[0-9a-z]{2,9}){0,2}"),
-    ("slack", "xo xa", r"(?:xox[a-z]-|xapp-[0-9]-)!~{10,}"),
+    ("slack", "xo xa", r"(?:xox[a-z]-|xapp-[0-9]-)#~{10,}"),
     ("aws", "AK AS AB AC", r"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?!~)|ABSK[A-Za-z0-9+/]{80,}={0,2}"),
     ("google", "AI GO", r"AIza~{32,}|GOCSPX-~{20,}|(?<=ya29\.)~[A-Za-z0-9_.-]{19,}|(?<=1//)0~{40,}"),
-    ("telegram", "", r"(?<=[0-9]{6}:)!(?=[a-z0-9_-]*[A-Z])(?=[A-Z0-9_-]*[a-z])~{33,37}(?!~)"),
+    ("telegram", "", r"(?<=[0-9]{6}:)#(?=[a-z0-9_-]*[A-Z])(?=[A-Z0-9_-]*[a-z])~{33,37}(?!~)"),
     ("npm", "np", r"npm_[A-Za-z0-9]{30,}"),
     ("pypi", "py", r"pypi-A~{40,}"),
     ("twilio", "SK", r"SK[0-9a-f]{32}(?!~)"),
     ("huggingface", "hf ap", r"(?:hf|api_org)_[A-Za-z0-9]{30,}"),
     ("jwt", "ey", r"eyJ~{10,}\.(?:eyJ~{6,}\.~*|~*\.~{8,}\.~{8,}\.~{10,})"),
-    ("discord", "", r"[MNO]!~{22,27}\.~{6}\.~{27,}"),
+    ("discord", "", r"[MNO]#~{22,27}\.~{6}\.~{27,}"),
     ("sendgrid", "", r"(?<=SG\.)~{20,24}\.~{39,50}"),
     ("vault", "", r"(?<=hv[sb]\.)~{24,}"),
     ("age", "AG", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
@@ -67,11 +67,11 @@ _TOKENS = (
     ("postman", "PM", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}"),
     ("replicate", "r8", r"r8_[A-Za-z0-9]{30,}"),
     ("shopify", "sh", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
-    ("tavily", "tv", r"tvly-!~{24,}"),
+    ("tavily", "tv", r"tvly-#~{24,}"),
     ("xai", "xa", r"xai-[A-Za-z0-9]{60,}"),
 )
 _HEADS = frozenset(head.encode() for _, heads, _ in _TOKENS for head in heads.split())
-_TAILS = frozenset((b"29.", b"SG.", b"vs.", b"vb.", b"1//", b"er ", b"ER ", *(b"%02d:" % n for n in range(100))))
+_TAILS = frozenset([b"29.", b"SG.", b"vs.", b"vb.", b"1//", b"er ", b"ER "] + [b"%02d:" % n for n in range(100)])
 _GLUED = frozenset((b"/", b"[", b";", b"%", b"\\"))
 
 # Names whose value is a secret: the last word of the name, as literals the searches can start with.
@@ -89,14 +89,14 @@ _OWNERS = (
     " hmac security storage service"
 )
 _KEY_OWNERS = tuple(_OWNERS.split())
-_SPOKEN_OWNERS = ("api ", "access ", "secret ")  # with a space: "my API key: …", but not "the signing key: <id>"
+_SPOKEN_OWNERS = ("api ", "access ", "secret ")  # "my API key: …", but not "the signing key: <id>"
 _EXAMPLES = ("password", "passwd", "pass", "pwd", "pw", "secret", "token")
 _CURSORS = ("page", "next", "continuation", "sync", "cursor", "cancellation")  # tokens that only mark a place
 _NOTHING = (
     "password passwd passphrase secret token required optional string text varchar input field hidden masked"
     " redacted empty unset default example sample changeme changeit replaceme placeholder undefined unknown"
-    " invalid incorrect missing correct wrong disabled enabled prompt plaintext plain bcrypt argon scrypt sha256"
-    " sha512 base64 utf8 aes128 aes256 true false none null uint8 uint16 uint32 uint64 int32 int64 float32 float64"
+    " invalid incorrect missing correct wrong disabled enabled prompt plaintext plain bcrypt argon scrypt"
+    " sha256 sha512 base64 utf8 aes128 aes256 true false none null uint8 uint16 uint32 uint64 int32 int64"
 )
 _NO_VALUES = frozenset(_NOTHING.split())  # words in the place of a secret that are none
 
@@ -111,15 +111,15 @@ class _Patterns:
         owners = b"|".join(sorted({w[-2:].encode() for w in _KEY_OWNERS}))
         self.assigns: Callable[[bytes], Match[bytes] | None] = re.compile(
             # Nothing but look-behinds at each "=": a literal to start with, and the cheapest tests first.
-            rb"=(?<=[dehnsty]=)(?<=(?:word|sswd|cret|oken|auth|pass|rase|code|tion|base|.pwd|" + ends + rb")=)"
-            rb"(?:(?<=token=)|(?<=secret=)|(?<=password=)|(?<=passwd=)|(?<=pass=)|(?<=passphrase=)|(?<=passcode=)"
-            rb"|(?<=auth=)|(?<=authorization=)|(?<=keybase=)|(?<=pwd=)|(?<=(?:" + owners + rb")key=))",
+            rb"=(?<=[dehnsty]=)"
+            rb"(?<=(?:word|sswd|cret|oken|auth|pass|rase|code|tion|base|.pwd|" + ends + rb")=)"
+            rb"(?:(?<=token=)|(?<=secret=)|(?<=password=)|(?<=passwd=)|(?<=pass=)|(?<=passphrase=)"
+            rb"|(?<=passcode=)|(?<=auth=)|(?<=authorization=)|(?<=keybase=)|(?<=pwd=)"
+            rb"|(?<=(?:" + owners + rb")key=))",
             re.DOTALL,
         ).search
-        alternatives = "|".join(
-            rf"(?P<{kind}>{re.sub(r'(?<![?])!', '(?=~*?[0-9])', shape)})" for kind, _, shape in _TOKENS
-        )
-        self.token = re.compile(alternatives.replace("~", "[A-Za-z0-9_-]"))
+        shapes = "|".join(f"(?P<{kind}>{shape})" for kind, _, shape in _TOKENS)
+        self.token = re.compile(shapes.replace("#", "(?=~*?[0-9])").replace("~", "[A-Za-z0-9_-]"))
         self.hook = re.compile(
             r"hooks(?:\.slack\.com/(?:services|workflows|triggers)|/[0-9]{15,21})/([A-Za-z0-9/_-]{20,200})"
         )
@@ -130,7 +130,7 @@ class _Patterns:
         )
         self.url = re.compile(r"://([^\s/?#:@\"'`\\<>()\[\]]{0,128}):([^\s/?#\"'`\\<>()]{1,256})@(?=[\w\[])")
         self.key_begin = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-        gap = r"(?:[\s\"'+,]|\\{1,8}[nrt\"']){0,200}+"
+        gap = r"(?:[\s\"',]|\+(?=[\s\"'])|\\{1,8}[nrt\"']){0,200}+"
         armour = r"(?:[A-Z][A-Za-z-]{2,20}+: [^\n\"\\]{0,120}+(?:\n|\\{1,8}n)" + gap + "){0,6}+"
         self.key_piece = re.compile(gap + armour + r"((?:[A-Za-z0-9+/]|\\/){16,}={0,2})")
         self.key_rest = re.compile(gap + r"(=?(?:[A-Za-z0-9+/]|\\/){1,15}={0,2})" + gap + "-----END")
@@ -146,10 +146,11 @@ class _Patterns:
         self.bare = re.compile(r"[^\s\"'`\\,;<>(){}\[\]|&]{1,4096}")
         self.bare_line = re.compile(r"[^\s\"'`\\;|<>]{1,4096}(?<![,)&}\]])")
         self.placeholder = re.compile(
-            r"[$@]\w+$|[{(<\[].*[})>\]]$|\$[({]|%[({sdrv]|%\w+%$|\*\*|\.\.|your|[\^~<>=v]{0,2}[0-9]+(?:\.[0-9]+)+[\w.+-]*$"
-            r"|(?:0x|#)[0-9a-f]{3,8}$|(?:my|the|some|insert|enter|replace|put|example|sample|dummy|fake|placeholder|change|redacted|none|null|nil"
-            r"|undefined|true|false|required|optional|string|todo|tbd|op|vault|arn|file|env|os\.environ|process\.env"
-            r"|secrets?\.|vars\.)(?![A-Za-z0-9])|change[_-]?(?:me|this|it)\b|[A-Za-z_][\w.]*[(\[]"
+            r"[$@]\w+$|[{(<\[].*[})>\]]$|\$[({]|%[({sdrv]|%\w+%$|\*\*|\.\.|your"  # $VAR, <key>, {x}, %s, ***, …
+            r"|[\^~<>=v]{0,2}[0-9]+(?:\.[0-9]+)+[\w.+-]*$|(?:0x|#)[0-9a-f]{3,8}$|[a-z_][\w.]*[(\[]"  # 1.2, 0xff, f(
+            r"|(?:my|the|some|insert|enter|replace|put|example|sample|dummy|fake|placeholder|change|redacted|none"
+            r"|null|nil|undefined|true|false|required|optional|string|todo|tbd|op|vault|arn|file|env|os\.environ"
+            r"|process\.env|secrets?\.|vars\.)(?![A-Za-z0-9])|change[_-]?(?:me|this|it)\b"
             r"|.*?(?:\.\.\.|…|\*\*\*|xxxx|\$\{|\{\{|\{[a-z_][\w.]*\}|%\(|<[a-z_ -]+>|`|::)",
             re.IGNORECASE,
         )
@@ -164,8 +165,8 @@ _patterns: _Patterns | None = None
 def redact(text: str) -> str:
     """Return `text` with every secret in it replaced by `[masked:<kind>]`, and all else as it was.
 
-    The name, user, host or header that says where the secret stood is kept. JSON stays JSON, redacting twice changes
-    nothing more, and text without a secret comes back as the very same object. Any string is accepted.
+    The name, user, host or header that says where the secret stood is kept. JSON stays JSON, redacting twice
+    changes nothing more, and text without a secret comes back as the very same object. Any string will do.
     """
     for _ in range(_ROUNDS):
         spans = _find(text)
@@ -389,8 +390,8 @@ def _value(p: _Patterns, text: str, name: str, m: Match[bytes]) -> tuple[str, in
 def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int] | None:
     """Where the string that opens here starts and ends. None if it does not close, or is made by code.
 
-    A quote inside JSON inside JSON has 1, 3 or 7 backslashes before it; one that is part of the string has more.
-    Escapes are taken whole and no quote of an outer level is passed, so the JSON around stays JSON.
+    A quote inside JSON inside JSON has 1, 3 or 7 backslashes before it; one that is part of the string has
+    more. Escapes are taken whole and no quote of an outer level is passed, so the JSON around stays JSON.
     """
     depth, quote, start = len(opening[2]) - 1, opening[2][-1], opening.end()
     for m in p.ends[quote].finditer(text, start, start + _LONGEST):
@@ -410,14 +411,16 @@ def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int] | N
 def _is_secret(p: _Patterns, kind: str, style: str, name: str, value: str) -> bool:
     """Whether a value is a secret, by its name, the way it is written, and what it looks like."""
     lower = value.lower().rstrip("?!")
-    if style == "code" or len(set(lower)) < 3 or lower in _NO_VALUES or _is_path(value) or p.placeholder.match(value):
+    if style == "code" or len(set(lower)) < 3 or lower in _NO_VALUES:
+        return False
+    if p.placeholder.match(value) or (value.startswith(("/", "~/", "./", "../")) and not _has_digit(value)):
         return False
     if style == "environment":
         return _is_secret_of_environment(kind, name, value)
     if style == "bare":
         return _is_bare_secret(p, kind, value, lower)
-    if style == "quoted" and value[0] in ",:]}":  # the quote closed a JSON string: this is what stands between two
-        return False
+    if style == "quoted" and value[0] in ",:]}":
+        return False  # the quote closed a string of JSON: this is what stands between two
     return not any(c.isspace() for c in value) and _is_quoted_secret(p, kind, value)
 
 
@@ -435,7 +438,7 @@ def _is_quoted_secret(p: _Patterns, kind: str, value: str) -> bool:
 def _is_secret_of_environment(kind: str, name: str, value: str) -> bool:
     """NAME=value: such lines are hardly ever prose or code."""
     if kind == "password":
-        return len(value) >= 4 and (name != "PASS" or not value.isdigit())  # "PASS=1234": the result of a test
+        return len(value) >= 4 and (name != "PASS" or not value.isdigit())  # PASS=1234: so many tests
     if kind == "secret" and value.isalpha():
         return len(value) >= 8
     return kind != "basic" and len(value) >= 6 and _has_digit(value) and any(c.isalpha() for c in value)
@@ -451,11 +454,8 @@ def _is_bare_secret(p: _Patterns, kind: str, value: str, lower: str) -> bool:
         return len(value) >= 6
     if identifier:  # a variable, unless it has a digit and does not name what it holds
         return len(value) >= 4 and _has_digit(value) and not any(w in lower for w in _EXAMPLES)
-    return len(value) >= 4 and any(c.isalpha() for c in value) and any(c in "0123456789@#$%^*!~" for c in value[1:])
-
-
-def _is_path(value: str) -> bool:
-    return value.startswith(("/", "~/", "./", "../")) and not _has_digit(value)
+    peculiar = any(c in "0123456789@#$%^*!~" for c in value[1:])
+    return peculiar and len(value) >= 4 and any(c.isalpha() for c in value)
 
 
 def _mixed(value: str) -> bool:

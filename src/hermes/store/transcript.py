@@ -43,13 +43,22 @@ def file_name(session_id: str) -> str:
     return safe + ".jsonl"
 
 
-def line(entry: dict[str, Any]) -> bytes:
-    """One line of a transcript."""
+def _encode(entry: dict[str, Any]) -> bytes:
+    """Loads the JSON library when it is first needed and takes its place."""
+    global _encode
     import msgspec
 
+    _encode = msgspec.json.Encoder().encode  # type: ignore[assignment]
+    return _encode(entry)
+
+
+def line(entry: dict[str, Any]) -> bytes:
+    """One line of a transcript."""
     try:
-        return msgspec.json.encode(entry) + b"\n"
-    except (TypeError, ValueError, UnicodeEncodeError, msgspec.MsgspecError):
+        return _encode(entry) + b"\n"
+    except (TypeError, ValueError):  # lone surrogates, numbers beyond 64 bits
+        import msgspec
+
         bare = {
             key: json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value for key, value in entry.items()
         }

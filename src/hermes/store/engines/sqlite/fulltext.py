@@ -76,7 +76,8 @@ class Batch:
     mark: int
     last: int
     documents: list[tuple[int, str, str, str]]
-    words: set[bytes]
+    words: set[bytes]  # not known to this process
+    kept: str  # those of them that parts may be searched of, as a JSON list
     strangers: set[str]  # sessions with rows another program wrote
 
 
@@ -100,6 +101,7 @@ class SqliteFullText:
         self._indexed = True
         self._mark = 0  # the mark as last seen: only a hint
         self._bytes = 0
+        self._batches = 0
         self._known: set[bytes] = set()
         self._older: set[bytes] = set()
 
@@ -155,15 +157,15 @@ class SqliteFullText:
         mark = self.mark(tx)
         adopted = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_ADOPTED,)) or 0)
         documents: list[tuple[int, str, str, str]] = []
-        words: set[bytes] = set()
+        texts: tuple[list[str], list[str]] = ([], [])  # ASCII goes a shorter way
         strangers: set[str] = set()
         size = 0
         for row in _above(tx, mark, BATCH_MESSAGES):
             text, name, calls = document(row)
             documents.append((row[0], index_text(text), index_text(name), index_text(calls)))
-            words |= vocabulary(text)
+            texts[text.isascii()].append(text)
             if calls:
-                words |= vocabulary(calls)
+                texts[calls.isascii()].append(calls)
             if row[8] is None and row[0] > adopted:
                 strangers.add(row[7])
             size += len(text) + len(calls)
@@ -171,31 +173,38 @@ class SqliteFullText:
                 break
         if not documents or (len(documents) < least and size < BATCH_CHARACTERS // 2):
             return None
+        words = vocabulary("\n".join(texts[True])) | vocabulary("\n".join(texts[False]))
         words -= self._known
         words -= self._older
-        return Batch(mark, documents[-1][0], documents, words, strangers)
+        return Batch(mark, documents[-1][0], documents, words, _kept(words), strangers)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
         """Put a prepared batch into the index; 0 when another process was quicker."""
         between = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
         if self.mark(tx) != batch.mark or tx.value(between, (batch.mark, batch.last)) != len(batch.documents):
             return 0
+        # Nothing is there above the mark, unless another program's trigger put it there.
+        strange = tx.row("SELECT 1 FROM messages_fts_docsize WHERE id > ? LIMIT 1", (batch.mark,)) is not None
         tx.connection.executemany(
-            f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)", batch.documents
+            f"INSERT {'OR REPLACE ' if strange else ''}INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
+            batch.documents,
         )
-        self._add_words(tx, batch.words)
+        self._add_words(tx, batch.words, batch.kept)
         tx.run("INSERT INTO messages_fts(messages_fts, rank) VALUES('merge', ?)", (MERGE_PAGES,))
-        tx.run("INSERT INTO messages_fts_trigram(messages_fts_trigram, rank) VALUES('merge', ?)", (MERGE_PAGES // 4,))
+        self._batches += 1
+        if self._batches % 4 == 0:
+            tx.run(
+                "INSERT INTO messages_fts_trigram(messages_fts_trigram, rank) VALUES('merge', ?)", (MERGE_PAGES // 2,)
+            )
         tx.run("UPDATE state_meta SET value = ? WHERE key = ?", (str(batch.last), migrate.META_INDEXED))
         for session_id in batch.strangers:
             adopt(tx, session_id)
         self._mark = batch.last
         return len(batch.documents)
 
-    def _add_words(self, tx: Any, words: set[bytes]) -> None:
+    def _add_words(self, tx: Any, words: set[bytes], kept: str) -> None:
         """Note words that are new to the store, and their three-letter pieces."""
-        candidates = codec.to_json(sorted(word.decode("utf-8", "replace") for word in words if worth_keeping(word)))
-        fresh = tx.rows("SELECT value FROM json_each(?) WHERE value NOT IN (SELECT word FROM words)", (candidates,))
+        fresh = tx.rows("SELECT value FROM json_each(?) WHERE value NOT IN (SELECT word FROM words)", (kept,))
         first = 1 + (tx.value("SELECT max(id) FROM words") or 0)
         numbered = [(number, word) for number, (word,) in enumerate(fresh, first)]
         tx.connection.executemany("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
@@ -217,7 +226,8 @@ class SqliteFullText:
                     f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                     (message_id, index_text(text), index_text(name), index_text(calls)),
                 )
-        self._add_words(tx, words - self._known - self._older)
+        words -= self._known | self._older
+        self._add_words(tx, words, _kept(words))
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
         mark = self.mark(tx)
@@ -332,6 +342,10 @@ class SqliteFullText:
                 yield vocabulary(f"{text} {calls}")
         else:
             yield from self._tails[id(tx.connection)].words.values()
+
+
+def _kept(words: set[bytes]) -> str:
+    return codec.to_json(sorted(word.decode("utf-8", "replace") for word in words if worth_keeping(word)))
 
 
 def _above(tx: Any, mark: int, limit: int = -1) -> Iterator[Sequence[Any]]:

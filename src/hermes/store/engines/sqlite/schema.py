@@ -104,7 +104,7 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)",
     # A prompt is stored once; one that begins like an earlier one is that beginning plus its own end.
     "CREATE TABLE IF NOT EXISTS system_prompts (hash TEXT PRIMARY KEY, base_hash TEXT, base_chars INTEGER,"
-    " text TEXT NOT NULL) WITHOUT ROWID",
+    " text TEXT NOT NULL)",
     # The messages a session shows without owning them: ranges of another session's rows.
     "CREATE TABLE IF NOT EXISTS session_refs (session_id TEXT NOT NULL, ord INTEGER NOT NULL, from_session TEXT NOT NULL,"
     " first_id INTEGER NOT NULL, last_id INTEGER NOT NULL, after_id INTEGER NOT NULL DEFAULT 0, rewound INTEGER,"

@@ -1,0 +1,431 @@
+"""The documents say what the program does: their examples run, and nothing public is missing from them.
+
+In a document, `# → text` after a statement is what it prints (or the repr of a bare expression); `…` stands for
+anything. The blocks of a document run in order in one namespace, with a home of their own.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import inspect
+import io
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from hermes_state import SessionDB
+
+ROOT = Path(__file__).resolve().parents[2]
+README, GUIDE, FORMAT = ROOT / "README.md", ROOT / "docs/guide/store.md", ROOT / "docs/format.md"
+DOCUMENTS = [README, ROOT / "CHANGELOG.md", GUIDE, FORMAT, ROOT / "docs/architecture.md"]
+
+
+def blocks(document: Path, language: str) -> list[tuple[int, str]]:
+    """(line number, text) of each fenced block of a language."""
+    text = document.read_text()
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in found]
+
+
+# ── examples ──
+
+
+def shown_results(source: str) -> dict[int, list[str]]:
+    """The lines of each `# →` group, by the number of the last line of code before it."""
+    results: dict[int, list[str]] = {}
+    code = 0
+    for number, line in enumerate(source.splitlines(), 1):
+        before, arrow, text = line.partition("# →")
+        if before.strip():
+            code = number
+        if arrow:
+            results.setdefault(code, []).append(text.strip())
+    return results
+
+
+def agrees(said: list[str], got: str) -> bool:
+    """Whether the output is what the document says, line by line; `…` stands for anything."""
+    lines = got.rstrip("\n").split("\n")
+    if len(lines) != len(said):
+        return False
+    return all(
+        re.fullmatch(".*".join(map(re.escape, want.split("…"))), line.strip())
+        for want, line in zip(said, lines, strict=True)
+    )
+
+
+def run_block(source: str, first_line: int, document: Path, namespace: dict[str, Any]) -> list[str]:
+    """Run a block statement by statement; what it did differently from what it says."""
+    results = shown_results(source)
+    wrong = []
+    for statement in ast.parse(source).body:
+        output = io.StringIO()
+        where = f"{document.name}:{first_line + statement.lineno - 1}"
+        with redirect_stdout(output):
+            if isinstance(statement, ast.Expr):
+                code = compile(ast.Expression(statement.value), where, "eval")
+                value = eval(code, namespace)
+                if value is not None or not output.getvalue():
+                    print(repr(value))
+            else:
+                exec(compile(ast.Module([statement], []), where, "exec"), namespace)
+        said = results.pop(statement.end_lineno or 0, None)
+        if said is not None and not agrees(said, output.getvalue()):
+            wrong.append(f"{where} says {said}, but gives {output.getvalue()!r}")
+    return wrong + [f"{document.name}: {said} belongs to no statement" for said in results.values()]
+
+
+@pytest.mark.parametrize("document", [README, GUIDE], ids=lambda path: path.name)
+def test_the_examples_run_and_give_what_is_shown(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(part for part in sys.path if part))
+    namespace: dict[str, Any] = {"__name__": "example"}
+    found = blocks(document, "python")
+    assert len(found) > 5
+    wrong = [fault for line, source in found for fault in run_block(source, line, document, namespace)]
+    assert not wrong, "\n".join(wrong)
+    assert sum(len(shown_results(source)) for _, source in found) > 15, "hardly anything is shown"
+
+
+def test_a_wrong_example_is_noticed() -> None:
+    assert run_block("print(1 + 1)  # → 2\n", 1, README, {}) == []
+    assert run_block("1 + 1\n# → 2\n", 1, README, {}) == []
+    assert run_block("print('a b c')  # → a … c\n", 1, README, {}) == []
+    assert run_block("print(1 + 1)  # → 3\n", 1, README, {})
+    assert run_block("for i in range(2):\n    print(i)\n# → 0\n", 1, README, {})
+    assert run_block("x = 1\n# → 1\n", 1, README, {}), "an assignment shows nothing"
+
+
+# ── commands, links, completeness ──
+
+
+def test_every_make_target_named_in_the_readme_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = "".join(text for _, text in blocks(README, "console"))
+    assert set(re.findall(r"make ([a-z]+)", commands)) == {"test", "bench"} <= targets
+
+
+def test_the_tools_of_the_readme_work_as_it_says(tmp_path: Path) -> None:
+    usages = re.findall(r"^\$ python -m (hermes\.store\.\S+) (.*?) {2,}#", README.read_text(), re.MULTILINE)
+    assert [name for name, _ in usages] == ["hermes.store.check", "hermes.store.rebuild"]
+    with SessionDB(tmp_path / "state.db") as db:
+        db.create_session("s", "cli")
+        db.append_message("s", "user", "kept in the transcript")
+
+    def run(*arguments: object) -> int:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+        return subprocess.run(
+            [sys.executable, "-m", *map(str, arguments)], env=environment, capture_output=True, check=False
+        ).returncode
+
+    new = tmp_path / "new.db"
+    assert run("hermes.store.check", tmp_path / "state.db") == 0
+    assert run("hermes.store.check") == 2
+    assert run("hermes.store.rebuild", tmp_path / "sessions", new) == 0
+    assert run("hermes.store.check", new, "--repair") == 0
+    with SessionDB(tmp_path / "state.db", transcripts="off") as db:
+        db.tag_session("s", "x")
+        db._engine._main.execute("UPDATE sessions SET message_count = 7")  # type: ignore[attr-defined]
+    assert run("hermes.store.check", tmp_path / "state.db") == 1
+    assert run("hermes.store.check", tmp_path / "state.db", "--repair") == 0
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", document.read_text()):
+        if target and "://" not in target and not target.endswith("benchmarks.md"):  # made by `make bench`
+            assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_headings_that_are_linked_to_exist(document: Path) -> None:
+    text = document.read_text()
+    anchors = {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+def test_every_module_named_in_the_architecture_exists_and_every_module_is_named() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    source = ROOT / "src/hermes"
+    modules = {path.name for path in source.rglob("*.py")} - {"__init__.py"}
+    named = set(re.findall(r"\b(\w+\.py)\b", text))
+    assert modules - named == set(), "not mentioned"
+    known = {path.name for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")}
+    assert named - known == set(), "do not exist"
+
+
+def test_every_public_call_is_in_the_guide_or_the_readme() -> None:
+    text = GUIDE.read_text() + README.read_text()
+    calls = [name for name, _ in inspect.getmembers(SessionDB) if not name.startswith("_")]
+    assert len(calls) > 60
+    assert [name for name in calls if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_every_keyword_of_the_public_calls_is_in_the_guide_or_the_readme() -> None:
+    text = GUIDE.read_text() + README.read_text()
+    missing = []
+    for name, call in inspect.getmembers(SessionDB, inspect.isfunction):
+        if name == "__init__" or not name.startswith("_"):
+            missing += [
+                f"{name}({word})"
+                for word in inspect.signature(call).parameters
+                if word not in ("self", "messages_") and not re.search(rf"\b{word}\b", text)
+            ]
+    assert missing == []
+
+
+def test_every_error_is_in_the_guide() -> None:
+    from hermes import errors
+
+    text = GUIDE.read_text()
+    assert [name for name in errors.__all__ if f"`{name}`" not in text] == []
+
+
+# ── the format ──
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that lived through every operation; closed. Its folder."""
+    folder = tmp_path_factory.mktemp("lived")
+    with SessionDB(folder / "state.db") as db:
+        _live(db)
+        assert db.check() == []
+    return folder
+
+
+def _live(db: SessionDB) -> None:
+    picture = base64.b64encode(bytes(range(256)) * 4).decode()
+    call = {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": '{"command": "ls"}'}}
+    db.create_session(
+        "first", "telegram", "m", {"temperature": 0}, "prompt " * 300, user_id="42", started_at=1.5e9, cwd="/srv"
+    )
+    db.set_session_title("first", "docker on the pi")
+    one = db.append_message("first", "user", "docker deployment 部署配置", timestamp=1.5e9)
+    db.append_message(
+        "first", "assistant", "so", None, [call], None, 1, "tool_calls", "why", "thought", [{"a": 1}], [{"b": 1}],
+        [{"c": 1}], model="m", input_tokens=1, output_tokens=2, cache_read_tokens=3, cache_write_tokens=4, cost_usd=0.1,
+    )  # fmt: skip
+    db.append_message("first", "tool", "total 12\n" * 1000, tool_name="terminal", tool_call_id="c1")
+    parts = [
+        {"type": "text", "text": "see"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}},
+    ]
+    last = db.append_message("first", "user", parts)
+    db.update_token_counts("first", 5, 6, "m", estimated_cost_usd=0.2, billing_provider="p", api_call_count=1)
+    db.update_system_prompt("first", "prompt " * 300 + "and more")
+    db.tag_session("first", "work", "pi")
+    db.untag_session("first", "pi")
+    db.share_session("first", "discord", "7")
+    db.pin_session("first")
+    db.archive_session("first")
+    db.compress_session("first", "second", summary="in short", head_until=one, tail_from=last)
+    db.branch_session("first", "third", at_message=one, title="another way")
+    db.append_message("third", "user", "and now")
+    db.rewind("third", one)
+    db.unrewind("third")
+    db.rewind("second", one)
+    db.end_session("third", "done")
+    db.reopen_session("third")
+    for step in (db.request_handoff, lambda key, _: db.claim_handoff(key), db.fail_handoff):
+        step("third", "slack")
+    db.create_session("fourth", "cli")
+    db.append_message("fourth", "user", "to be replaced")
+    db.replace_messages("fourth", [{"role": "user", "content": "instead"}])
+    db.trash_session("fourth", by="test")
+    db.restore_session("fourth")
+    db.hold_session("fourth", "me")
+    db.set_meta("mine", "yes")
+    db.create_session("fifth", "cli", parent_session_id="fourth", kind="subagent")
+    db.branch_session("fifth", "sixth")
+    db.clear_messages("fifth")
+    db.delete_session("fifth", by="test")
+    db.maybe_auto_prune_and_vacuum()
+    db.import_session({**(db.export_session("fourth") or {}), "id": "seventh", "title": None})
+
+
+def _schema(path: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """(kind, name, columns) of everything in the file but the shadow tables of the indexes and SQLite's own."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        for kind, name in connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall():
+            name = str(name)
+            if name.startswith("sqlite_") or re.fullmatch(
+                r"messages_fts(_trigram)?_(data|idx|docsize|config|content)", name
+            ):
+                continue
+            columns = []
+            if kind in ("table", "view"):
+                columns = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({name})")]
+            yield str(kind), name, columns
+    finally:
+        connection.close()
+
+
+def _section(name: str) -> str:
+    """What docs/format.md has under the heading of a table or view."""
+    text = FORMAT.read_text()
+    found = re.search(rf"^(#+) `{name}`.*?(?=^#{{1,4}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    return "" if found is None else found[0]
+
+
+def test_every_table_column_index_and_view_is_in_the_format(lived: Path) -> None:
+    text = FORMAT.read_text()
+    missing = []
+    for kind, name, columns in _schema(lived / "state.db"):
+        if f"`{name}`" not in text:
+            missing.append(f"{kind} {name}")
+        elif kind == "table":
+            section = _section(name)
+            missing += [f"{name}.{column}" for column in columns if f"`{column}`" not in section]
+    assert missing == []
+
+
+def test_the_format_names_no_column_that_does_not_exist(lived: Path) -> None:
+    """The first cell of each row of a column table is a column."""
+    for kind, name, columns in _schema(lived / "state.db"):
+        if kind == "table":
+            said = re.findall(r"^\| `(\w+)` \|", _section(name), re.MULTILINE)
+            assert set(said) <= set(columns), name
+            assert sorted(said) == sorted(columns) or not said, f"{name}: each column has a row of its own"
+
+
+def test_the_format_tells_the_types_of_the_two_great_tables() -> None:
+    from hermes.store.engines.sqlite import schema
+
+    for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
+        said = dict(re.findall(r"^\| `(\w+)` \| (\w+)", _section(name), re.MULTILINE))
+        assert said == {column: kind.split()[0] for column, kind in columns.items()}
+
+
+def test_the_numbers_of_the_format_are_those_of_the_code(lived: Path) -> None:
+    from hermes.store import codec, transcript
+    from hermes.store.engines.sqlite import schema
+
+    text = " ".join(FORMAT.read_text().split())
+    with sqlite3.connect(lived / "state.db") as connection:
+        for pragma, value in (
+            ("application_id", schema.APPLICATION_ID),
+            ("user_version", schema.FORMAT_VERSION),
+        ):
+            assert connection.execute(f"PRAGMA {pragma}").fetchone()[0] == value
+            assert re.search(rf"`PRAGMA {pragma}` \| `{value}`", text), pragma
+        assert connection.execute("SELECT version FROM schema_version").fetchall() == [(11,)]
+        known = {key for (key,) in connection.execute("SELECT key FROM state_meta")} - {"mine"}
+        section = _section("state_meta")
+        assert {key for key in known if f"`{key}`" not in section} == set()
+    assert f"first {codec.HEAD} characters" in text
+    assert f"{codec.COMPRESS_OVER} bytes" in text
+    assert f'"format":"{transcript.FORMAT}","version":{transcript.VERSION}' in text
+
+
+def _needs_new_sqlite(sql: str) -> bool:
+    return "3.43" in sql.splitlines()[0]
+
+
+def test_the_sql_of_the_format_runs_and_finds_something(lived: Path) -> None:
+    found = blocks(FORMAT, "sql")
+    assert len(found) >= 6
+    connection = apsw.Connection(str(lived / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    for line, sql in found:
+        assert connection.execute(sql).fetchall(), f"format.md:{line} finds nothing"
+        assert ("messages_fts" in sql) == _needs_new_sqlite(sql), f"format.md:{line}: which SQLite does it need?"
+    connection.close()
+
+
+def test_the_sql_of_the_format_runs_in_the_sqlite_shell(lived: Path) -> None:
+    shell = shutil.which("sqlite3")
+    if shell is None:
+        pytest.skip("there is no sqlite3 command here")
+    version = subprocess.run([shell, "--version"], capture_output=True, text=True, check=True).stdout.split()[0]
+    old = tuple(map(int, version.split("."))) < (3, 43)
+    for line, sql in blocks(FORMAT, "sql"):
+        if old and _needs_new_sqlite(sql):
+            continue
+        command = [shell, "-readonly", str(lived / "state.db")]
+        done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), f"format.md:{line}"
+        assert done.stdout.strip(), f"format.md:{line}"
+
+
+def test_the_rest_of_tool_output_is_unpacked_as_the_format_says(lived: Path, tmp_path: Path) -> None:
+    if shutil.which("sqlite3") is None or shutil.which("zstd") is None:
+        pytest.skip("there is no sqlite3 or zstd command here")
+    (script,) = [text for _, text in blocks(FORMAT, "bash") if "zstd" in text]
+    with sqlite3.connect(lived / "state.db") as connection:
+        ((number,),) = connection.execute("SELECT id FROM messages WHERE content_rest IS NOT NULL LIMIT 1").fetchall()
+    assert "id = 42" in script
+    shutil.copy(lived / "state.db", tmp_path)
+    done = subprocess.run(
+        ["bash", "-euc", script.replace("id = 42", f"id = {number}")], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == "total 12\n" * 1000, done.stderr
+
+
+def _kind(entry: dict[str, Any]) -> str:
+    return f"event {entry['event']}" if entry["type"] == "event" else str(entry["type"])
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+def _samples() -> list[dict[str, Any]]:
+    return [json.loads(line) for _, block in blocks(FORMAT, "jsonl") for line in block.splitlines() if line]
+
+
+def test_every_line_type_a_store_writes_has_a_sample_in_the_format(tmp_path: Path) -> None:
+    """Transcripts are read as they are written: replacing and branching start files anew."""
+    seen: dict[str, set[str]] = {}
+    with SessionDB(tmp_path / "state.db") as db:
+        _live(db)
+        for entry in _lines(db.sessions_dir):
+            seen.setdefault(_kind(entry), set()).update(entry)
+    samples: dict[str, set[str]] = {}
+    for entry in _samples():
+        samples.setdefault(_kind(entry), set()).update(entry)
+    assert set(seen) - set(samples) == set(), "have no sample"
+    assert set(samples) - set(seen) == set(), "are never written"
+    for kind, keys in seen.items():
+        assert keys == samples[kind], kind
+
+
+def test_every_event_in_the_code_has_a_sample_in_the_format() -> None:
+    """A new kind of event can't be forgotten, even if no test above makes one."""
+    store = ROOT / "src/hermes/store"
+    text = "".join(path.read_text() for path in (store / "db.py", store / "recovery.py"))
+    named = set(re.findall(r"_scribe\.(?:changed|restated)\(\s*\w+, \"(\w+)\"", text))
+    named |= set(re.findall(r"_mark\(.*?\"(\w+)\"\)$", text, re.MULTILINE)) | set(re.findall(r"event\(\"(\w+)\"", text))
+    assert len(named) > 10
+    assert {f"event {name}" for name in named} == {_kind(entry) for entry in _samples() if entry["type"] == "event"}
+
+
+def test_the_sample_lines_can_be_rebuilt(tmp_path: Path) -> None:
+    from hermes.store.rebuild import rebuild
+
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    header = next(entry for entry in _samples() if entry["type"] == "session")
+    name = f"{header['session']['id']}.jsonl"
+    lines = [line for _, block in blocks(FORMAT, "jsonl") for line in block.splitlines() if line]
+    (folder / name).write_text("".join(f"{line}\n" for line in lines) + '{"type":"message","id":9')
+    counts = rebuild(folder, tmp_path / "new.db")
+    assert counts["sessions"] == 1
+    assert counts["messages"] == len([entry for entry in _samples() if entry["type"] == "message"])
