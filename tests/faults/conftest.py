@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from . import Nursery
+from . import Nursery, size
 
 _ROOM = 300 << 20
+_LIMIT = size(100, 900)  # seconds for one test
+
+
+@pytest.fixture(autouse=True)
+def bounded() -> Iterator[None]:
+    """A store that hangs in this process fails its test and not the whole run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(*_: object) -> None:
+        pytest.fail(f"it hangs: not done after {_LIMIT} s", pytrace=True)
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(_LIMIT)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

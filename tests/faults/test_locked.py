@@ -12,7 +12,8 @@ from . import Refused, Remote, assert_found, assert_kept, clone, lock_is_free, s
 
 ENGINE = "hermes.store.engines.sqlite.engine"
 QUICK = {"RETRIES": 2, "QUEUE_SECONDS": 0.3, "BUSY_MS": 100}
-MOMENTS = size(5, 60)
+MOMENTS = size(8, 60)
+SOON = 20.0  # seconds: far more than an impatient client may take
 
 
 def impatient(path: Path) -> Remote:
@@ -126,7 +127,8 @@ def test_a_writer_stopped_anywhere_in_an_append_holds_up_nobody_for_ever(folder:
             writer.count(at, signal.SIGSTOP)
             writer.begin("append", "talk", f"w{turn}", 1, 6)
             writer.stopped()
-            outcome: dict[str, Any] = other.attempt("talk", f"o{turn}", 0, 2)
+            other.begin("attempt", "talk", f"o{turn}", 0, 2)
+            outcome: dict[str, Any] = other.answer(SOON)
             acks += [(one, "talk", f"o{turn}", n) for one, n in outcome["done"]]
             through, busy = through + len(outcome["done"]), busy + (outcome["error"] is not None)
             assert outcome["error"] is None or outcome["error"]["type"] == "StoreBusy", outcome["error"]

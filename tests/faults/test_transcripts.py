@@ -34,6 +34,7 @@ MOMENTS = size(7, 200)  # of each call,
 LAST = size(30, 1000)  # spread over its last input/output calls, since lines are written after the commit
 ROUNDS = size(2, 12)
 WRITERS = 4
+SOON = 20.0  # seconds that nobody needs who does not wait for a sleeper
 
 ROWS = [{"role": ("user", "assistant")[n % 2], "content": f"word{n}q and more"} for n in range(6)]
 
@@ -268,8 +269,13 @@ def test_a_newcomer_leaves_the_line_to_the_living_writer_who_is_about_to_write_i
             free = lock_is_free(path)
             if free:
                 tried += 1
-                with store(path) as db:
-                    db.append_message("talk", "user", "newcomern0q")
+                with Remote() as newcomer:  # whatever the stopped one has in its hands, this one gets through
+                    newcomer.begin("open", str(path))
+                    newcomer.answer(SOON)
+                    newcomer.begin("append", "talk", "newcomer", 0)
+                    newcomer.answer(SOON)
+                    newcomer.begin("close")
+                    newcomer.answer(SOON)
             slow.signal(signal.SIGCONT)
             slow.answer()
             slow.close()

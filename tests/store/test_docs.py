@@ -410,8 +410,8 @@ def test_every_line_type_a_store_writes_has_a_sample_in_the_format(tmp_path: Pat
 def test_every_event_in_the_code_has_a_sample_in_the_format() -> None:
     """A new kind of event can't be forgotten, even if no test above makes one."""
     store = ROOT / "src/hermes/store"
-    text = "".join(path.read_text() for path in (store / "db.py", store / "recovery.py"))
-    named = set(re.findall(r"_scribe\.(?:changed|restated)\(\s*\w+, \"(\w+)\"", text))
+    text = "".join(path.read_text() for path in (store / "db.py", store / "recovery.py", store / "scribe.py"))
+    named = set(re.findall(r"(?:_scribe|self)\.(?:changed|restated)\(\s*\w+, \"(\w+)\"", text))
     named |= set(re.findall(r"_mark\(.*?\"(\w+)\"\)$", text, re.MULTILINE)) | set(re.findall(r"event\(\"(\w+)\"", text))
     assert len(named) > 10
     assert {f"event {name}" for name in named} == {_kind(entry) for entry in _samples() if entry["type"] == "event"}

@@ -25,6 +25,16 @@ _DATA_URL = re.compile(
 Lifted = tuple[tuple[str, str, int], ...]
 
 
+_REFERENCE = re.compile(re.escape(PREFIX) + "([0-9a-f]{64})")
+
+
+def references(text: str | None) -> Lifted:
+    """The attachments a stored text refers to."""
+    if not text or PREFIX not in text:
+        return ()
+    return tuple((digest, "", 0) for digest in dict.fromkeys(_REFERENCE.findall(text)))
+
+
 class Attachments:
     """The folder of one store's attachments."""
 
@@ -53,6 +63,13 @@ class Attachments:
                 os.close(handle)
             os.replace(part, target)
         return digest
+
+    def take_from(self, other: Path, digests: Iterable[str]) -> None:
+        """Copy files of another store that this one does not have yet."""
+        for digest in digests:
+            source = other / digest[:2] / digest
+            if not self.path(digest).exists() and source.is_file():
+                self.keep(source.read_bytes())
 
     def forget(self, digests: Iterable[str]) -> None:
         """Remove files nobody refers to any more."""

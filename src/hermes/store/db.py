@@ -21,6 +21,7 @@ from hermes.store import (
     lineage,
     listing,
     messages,
+    recovery,
     retention,
     search,
     sessions,
@@ -84,7 +85,8 @@ class SessionDB:
 
         read_only, durability, transcripts = self._options
         self._engine: Engine = SqliteEngine(self.path, read_only=read_only, durability=durability)
-        self._scribe = Scribe(self._engine, self.sessions_dir, "off" if self._engine.read_only else transcripts)
+        mode = "off" if self._engine.read_only else transcripts
+        self._scribe = Scribe(self._engine, self.sessions_dir, mode, self._attachments)
         self._scribe.mend()
         self._engine.start_background()
 
@@ -128,10 +130,9 @@ class SessionDB:
             raise InvalidInput("a session needs a source (cli, telegram, …)")
         if kind not in sessions.KINDS:
             raise InvalidInput(f"kind is one of {', '.join(map(repr, sessions.KINDS))}, not {kind!r}")
-        if self._mask is not None and system_prompt:
-            system_prompt = self._mask(system_prompt)
         columns = {
-            "model": model, "model_config": model_config, "system_prompt": system_prompt, "user_id": user_id,
+            "model": model, "model_config": self._masked(codec.json_field(model_config)),
+            "system_prompt": self._masked(system_prompt), "user_id": user_id, "transcript": self._scribe.wanted(source) or None,
             "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": cwd,
         }  # fmt: skip
         with self._engine.write() as tx:
@@ -165,7 +166,7 @@ class SessionDB:
 
     def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
         """Replace a session's system prompt."""
-        text = self._mask(system_prompt) if self._mask is not None and system_prompt else system_prompt
+        text = self._masked(system_prompt)
         with self._engine.write() as tx:
             done = sessions.set_prompt(tx, session_id, text)
         if done:
@@ -302,6 +303,9 @@ class SessionDB:
         self._engine.appended(message_id, ready.size)
         return message_id
 
+    def _masked(self, text: str | None) -> str | None:
+        return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text
+
     def _ready(self, message: dict[str, Any]) -> messages.Ready:
         return messages.make_ready(message, mask=self._mask, lift=self._attachments.lift)
 
@@ -344,8 +348,10 @@ class SessionDB:
         with self._engine.read() as tx:
             if visible_to is not None and sessions.get(tx, session_id, visible_to) is None:
                 return []
-            read = lineage.with_ancestors if include_ancestors else messages.shown_rows
-            rows = read(tx, session_id, messages.TURN_ROW)
+            if include_ancestors:
+                rows = lineage.with_ancestors(tx, session_id, messages.TURN_ROW, visible_to)
+            else:
+                rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
         return [messages.as_turn(row) for row in rows]
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
@@ -364,7 +370,7 @@ class SessionDB:
         """Name a session ("" takes the name away). False when there is none; TitleClash / TitleTooLong are ValueErrors."""
         with self._engine.write() as tx:
             titles.take_in(tx)
-            done = titles.set_title(tx, session_id, self._mask(title) if self._mask is not None and title else title)
+            done = titles.set_title(tx, session_id, self._masked(title))
         if done:
             self._scribe.changed(session_id, "title", "title", "title_base", "title_no")
         return done
@@ -494,7 +500,7 @@ class SessionDB:
 
     def tag_session(self, session_id: str, *tags: str) -> bool:
         """Add tags; False when there is no such session."""
-        return self._tags(session_id, [sessions.clean_tag(tag) for tag in tags], [])
+        return self._tags(session_id, [sessions.clean_tag(self._masked(tag)) for tag in tags], [])
 
     def untag_session(self, session_id: str, *tags: str) -> bool:
         """Remove tags; False when there is no such session."""
@@ -539,14 +545,8 @@ class SessionDB:
 
     def delete_session(self, session_id: str, sessions_dir: Path | str | None = None, *, by: str = "") -> bool:
         """Delete a session at once, with its transcript and attachments; children live on without a parent."""
-        return retention.purge(self._engine, session_id, by, self._forgetter(sessions_dir))
-
-    def _forgetter(self, sessions_dir: Path | str | None) -> Callable[[str, list[str]], None]:
-        def forget(session_id: str, hashes: list[str]) -> None:
-            self._scribe.forget(session_id, None if sessions_dir is None else Path(sessions_dir))
-            self._attachments.forget(hashes)
-
-        return forget
+        self._scribe.also_in = None if sessions_dir is None else Path(sessions_dir)
+        return retention.purge(self._engine, session_id, by, self._scribe)
 
     def prune_sessions(
         self,
@@ -565,7 +565,7 @@ class SessionDB:
             return len(ids)
         if trash:
             return sum(self.trash_session(session_id, by=by) for session_id in ids)
-        retention.finish_deletions(self._engine, self._forgetter(sessions_dir))
+        retention.finish_deletions(self._engine, self._scribe)
         return sum(self.delete_session(session_id, sessions_dir, by=by) for session_id in ids)
 
     def prunable_sessions(self, older_than_days: float = 90, source: str | None = None) -> list[str]:
@@ -683,7 +683,9 @@ class SessionDB:
 
     def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
         """Make a session live: held by a running process, never pruned. Renew with renew_lease("session:<id>", token)."""
-        return self.acquire_lease(leases.session_lease(session_id), holder, ttl)
+        with self._engine.write() as tx:
+            sessions.require(tx, session_id)
+            return leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
 
     def is_live(self, session_id: str) -> bool:
         """Whether a running process holds the session."""
@@ -727,7 +729,7 @@ class SessionDB:
 
     def fail_handoff(self, session_id: str, error: str) -> bool:
         """Report a handoff failed, and why; it can be requested again."""
-        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, error))
+        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error) or ""))
 
     def _handoff(self, session_id: str, step: Callable[[Tx], bool]) -> bool:
         with self._engine.write() as tx:
@@ -762,8 +764,11 @@ class SessionDB:
             self._scribe.rewritten(data["id"])
         return done
 
-    def import_sessions(self, exported: Iterable[dict[str, Any]]) -> dict[str, int]:
-        """Store exported sessions one after the other; ids keep their meaning between them.
+    def import_sessions(
+        self, exported: Iterable[dict[str, Any]], *, attachments_dir: Path | str | None = None
+    ) -> dict[str, int]:
+        """Store exported sessions one after the other; ids keep their meaning between them. Attachments are copied
+        from `attachments_dir`, if it is given.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
         """
@@ -771,12 +776,15 @@ class SessionDB:
         ids: dict[int, int] = {}
         for data in exported:
             if self._import(data, ids):
+                if attachments_dir is not None:
+                    with self._engine.read() as tx:
+                        self._attachments.take_from(Path(attachments_dir), messages.attachments_of(tx, data["id"]))
                 counts["sessions"] += 1
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in data["messages"])
             else:
                 counts["skipped"] += 1
         with self._engine.write() as tx:
-            exchange.cut_loose_parents(tx)
+            recovery.cut_loose_parents(tx)
         return counts
 
     def import_database(self, path: Path | str) -> dict[str, int]:
@@ -785,7 +793,7 @@ class SessionDB:
         → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
-            return self.import_sessions(other.iter_export())
+            return self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
 
     def backup(self, path: Path | str) -> None:
         """A consistent copy of the database while others write. The target must not exist."""

@@ -118,18 +118,10 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
             yield data
 
 
-def cut_loose_parents(tx: Tx) -> int:
-    """After an import: a parent that did not come along is no parent."""
-    return tx.run(
-        "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
-        " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
-    )
-
-
 def is_database(path: Path) -> bool:
     """Whether a file begins like a SQLite database."""
     with path.open("rb") as file:
         return file.read(16) == b"SQLite format 3\0"
 
 
-__all__ = ["bring_in", "cut_loose_parents", "export", "export_ids", "is_database", "iterate"]
+__all__ = ["bring_in", "export", "export_ids", "is_database", "iterate"]

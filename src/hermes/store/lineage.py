@@ -14,6 +14,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.store import messages, sessions, titles
 from hermes.store.engines.base import Tx
+from hermes.store.visibility import User
 
 _INHERITED = "source, user_id, model, model_config, system_prompt, system_prompt_hash, cwd"
 Place = tuple[int, str]  # a shown message: its id and the session that owns it
@@ -257,12 +258,17 @@ def ancestors(tx: Tx, session_id: str) -> list[str]:
         current = parent
 
 
-def with_ancestors(tx: Tx, session_id: str, columns: str) -> list[Any]:
-    """The rows of a session and its ancestors from the root on, each message once; of a branched parent the prefix only."""
+def with_ancestors(tx: Tx, session_id: str, columns: str, visible_to: User | None) -> list[Any]:
+    """The rows of a session and its ancestors from the root on, each message once; of a branched parent the prefix only.
+
+    Ancestors that the caller may not see are left out.
+    """
     out: list[Any] = []
     seen: set[int] = set()
     chain = ancestors(tx, session_id)
     for number, member in enumerate(chain):
+        if member != session_id and sessions.get(tx, member, visible_to) is None:
+            continue
         rows = messages.shown_rows(tx, member, columns)
         following = chain[number + 1] if number + 1 < len(chain) else None
         if following is not None and tx.value("SELECT kind FROM sessions WHERE id = ?", (following,)) == "branch":
@@ -275,6 +281,8 @@ def with_ancestors(tx: Tx, session_id: str, columns: str) -> list[Any]:
     return out
 
 
-def cut_children(tx: Tx, session_id: str) -> None:
-    """Let a session's children live on without it."""
+def cut_children(tx: Tx, session_id: str) -> list[str]:
+    """Let a session's children live on without it; which they are."""
+    children = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE parent_session_id = ?", (session_id,))]
     tx.run("UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id = ?", (session_id,))
+    return children

@@ -13,6 +13,7 @@ from typing import Any
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
+from hermes.store.attachments import references
 from hermes.store.engines.base import Engine, Row, Tx
 from hermes.store.text import plain_parts
 from hermes.store.visibility import User, session_clause
@@ -102,6 +103,7 @@ def make_ready(
         if fields["tool_calls"]:
             fields["tool_calls"] = mask(fields["tool_calls"])
     size, whole = len(content) if content else 0, content
+    lifted = lifted or references(content)
     if role == "tool" and content:
         content, rest = codec.split_output(content)
     stamp = message.get("timestamp")
@@ -151,20 +153,21 @@ def append(tx: Tx, session_id: str, ready: Ready) -> int:
     preview = None if ready.preview is None else codec.storable(ready.preview)
     if not tx.run(_COUNT, (ready.calls, stamp, stamp, preview, session_id)):
         raise SessionNotFound(session_id)
-    message_id = tx.insert(_INSERT, (session_id, *ready.values))
+    return insert(tx, session_id, ready, None)
+
+
+def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int:
+    """Store a message (under a given id) without counting: imports and rebuilds recount afterwards."""
+    if message_id is None:
+        message_id = tx.insert(_INSERT, (session_id, *ready.values))
+    else:
+        tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
     for digest, mime, size in ready.lifted:
         tx.run(
             "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (digest, message_id, mime, size),
         )
     return message_id
-
-
-def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int:
-    """Store a message (under a given id) without counting: imports and rebuilds recount afterwards."""
-    if message_id is None:
-        return tx.insert(_INSERT, (session_id, *ready.values))
-    return tx.insert(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
 
 
 def recount(tx: Tx, session_id: str) -> None:
@@ -280,6 +283,15 @@ def count(tx: Tx, session_id: str | None, visible_to: User | None) -> int:
             params,
         )
     )
+
+
+def attachments_of(tx: Tx, session_id: str) -> list[str]:
+    """The hashes of the attachments a session's own messages refer to."""
+    rows = tx.rows(
+        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?",
+        (session_id,),
+    )
+    return [row[0] for row in rows]
 
 
 # ---------------------------------------------------------------------------------------------- removing

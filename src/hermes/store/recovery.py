@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hermes.errors import InvalidInput
 from hermes.store import messages, titles
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.messages import make_ready
@@ -33,14 +34,14 @@ def message_entry(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def session_columns(tx: Tx, session_id: str) -> dict[str, Any]:
-    """A session's own columns, as stored, empty ones left out; its system prompt as text."""
+    """A session's own columns, as stored; its system prompt as text."""
     from hermes.store.sessions import PROMPT, tidy
 
     found = tx.dicts(
         f"SELECT {', '.join('s.' + name for name in COLUMNS)}, {PROMPT} AS system_prompt FROM sessions s WHERE s.id = ?",
         (session_id,),
     )
-    return {key: value for key, value in tidy(found[0]).items() if value is not None} if found else {}
+    return tidy(found[0]) if found else {}
 
 
 def session_state(tx: Tx, session_id: str) -> dict[str, Any]:
@@ -78,9 +79,11 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             started = started or entry.get("type") == "session"
             if isinstance(entry.get("id"), int):
                 present.add(entry["id"])
-        out = [] if started else [header(columns)]
+        out = [] if started else [header({key: value for key, value in columns.items() if value is not None})]
         out += [line(message_entry(m)) for m in own_messages(tx, session_id) if m["id"] not in present]
-        out.append(line(event("state", set=columns, **session_state(tx, session_id))))
+        state = session_state(tx, session_id)
+        if started or any(state.values()):  # a new file's first line has told the columns already
+            out.append(line(event("state", set=columns, **state)))
         return b"".join(out)
 
     return journal.revise(session_id, missing, anew=anew)
@@ -99,7 +102,9 @@ class Replayed:
         self.state: dict[str, Any] = {}
 
     def take(self, entry: dict[str, Any]) -> None:
-        """Apply one line."""
+        """Apply one line. Of older files a time may be written as text."""
+        if isinstance(entry.get("timestamp"), str):
+            entry = {**entry, "timestamp": _seconds(entry["timestamp"])}
         kind = entry.get("type")
         if kind == "session" and isinstance(entry.get("session"), dict):
             self.columns.update(entry["session"])
@@ -119,11 +124,23 @@ class Replayed:
                 self.loose.append(entry)
 
 
+def _seconds(text: str) -> float | None:
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
 def read_transcript(path: Path) -> Replayed:
     """A transcript file as a session. Older files have no first line: their name is the session's id."""
     session = Replayed(path.name.removesuffix(".jsonl"))
     for entry in entries(path):
         session.take(entry)
+    if "started_at" not in session.columns:
+        times = [m["timestamp"] for m in (*session.messages.values(), *session.loose) if m.get("timestamp")]
+        session.columns["started_at"] = min(times, default=path.stat().st_mtime)
     return session
 
 
@@ -132,17 +149,30 @@ def replay(engine: Engine, folder: Path) -> dict[str, int]:
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
     for path in sorted(folder.glob("*.jsonl")):
         session = read_transcript(path)
-        with engine.write() as tx:
-            if not session.messages and not session.loose and session.columns["source"] == "unknown":
-                counts["skipped"] += 1
-                continue
-            if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
-                insert_session(tx, session.columns)
-                counts["sessions"] += 1
-            counts["messages"] += len(insert_messages(engine, tx, session))
-            set_state(tx, session.columns["id"], session.state)
-            messages.recount(tx, session.columns["id"])
+        if not session.messages and not session.loose and session.columns["source"] == "unknown":
+            counts["skipped"] += 1
+            continue
+        try:
+            with engine.write() as tx:
+                if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
+                    insert_session(tx, session.columns)
+                    counts["sessions"] += 1
+                counts["messages"] += len(insert_messages(engine, tx, session))
+                set_state(tx, session.columns["id"], session.state)
+                messages.recount(tx, session.columns["id"])
+        except InvalidInput:  # a file that makes no sense must not stop the others
+            counts["skipped"] += 1
+    with engine.write() as tx:
+        cut_loose_parents(tx)
     return counts
+
+
+def cut_loose_parents(tx: Tx) -> int:
+    """A parent that is not here is no parent; how many links that cut."""
+    return tx.run(
+        "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
+    )
 
 
 def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
@@ -151,6 +181,7 @@ def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
     from hermes.store.naming import split_family
 
     values = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
+    values["transcript"] = None
     values.setdefault("source", "unknown")
     values.setdefault("started_at", 0.0)
     if isinstance(values.get("model_config"), (dict, list)):

@@ -6,9 +6,9 @@ write lock and a crash half-way leaves something that is finished later. What ot
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from hermes.store import leases, lineage, messages, sessions, titles
 from hermes.store.engines.base import Engine, Tx
@@ -17,6 +17,7 @@ ROWS_AT_ONCE = 200
 DAY = 86_400.0
 GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
+SHELL = "~deleted~"  # how the id of what is kept of a deleted session begins
 META_LAST_PRUNE = "last_auto_prune"
 
 
@@ -73,46 +74,62 @@ def trashed(tx: Tx) -> list[dict[str, Any]]:
 # --------------------------------------------------------------------------------------------- deleting
 
 
-def purge(engine: Engine, session_id: str, by: str, forget_files: Callable[[str, list[str]], None]) -> bool:
+class Witness(Protocol):
+    """Whoever keeps files beside the database is told what became of a session."""
+
+    def deleted(self, session_id: str, attachments: list[str]) -> None:
+        """A session is gone, and so is the last message that referred to these attachments."""
+        ...
+
+    def kept(self, session_id: str) -> None:
+        """Of a deleted session something stays for others, under this id."""
+        ...
+
+    def cut_off(self, session_ids: list[str]) -> None:
+        """These sessions lost their parent."""
+        ...
+
+
+def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
     """Delete a session for good, in small transactions; False when there is none."""
     with engine.write() as tx:
-        row = tx.row("SELECT source, message_count FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
+        row = tx.row(
+            "SELECT source, message_count, system_prompt_hash FROM sessions WHERE id = ? AND purged IS NULL",
+            (session_id,),
+        )
         if row is None:
             return False
         audit(tx, "delete", session_id, by, f"source {row[0]}, {row[1] or 0} messages")
         tx.run(
             "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"
             " trashed_title = NULL, preview = NULL, user_id = NULL, parent_session_id = NULL, system_prompt = NULL,"
-            " model_config = NULL, cwd = NULL WHERE id = ?",
+            " system_prompt_hash = NULL, model_config = NULL, cwd = NULL WHERE id = ?",
             (session_id,),
         )
-        lineage.cut_children(tx, session_id)
-    _finish(engine, session_id, forget_files)
+        children = lineage.cut_children(tx, session_id)
+        _drop_prompt(tx, row[2])
+    witness.cut_off(children)
+    _finish(engine, session_id, witness)
     return True
 
 
-def _finish(engine: Engine, session_id: str, forget_files: Callable[[str, list[str]], None]) -> None:
+def _finish(engine: Engine, session_id: str, witness: Witness) -> None:
     """The long part of a deletion; can be taken up again after a crash."""
     hashes: set[str] = set()
     while True:
         with engine.write() as tx:
-            hashes.update(_hashes(tx, session_id))
+            hashes.update(messages.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, cap=ROWS_AT_ONCE):
                 shells = _drop_rows(tx, session_id)
+                shell = _make_shell(tx, session_id)
                 gone = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
                 break
         time.sleep(0.0005)  # those who wait for the lock go first
-    forget_files(session_id, gone)
-    for shell in shells:
-        _finish_shell(engine, shell, forget_files)
-
-
-def _hashes(tx: Tx, session_id: str) -> list[str]:
-    rows = tx.rows(
-        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?",
-        (session_id,),
-    )
-    return [row[0] for row in rows]
+    witness.deleted(session_id, gone)
+    if shell is not None:
+        witness.kept(shell)
+    for other in shells:
+        _finish_shell(engine, other, witness)
 
 
 def _drop_rows(tx: Tx, session_id: str) -> list[str]:
@@ -122,36 +139,52 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
         " WHERE r.session_id = ? AND s.purged IS NOT NULL AND s.id <> r.session_id",
         (session_id,),
     )
-    prompt = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
     for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     tx.run("DELETE FROM leases WHERE name = ?", (leases.session_lease(session_id),))
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:
         tx.run("DELETE FROM sessions WHERE id = ?", (session_id,))
-    if prompt is not None:
-        tx.run(
-            "DELETE FROM system_prompts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_prompt_hash = ?)"
-            " AND NOT EXISTS (SELECT 1 FROM system_prompts d WHERE d.base_hash = ?)",
-            (prompt, prompt, prompt),
-        )
     return [row[0] for row in shells]
 
 
-def _finish_shell(engine: Engine, session_id: str, forget_files: Callable[[str, list[str]], None]) -> None:
+def _drop_prompt(tx: Tx, digest: str | None) -> None:
+    """A system prompt goes with the last session that has it (or builds on it)."""
+    if digest is not None:
+        tx.run(
+            "DELETE FROM system_prompts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_prompt_hash = ?)"
+            " AND NOT EXISTS (SELECT 1 FROM system_prompts d WHERE d.base_hash = ?)",
+            (digest, digest, digest),
+        )
+
+
+def _make_shell(tx: Tx, session_id: str) -> str | None:
+    """What is kept of a deleted session for others moves to an id of its own, so that the old one is free."""
+    if session_id.startswith(SHELL) or tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is None:
+        return None
+    shell = f"{SHELL}{secrets.token_hex(8)}"
+    tx.run("UPDATE sessions SET id = ? WHERE id = ?", (shell, session_id))
+    tx.run("UPDATE messages SET session_id = ? WHERE session_id = ?", (shell, session_id))
+    tx.run("UPDATE session_refs SET from_session = ? WHERE from_session = ?", (shell, session_id))
+    return shell
+
+
+def _finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
     """A deleted session that had been kept for others: let go of what nobody refers to any more."""
     with engine.write() as tx:
         kept = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))]
         ranges = tx.rows("SELECT first_id, last_id FROM session_refs WHERE from_session = ?", (session_id,))
         gone = [i for i in kept if not any(first <= i <= last for first, last in ranges)]
-        hashes = _hashes(tx, session_id)
+        hashes = messages.attachments_of(tx, session_id)
         messages.remove_own(engine, tx, session_id, gone)
         if len(gone) == len(kept):
             _drop_rows(tx, session_id)
         loose = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
-    forget_files(session_id, loose)
+    witness.deleted(session_id, loose)
+    if len(gone) < len(kept):
+        witness.kept(session_id)
 
 
-def finish_deletions(engine: Engine, forget_files: Callable[[str, list[str]], None]) -> int:
+def finish_deletions(engine: Engine, witness: Witness) -> int:
     """Take up deletions that a crash cut short."""
     with engine.read() as tx:
         left = tx.rows(
@@ -160,7 +193,7 @@ def finish_deletions(engine: Engine, forget_files: Callable[[str, list[str]], No
             " OR m.hidden <> -1)))"
         )
     for (session_id,) in left:
-        _finish(engine, session_id, forget_files)
+        _finish(engine, session_id, witness)
     return len(left)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hermes.errors import StoreError
 from hermes.store import codec, recovery
+from hermes.store.attachments import Attachments
 from hermes.store.engines.base import Engine
 from hermes.store.messages import STORED, Ready
 from hermes.store.transcript import Journal, event, line
@@ -26,8 +27,10 @@ _FIELDS = tuple((number, name) for number, name in enumerate(STORED[1:]) if name
 class Scribe:
     """Writes the transcripts of one store."""
 
-    def __init__(self, engine: Engine, folder: Path, which: str) -> None:
+    def __init__(self, engine: Engine, folder: Path, which: str, attachments: Attachments) -> None:
         self.which = which
+        self.also_in: Path | None = None  # a further folder to remove transcripts of deleted sessions from
+        self._attachments = attachments
         self.journal = Journal(folder)
         self._engine = engine
         self._kept: dict[str, bool] = {}  # sessions whose transcript is known to be there, or not wanted
@@ -92,12 +95,21 @@ class Scribe:
         if self._keeps(session_id, fresh=True):
             self._fill_in(session_id, anew=True)
 
-    def forget(self, session_id: str, folder: Path | None) -> None:
-        """A session was deleted; what is kept of it for others keeps a transcript of its own."""
+    def deleted(self, session_id: str, attachments: list[str]) -> None:
+        """A session is gone: so are its transcript and what nobody refers to any more."""
         self._kept.pop(session_id, None)
-        self.journal.forget(session_id, folder)
+        self.journal.forget(session_id, self.also_in)
+        self._attachments.forget(attachments)
+
+    def kept(self, session_id: str) -> None:
+        """What is kept of a deleted session for others has a transcript of its own."""
         if self.which != "off":
-            self._fill_in(session_id)
+            self._fill_in(session_id, anew=True)
+
+    def cut_off(self, session_ids: list[str]) -> None:
+        """Sessions lost their parent."""
+        for session_id in session_ids:
+            self.changed(session_id, "parent", "parent_session_id")
 
     # ------------------------------------------------------------------ keeping them whole
 
@@ -131,6 +143,20 @@ class Scribe:
             self.journal.behind.add(session_id)
         if session_id in self.journal.behind:
             self._warn(session_id)
+        else:
+            self._note(session_id)
+
+    def _note(self, session_id: str) -> None:
+        """The session has a transcript from now on: if it is ever gone, that is a finding."""
+        known = "SELECT 1 FROM sessions WHERE id = ? AND transcript IS NULL"
+        with self._engine.read() as tx:
+            new = tx.row(known, (session_id,)) is not None
+        if new:
+            try:
+                with self._engine.write() as tx:
+                    tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,))
+            except StoreError:
+                pass  # only a note
 
     def _warn(self, session_id: str) -> None:
         if not self._warned:

@@ -133,9 +133,8 @@ def make_scope(filters: Filters, visible_to: User | None) -> Scope:
         if value is not None:
             where, params = f"{where} AND m.timestamp {sign} ?", [*params, float(value)]
     if filters.tool is not None:
-        quoted = f'%"name":"{filters.tool}"%'
-        where += " AND (m.tool_name = ? OR replace(m.tool_calls, ': ', ':') LIKE ?)"
-        params = [*params, filters.tool, quoted]
+        where += " AND (m.tool_name = ? OR instr(replace(m.tool_calls, ': ', ':'), ?) > 0)"
+        params = [*params, filters.tool, f'"name":"{filters.tool}"']
     return Scope(where, tuple(params), needs_sessions=True)
 
 
@@ -236,6 +235,8 @@ class _Search:
                 scores[message_id] = scores.get(message_id, 0.0) + weight * (0.5 + score)
                 coverage.setdefault(session_id, {})[number] = weight
             self.needles += [n for leaf in leaves if (n := needle(leaf.text)) is not None]
+        telling = [n for n in self.needles if not all(piece in STOP_WORDS for piece in n.pieces)]
+        self.needles = telling or self.needles
         bonus = {session: sum(weights.values()) for session, weights in coverage.items()}
         merged = [(key, scores[key], session, role) for key, (_, _, session, role) in known.items()]
         self._add(merged, "relaxed", bonus)

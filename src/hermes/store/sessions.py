@@ -44,7 +44,10 @@ def checked_id(session_id: Any) -> str:
 
 def create(tx: Tx, session_id: str, source: str, columns: Mapping[str, Any]) -> bool:
     """Open a session; False when the id exists already (which is then left as it is)."""
-    if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
+    existing = tx.row("SELECT trashed_at FROM sessions WHERE id = ?", (session_id,))
+    if existing is not None:
+        if existing[0] is not None:
+            raise InvalidInput(f"session {session_id} is in the trash; restore it, or take another id")
         return False
     parent = columns.get("parent_session_id")
     if parent is not None and tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (parent,)) is None:
@@ -52,11 +55,11 @@ def create(tx: Tx, session_id: str, source: str, columns: Mapping[str, Any]) -> 
     started_at = columns.get("started_at")
     tx.run(
         "INSERT INTO sessions(id, source, user_id, model, model_config, system_prompt_hash, parent_session_id, started_at,"
-        " kind, cwd) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " kind, cwd, transcript) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             session_id, source, columns.get("user_id"), columns.get("model"), codec.json_field(columns.get("model_config")),
             keep_prompt(tx, columns.get("system_prompt")), parent, time.time() if started_at is None else float(started_at),
-            columns.get("kind"), columns.get("cwd"),
+            columns.get("kind"), columns.get("cwd"), 1 if columns.get("transcript") else None,
         ),
     )  # fmt: skip
     return True

@@ -104,8 +104,8 @@ def _transcripts(engine: Engine, scribe: Scribe) -> list[Problem]:
     found = []
     with engine.read() as tx:
         rows = tx.rows("SELECT id, source, purged FROM sessions ORDER BY id")
-    for session_id, source, purged in rows:
-        if not scribe.wanted(source) or purged:
+    for session_id, _, purged in rows:
+        if purged:
             continue
         with engine.read() as tx:
             detail = _disagreement(tx, scribe, session_id)
@@ -117,8 +117,8 @@ def _transcripts(engine: Engine, scribe: Scribe) -> list[Problem]:
 def _disagreement(tx: Tx, scribe: Scribe, session_id: str) -> str | None:
     path = scribe.journal.path(session_id)
     if not path.exists():
-        ours = tx.row("SELECT 1 FROM messages WHERE session_id = ? AND writer = 1 LIMIT 1", (session_id,))
-        return "there is no transcript" if ours is not None else None
+        had_one = tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
+        return "its transcript is gone" if had_one else None
     told: dict[int, dict[str, Any]] = {}
     replayed = recovery.Replayed(session_id)
     for entry in entries(path):
@@ -162,7 +162,7 @@ def repair(engine: Engine, scribe: Scribe, path: Path) -> list[str] | None:
         engine.rebuild_index()
         done.append("rebuilt the full-text index")
     if "half-deleted" in kinds:
-        count = finish_deletions(engine, lambda session_id, _: scribe.forget(session_id, None))
+        count = finish_deletions(engine, scribe)
         done.append(f"finished {count} deletions that had been cut short")
     with engine.write() as tx:
         done += _mend_orphans(tx)
@@ -198,10 +198,7 @@ def _mend_orphans(tx: Tx) -> list[str]:
         messages.recount(tx, session_id)
     if lost:
         done.append(f"gave {len(lost)} groups of messages their session back")
-    cut = tx.run(
-        "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
-        " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
-    )
+    cut = recovery.cut_loose_parents(tx)
     if cut:
         done.append(f"cut {cut} links to parents that do not exist")
     for table in ("session_refs", "session_tags", "session_members", "session_rewinds"):

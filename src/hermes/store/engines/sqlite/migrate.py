@@ -7,6 +7,7 @@ message stays findable. A file of a newer or foreign version is never altered; t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,13 @@ _OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
 
 
+# This program's own changes after format 1: format number → one named function, run inside the upgrade's transaction.
+OWN_MIGRATIONS: dict[int, Callable[[apsw.Connection], None]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class State:
-    """What kind of file this is: empty, current, old, newer or foreign-application."""
+    """What kind of file this is: empty, current, earlier (this program's own), old, newer or foreign-application."""
 
     kind: str
     version: int = 0
@@ -46,11 +51,12 @@ def inspect(connection: apsw.Connection) -> State:
     version = 1
     if "schema_version" in names:
         version = _one(connection, "SELECT max(version) FROM schema_version") or 1
-    triggers = tuple(name for name, kind in names.items() if kind == "trigger" and not _is_inert(connection, name))
+    triggers = tuple(name for name, kind in names.items() if kind == "trigger" and _feeds_the_index(connection, name))
     if version > schema.SCHEMA_VERSION or (application == schema.APPLICATION_ID and own > schema.FORMAT_VERSION):
         return State("newer", version, journal)
-    if application == schema.APPLICATION_ID and own == schema.FORMAT_VERSION:
-        return State("current", version, journal, triggers)
+    if application == schema.APPLICATION_ID:
+        kind = "current" if own == schema.FORMAT_VERSION else "earlier"
+        return State(kind, own, journal, triggers)
     return State("old", version, journal, triggers)
 
 
@@ -59,7 +65,10 @@ def upgrade(connection: apsw.Connection) -> None:
     state = inspect(connection)  # again, now under the lock: another process may have done it
     for trigger in state.foreign_triggers:
         connection.execute(f'DROP TRIGGER IF EXISTS "{trigger}"')
-    if state.kind == "current":
+    if state.kind in ("current", "earlier"):
+        for number in range(state.version + 1, schema.FORMAT_VERSION + 1) if state.kind == "earlier" else ():
+            OWN_MIGRATIONS[number](connection)
+            connection.execute(f"PRAGMA user_version={number}")
         _place_inert_triggers(connection)
         return
     for table in schema.TABLES:
@@ -83,9 +92,10 @@ def upgrade(connection: apsw.Connection) -> None:
     connection.execute(f"PRAGMA user_version={schema.FORMAT_VERSION}")
 
 
-def _is_inert(connection: apsw.Connection, trigger: str) -> bool:
-    sql = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (trigger,)).fetchone()
-    return sql is not None and "WHEN 0 BEGIN" in str(sql[0])
+def _feeds_the_index(connection: apsw.Connection, trigger: str) -> bool:
+    """Whether a trigger writes to the full-text tables, as older programs' do; a user's own triggers are left alone."""
+    row = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (trigger,)).fetchone()
+    return row is not None and "messages_fts" in str(row[0]).split("BEGIN", 1)[-1]
 
 
 def _place_inert_triggers(connection: apsw.Connection) -> None:

@@ -45,6 +45,7 @@ SESSION_COLUMNS: dict[str, str] = {
     # from here on: this program's own
     "kind": "TEXT",
     "cwd": "TEXT",
+    "transcript": "INTEGER",
     "system_prompt_hash": "TEXT",
     "last_active": "REAL",
     "preview": "TEXT",
