@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from . import Nursery, Remote, clone, contents, exports, size, step, store
+from . import Nursery, Refused, Remote, clone, contents, exports, size, step, store
 from .damage import HARMS, harm, pages_of
 from .workers import message, word
 
@@ -245,6 +245,33 @@ def test_bookkeeping_that_another_program_threw_away_is_made_anew(
     assert after is not None
     assert after["found"][QUERIES[0]] == truth["found"][QUERIES[0]]
     assert command(nursery, path)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["messages_fts_data zeros", "sqlite_autoindex_sessions_1 zeros", "messages zeros"])
+def test_a_repair_while_another_process_has_the_store_open_loses_nothing_that_one_writes(
+    nursery: Nursery, base: Path, pages: Any, folder: Path, name: str
+) -> None:
+    """A file that is put in the place of another is not the file the others have open."""
+    path = clone(base, folder / "work")
+    with Remote(path) as other:
+        other.create_session("new", "cli")
+        kept = other.attempt("new", "before", 0, 3)["done"]
+        other.close()
+        harm(path, name, pages_of(path))
+        try:
+            other.open(str(path))
+        except Refused as refused:
+            assert refused.kind in TYPED  # noqa: PT017  (a damaged store may refuse; then there is nothing to lose)
+            return
+        kept += [[one, n + 3] for one, n in other.attempt("new", "during", 0, 3)["done"]]
+        command(nursery, path, "--repair")
+        kept += [[one, n + 6] for one, n in other.attempt("new", "after", 0, 3)["done"]]
+    assert command(nursery, path, "--repair")[0] == 0
+    names = [word(tag, n) for tag in ("before", "during", "after") for n in range(3)]
+    with store(path) as db:
+        have = [row["content"].split(" ")[0] for row in db.get_messages("new")]
+    missing = [names[n] for _, n in kept if names[n] not in have]
+    assert not missing, f"acknowledged, and gone: {missing}"
 
 
 def test_the_damaged_file_is_kept_beside_the_repaired_one(

@@ -117,8 +117,9 @@ def test_a_writer_stopped_anywhere_in_an_append_holds_up_nobody_for_ever(folder:
     path = prepared(folder)
     acks: list[tuple[int, str, str, int]] = []
     with Remote(path) as dry:
-        dry.count()
         dry.append("talk", "dry", 0)
+        dry.count()
+        dry.append("talk", "dry", 1)
         total = dry.counted()
     through = busy = 0
     for turn, at in enumerate(sorted(dice.sample(range(1, total + 1), min(MOMENTS, total)))):
@@ -144,7 +145,7 @@ def test_a_writer_stopped_anywhere_in_an_append_holds_up_nobody_for_ever(folder:
             other.close()
     with store(path) as db:
         rows = db.get_messages("talk")
-        assert len(rows) == len(acks) + 2, "the acknowledged ones, the first and the dry one"
+        assert len(rows) == len(acks) + 3, "the acknowledged ones, the first and the two dry ones"
         assert_kept(db, acks)
         assert_found(db, acks)
         assert db.check() == []

@@ -241,18 +241,32 @@ class Stage:
 
     def do_load_all(self) -> None:
         """Import whatever the store may need later, while it can still be read."""
-        import encodings.idna  # noqa: F401
         import pkgutil
 
         import hermes
 
         for found in pkgutil.walk_packages(hermes.__path__, "hermes."):
             __import__(found.name)
-        import zstandard  # noqa: F401
+
+    def do_rehearse(self) -> None:
+        """Use a store once, so that libraries have loaded what they load on first use."""
+        from pathlib import Path
+        from tempfile import TemporaryDirectory
+
+        from hermes_state import SessionDB
+
+        with TemporaryDirectory() as folder, SessionDB(db_path=Path(folder) / "state.db") as db:
+            db.create_session("talk", "cli")
+            for number in range(20):
+                db.append_message("talk", **message("rehearsal", number))
+            db.search_messages("words")
+            db.get_messages("talk")
+            db.check()
 
     def do_become_nobody(self) -> int:
         """Root may write anywhere; nobody may not."""
         self.do_load_all()
+        self.do_rehearse()
         if os.getuid() == 0:
             os.setgroups([])
             os.setgid(NOBODY)
