@@ -11,7 +11,7 @@ import json
 import threading
 from typing import Any
 
-from hermes.errors import InvalidInput
+from hermes.errors import InvalidInput, StoreCorrupt
 
 COMPRESS_OVER = 2048
 HEAD = 200  # as much as a hit's context shows
@@ -50,7 +50,12 @@ def storable(text: str) -> str | bytes:
 
 def restored(value: Any) -> Any:
     """The inverse of storable(); anything else as it is."""
-    return value.decode("utf-8", "surrogatepass") if type(value) is bytes else value
+    if type(value) is not bytes:
+        return value
+    try:
+        return value.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise StoreCorrupt(f"the text of a message is damaged ({error}); repair the store") from error
 
 
 def to_json(value: Any) -> str:
@@ -118,5 +123,10 @@ def joined(head: str | bytes | None, rest: bytes | None) -> str | None:
     """The whole text of a row's `content` and `content_rest`."""
     if rest is None:
         return restored(head)  # type: ignore[no-any-return]
-    tail: str = _unpacker().decompress(rest).decode("utf-8", "surrogatepass")
+    from zstandard import ZstdError
+
+    try:
+        tail: str = _unpacker().decompress(rest).decode("utf-8", "surrogatepass")
+    except (ZstdError, UnicodeDecodeError) as error:
+        raise StoreCorrupt(f"the text of a message is damaged ({error}); repair the store") from error
     return (restored(head) or "") + tail

@@ -7,6 +7,7 @@ After a change is committed, a line about it goes to the session's transcript.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -135,7 +136,7 @@ class SessionDB:
             "system_prompt": self._masked(system_prompt), "user_id": user_id, "transcript": self._scribe.wanted(source) or None,
             "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": cwd,
         }  # fmt: skip
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             made = sessions.create(tx, session_id, source, columns)
         if made:
             self._scribe.opened(session_id, source)
@@ -152,14 +153,14 @@ class SessionDB:
 
     def end_session(self, session_id: str, end_reason: str | None) -> None:
         """End a session; the first reason stays until it is reopened."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = sessions.end(tx, session_id, end_reason)
         if done:
             self._scribe.changed(session_id, "end", "ended_at", "end_reason")
 
     def reopen_session(self, session_id: str) -> None:
         """Clear a session's end."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = sessions.reopen(tx, session_id)
         if done:
             self._scribe.changed(session_id, "reopen", "ended_at", "end_reason")
@@ -167,7 +168,7 @@ class SessionDB:
     def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
         """Replace a session's system prompt."""
         text = self._masked(system_prompt)
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = sessions.set_prompt(tx, session_id, text)
         if done:
             self._scribe.changed(session_id, "prompt", system_prompt=text)
@@ -197,7 +198,7 @@ class SessionDB:
         Creates nothing: an unknown session is ignored.
         """
         values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = usage.update(tx, session_id, values, absolute=absolute)
         if done:
             self._scribe.changed(session_id, "usage", *usage.COUNTERS, *usage.COSTS, *usage.FILLED, *usage.NEWEST)
@@ -297,11 +298,17 @@ class SessionDB:
                 "cache_read_tokens": cache_read_tokens, "cache_write_tokens": cache_write_tokens, "cost_usd": cost_usd,
             }
         )  # fmt: skip
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             message_id = messages.append(tx, session_id, ready)
         self._scribe.said(session_id, message_id, ready)
         self._engine.appended(message_id, ready.size)
         return message_id
+
+    def _writing(self, *session_ids: str) -> AbstractContextManager[Tx]:
+        """A write transaction; that these sessions' transcripts are about to change is noted before it commits."""
+        for session_id in session_ids:
+            self._scribe.intends(session_id)
+        return self._engine.write()
 
     def _masked(self, text: str | None) -> str | None:
         return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text
@@ -312,7 +319,7 @@ class SessionDB:
     def replace_messages(self, session_id: str, messages_: Iterable[dict[str, Any]]) -> None:
         """Put other messages in place of a session's own: all at once or not at all."""
         ready = [self._ready(message) for message in messages_]
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             sessions.require(tx, session_id)
             self._clear(tx, session_id)
             for message in ready:
@@ -322,7 +329,7 @@ class SessionDB:
 
     def clear_messages(self, session_id: str) -> None:
         """Remove a session's messages and keep the session. An unknown session is ignored."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             self._clear(tx, session_id)
             messages.recount(tx, session_id)
             tx.run("UPDATE sessions SET preview = NULL WHERE id = ?", (session_id,))
@@ -336,7 +343,7 @@ class SessionDB:
     def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[dict[str, Any]]:
         """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""
         with self._engine.read() as tx:
-            if visible_to is not None and sessions.get(tx, session_id, visible_to) is None:
+            if not sessions.is_shown(tx, session_id, visible_to):
                 return []
             rows = messages.shown_rows(tx, session_id)
         return [messages.decode(row) for row in rows]
@@ -346,7 +353,7 @@ class SessionDB:
     ) -> list[dict[str, Any]]:
         """The session as OpenAI chat messages, ready to be replayed."""
         with self._engine.read() as tx:
-            if visible_to is not None and sessions.get(tx, session_id, visible_to) is None:
+            if not sessions.is_shown(tx, session_id, visible_to):
                 return []
             if include_ancestors:
                 rows = lineage.with_ancestors(tx, session_id, messages.TURN_ROW, visible_to)
@@ -368,7 +375,7 @@ class SessionDB:
 
     def set_session_title(self, session_id: str, title: str | None) -> bool:
         """Name a session ("" takes the name away). False when there is none; TitleClash / TitleTooLong are ValueErrors."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             titles.take_in(tx)
             done = titles.set_title(tx, session_id, self._masked(title))
         if done:
@@ -413,7 +420,7 @@ class SessionDB:
     ) -> str:
         """A new session that shows the old one's messages up to `at_message` (None: all), by reference."""
         sessions.checked_id(new_session_id)
-        with self._engine.write() as tx:
+        with self._writing(new_session_id) as tx:
             lineage.branch(tx, session_id, new_session_id, at_message, title)
         self._scribe.rewritten(new_session_id)
         return new_session_id
@@ -435,7 +442,7 @@ class SessionDB:
         """
         sessions.checked_id(new_session_id)
         ready = self._ready({"role": summary_role, "content": summary})
-        with self._engine.write() as tx:
+        with self._writing(session_id, new_session_id) as tx:
             lineage.compress(tx, session_id, new_session_id, ready, head_until, tail_from)
         self._scribe.changed(session_id, "end", "ended_at", "end_reason")
         self._scribe.rewritten(new_session_id)
@@ -443,14 +450,14 @@ class SessionDB:
 
     def rewind(self, session_id: str, message_id: int) -> int:
         """Hide every message after `message_id` (0: all); how many. Hidden text is not found and not replayed."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             hidden = lineage.rewind(tx, session_id, message_id)
         self._scribe.restated(session_id, "rewind")
         return hidden
 
     def unrewind(self, session_id: str) -> int:
         """Undo the last rewind; how many messages came back. What was said since is hidden instead."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             shown = lineage.unrewind(tx, session_id)
         self._scribe.restated(session_id, "unrewind")
         return shown
@@ -507,7 +514,7 @@ class SessionDB:
         return self._tags(session_id, [], [sessions.clean_tag(tag) for tag in tags])
 
     def _tags(self, session_id: str, add: list[str], remove: list[str]) -> bool:
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = sessions.set_tags(tx, session_id, add, remove)
         if done:
             self._scribe.restated(session_id, "tags")
@@ -527,7 +534,7 @@ class SessionDB:
         return self._mark(session_id, "archived_at", archived, "archive")
 
     def _mark(self, session_id: str, column: str, on: bool, what: str) -> bool:
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = sessions.stamp(tx, session_id, column, on)
         if done:
             self._scribe.changed(session_id, what, column)
@@ -535,7 +542,7 @@ class SessionDB:
 
     def share_session(self, session_id: str, source: str, user_id: str) -> bool:
         """Let another user see a session; False when there is none."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = sessions.share(tx, session_id, source, user_id)
         if done:
             self._scribe.restated(session_id, "share")
@@ -546,6 +553,7 @@ class SessionDB:
     def delete_session(self, session_id: str, sessions_dir: Path | str | None = None, *, by: str = "") -> bool:
         """Delete a session at once, with its transcript and attachments; children live on without a parent."""
         self._scribe.also_in = None if sessions_dir is None else Path(sessions_dir)
+        self._scribe.intends(session_id)
         return retention.purge(self._engine, session_id, by, self._scribe)
 
     def prune_sessions(
@@ -575,7 +583,7 @@ class SessionDB:
 
     def trash_session(self, session_id: str, *, by: str = "") -> bool:
         """Put a session in the trash: nobody sees or finds it, its title is free, and it can be restored."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = retention.trash(tx, session_id, by)
         if done:
             self._scribe.changed(session_id, "trash", "trashed_at", "trashed_title", "title", "title_base", "title_no")
@@ -583,7 +591,7 @@ class SessionDB:
 
     def restore_session(self, session_id: str) -> bool:
         """Take a session out of the trash, with its title or the next number of it."""
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = retention.restore(tx, session_id)
         if done:
             self._scribe.changed(
@@ -732,7 +740,7 @@ class SessionDB:
         return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error) or ""))
 
     def _handoff(self, session_id: str, step: Callable[[Tx], bool]) -> bool:
-        with self._engine.write() as tx:
+        with self._writing(session_id) as tx:
             done = step(tx)
         if done:
             self._scribe.changed(session_id, "handoff", "handoff_state", "handoff_platform", "handoff_error")
@@ -758,7 +766,7 @@ class SessionDB:
         return self._import(data, {})
 
     def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
-        with self._engine.write() as tx:
+        with self._writing(str(data.get("id")) if isinstance(data, dict) else "") as tx:
             done = exchange.bring_in(self._engine, tx, data, ids)
         if done:
             self._scribe.rewritten(data["id"])

@@ -7,7 +7,6 @@ together again lies beside it. Importing keeps ids, is all or nothing a session,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from hermes.errors import InvalidInput
@@ -118,10 +117,4 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
             yield data
 
 
-def is_database(path: Path) -> bool:
-    """Whether a file begins like a SQLite database."""
-    with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
-
-
-__all__ = ["bring_in", "export", "export_ids", "is_database", "iterate"]
+__all__ = ["bring_in", "export", "export_ids", "iterate"]

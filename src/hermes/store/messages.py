@@ -170,6 +170,14 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
     return message_id
 
 
+def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:
+    """Put a message's own text back into a damaged row."""
+    names = STORED[1:]
+    tx.run(
+        f"UPDATE messages SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*ready.values, message_id)
+    )
+
+
 def recount(tx: Tx, session_id: str) -> None:
     """Set a session's counters, last activity and preview from its own rows."""
     count = calls = 0

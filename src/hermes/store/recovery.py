@@ -66,6 +66,13 @@ def own_messages(tx: Tx, session_id: str) -> list[dict[str, Any]]:
     return [messages.decode(row) for row in rows]
 
 
+def message(tx: Tx, message_id: int) -> dict[str, Any]:
+    """One message row, decoded."""
+    row = tx.row(f"SELECT {messages._ROW} FROM messages m WHERE m.id = ?", (message_id,))
+    assert row is not None
+    return messages.decode(row)
+
+
 def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) -> bool:
     """Append to a transcript what it lacks (or write it anew); False when it could not be written."""
     columns = session_columns(tx, session_id)
@@ -144,10 +151,10 @@ def read_transcript(path: Path) -> Replayed:
     return session
 
 
-def replay(engine: Engine, folder: Path) -> dict[str, int]:
-    """Read every transcript in a folder into the (empty or partial) database; what is there already stays."""
+def replay(engine: Engine, folder: Path, files: list[Path] | None = None) -> dict[str, int]:
+    """Read transcripts (all of a folder) into the (empty or partial) database; what is there already stays."""
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.glob("*.jsonl")) if files is None else files:
         session = read_transcript(path)
         if not session.messages and not session.loose and session.columns["source"] == "unknown":
             counts["skipped"] += 1

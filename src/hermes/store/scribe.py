@@ -51,15 +51,35 @@ class Scribe:
         """Close the files."""
         self.journal.close()
 
+    def intends(self, session_id: str) -> None:
+        """A session is about to be changed: if this process dies in between, the next one completes its transcript."""
+        if self.which != "off" and session_id not in self.journal.touched:
+            self.journal.mark(session_id)
+
     def mend(self) -> None:
-        """Fill in what processes that crashed could not write."""
+        """Fill in what processes that crashed (or could not) did not write, remove what they did not get to remove."""
         if self.which == "off":
             return
         for mark, ids in self.journal.left_behind():
             for session_id in ids:
-                self._fill_in(session_id)
+                self._mend(session_id)
             if not self.journal.behind:
                 mark.unlink(missing_ok=True)
+        with self._engine.read() as tx:
+            behind = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
+        for session_id in behind:
+            self._fill_in(session_id)
+
+    def _mend(self, session_id: str) -> None:
+        with self._engine.read() as tx:
+            row = tx.row("SELECT source, transcript FROM sessions WHERE id = ?", (session_id,))
+            deleted = row is None and tx.row(
+                "SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)
+            )
+        if deleted:
+            self.journal.forget(session_id)
+        elif row is not None and (row[1] is not None or self.wanted(row[0]) or self.journal.exists(session_id)):
+            self._fill_in(session_id)
 
     # ------------------------------------------------------------------ lines
 
@@ -148,17 +168,20 @@ class Scribe:
 
     def _note(self, session_id: str) -> None:
         """The session has a transcript from now on: if it is ever gone, that is a finding."""
-        known = "SELECT 1 FROM sessions WHERE id = ? AND transcript IS NULL"
-        with self._engine.read() as tx:
-            new = tx.row(known, (session_id,)) is not None
-        if new:
-            try:
+        self._set_note(session_id, 1)
+
+    def _set_note(self, session_id: str, value: int) -> None:
+        try:
+            with self._engine.read() as tx:
+                noted = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
+            if noted is not None and noted[0] != value:
                 with self._engine.write() as tx:
-                    tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,))
-            except StoreError:
-                pass  # only a note
+                    tx.run("UPDATE sessions SET transcript = ? WHERE id = ?", (value, session_id))
+        except StoreError:
+            pass  # only a note
 
     def _warn(self, session_id: str) -> None:
+        self._set_note(session_id, 0)  # whoever opens the store next tries again
         if not self._warned:
             self._warned = True
             warnings.warn(

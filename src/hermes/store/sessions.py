@@ -117,6 +117,12 @@ def get(tx: Tx, session_id: str, visible_to: User | None = None) -> dict[str, An
     return tidy(found[0]) if found else None
 
 
+def is_shown(tx: Tx, session_id: str, visible_to: User | None) -> bool:
+    """Whether there is such a session for this caller."""
+    where, params = session_clause(visible_to)
+    return tx.row(f"SELECT 1 FROM sessions s WHERE s.id = ? AND {where}", [session_id, *params]) is not None
+
+
 def tidy(row: dict[str, Any]) -> dict[str, Any]:
     """A session row as callers see it."""
     for name, value in row.items():

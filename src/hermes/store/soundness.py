@@ -15,6 +15,7 @@ from typing import Any
 from hermes.errors import StoreCorrupt
 from hermes.store import codec, messages, recovery, sessions
 from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.sqlite.inspection import set_aside
 from hermes.store.retention import finish_deletions
 from hermes.store.scribe import Scribe
 from hermes.store.transcript import entries
@@ -103,15 +104,27 @@ def _transcripts(engine: Engine, scribe: Scribe) -> list[Problem]:
         return []
     found = []
     with engine.read() as tx:
-        rows = tx.rows("SELECT id, source, purged FROM sessions ORDER BY id")
-    for session_id, _, purged in rows:
+        rows = tx.rows("SELECT id, purged FROM sessions ORDER BY id")
+    for session_id, purged in rows:
         if purged:
             continue
         with engine.read() as tx:
             detail = _disagreement(tx, scribe, session_id)
         if detail:
             found.append(problem("transcript", f"session {session_id}", detail))
+    known = {scribe.journal.path(session_id).name for session_id, _ in rows}
+    for path in sorted(scribe.journal.folder.glob("*.jsonl")):
+        if path.name not in known:
+            with engine.read() as tx:
+                found.append(_without_session(tx, path))
     return found
+
+
+def _without_session(tx: Tx, path: Path) -> Problem:
+    session_id = recovery.read_transcript(path).columns["id"]
+    if tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)) is not None:
+        return problem("transcript-left", path.name, f"session {session_id} was deleted, its transcript was not")
+    return problem("lost-session", path.name, f"session {session_id} is not in the database")
 
 
 def _disagreement(tx: Tx, scribe: Scribe, session_id: str) -> str | None:
@@ -119,15 +132,18 @@ def _disagreement(tx: Tx, scribe: Scribe, session_id: str) -> str | None:
     if not path.exists():
         had_one = tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
         return "its transcript is gone" if had_one else None
-    told: dict[int, dict[str, Any]] = {}
+    told: set[int] = set()
     replayed = recovery.Replayed(session_id)
     for entry in entries(path):
         replayed.take(entry)
         if entry.get("type") == "message" and isinstance(entry.get("id"), int):
             if entry["id"] in told and entry["id"] in replayed.messages:
                 return f"message {entry['id']} has more than one line"
-            told[entry["id"]] = entry
-    stored = {message["id"]: message for message in recovery.own_messages(tx, session_id)}
+            told.add(entry["id"])
+    try:
+        stored = {message["id"]: message for message in recovery.own_messages(tx, session_id)}
+    except (StoreCorrupt, UnicodeDecodeError) as error:
+        return f"a message can't be read: {error}"
     missing, extra = stored.keys() - replayed.messages.keys(), replayed.messages.keys() - stored.keys()
     if missing:
         return f"{len(missing)} messages have no line in the transcript"
@@ -211,25 +227,77 @@ def _mend_orphans(tx: Tx) -> list[str]:
 
 
 def _mend_transcripts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+    done = []
     wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "transcript"]
-    back = 0
+    back = changed = 0
     for session_id in wrong:
         path = scribe.journal.path(session_id)
-        if path.exists():  # messages that only the transcript has come back first
-            replayed = recovery.read_transcript(path)
-            replayed.columns["id"] = session_id
+        if path.exists():  # what only the transcript has, or has whole, comes back first
+            set_aside(path)
             with engine.write() as tx:
-                back += len(recovery.insert_messages(engine, tx, replayed))
-                messages.recount(tx, session_id)
+                fresh, mended = _take_back(engine, tx, session_id, path)
+            back, changed = back + fresh, changed + mended
         scribe.rewritten(session_id)
-    done = [f"wrote {len(wrong)} transcripts anew"] if wrong else []
-    return [*done, f"brought {back} messages back from transcripts"] if back else done
+    lost = [scribe.journal.folder / finding["where"] for finding in found if finding["kind"] == "lost-session"]
+    if lost:
+        counts = recovery.replay(engine, scribe.journal.folder, lost)
+        done.append(f"brought {counts['sessions']} sessions and {counts['messages']} messages back from transcripts")
+    for finding in found:
+        if finding["kind"] == "transcript-left":
+            (scribe.journal.folder / finding["where"]).unlink(missing_ok=True)
+            done.append(f"removed the transcript {finding['where']} of a deleted session")
+    if wrong:
+        done.append(f"wrote {len(wrong)} transcripts anew")
+    if back:
+        done.append(f"brought {back} messages back from transcripts")
+    if changed:
+        done.append(f"took the text of {changed} messages from transcripts")
+    return done
+
+
+def _take_back(engine: Engine, tx: Tx, session_id: str, path: Path) -> tuple[int, int]:
+    """Messages that only a transcript has, and the text of those that the database has otherwise.
+
+    A stored message is never changed, and its line is written with it: where id and time are the same but the text is
+    not, the row was damaged. Where the time differs, the id was given twice and both messages count.
+    """
+    replayed = recovery.Replayed(session_id)
+    twice: list[dict[str, Any]] = []
+    for entry in entries(path):
+        first = replayed.messages.get(entry["id"]) if isinstance(entry.get("id"), int) else None
+        replayed.take(entry)
+        if first is not None and entry.get("type") == "message" and entry.get("timestamp") != first.get("timestamp"):
+            twice.append(entry)
+    mended = 0
+    for message_id, entry in list(replayed.messages.items()):
+        row = tx.row("SELECT timestamp FROM messages WHERE id = ? AND session_id = ?", (message_id, session_id))
+        if row is None:
+            continue
+        versions = [entry, *(other for other in twice if other["id"] == message_id)]
+        same = next((version for version in versions if version.get("timestamp") == row[0]), None)
+        for version in versions:
+            if version is not same:
+                replayed.loose.append(version)
+        if same is not None and not _reads_same(tx, message_id, same):
+            messages.overwrite(tx, message_id, messages.make_ready(same, mask=None, lift=None))
+            engine.fulltext.reindex(tx, [message_id])
+            mended += 1
+    given = recovery.insert_messages(engine, tx, replayed)
+    messages.recount(tx, session_id)
+    return len(given), mended
+
+
+def _reads_same(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
+    try:
+        stored = recovery.message(tx, message_id)
+    except (StoreCorrupt, UnicodeDecodeError):
+        return False
+    return all(_same(entry.get(name), stored[name]) for name in _COMPARED)
 
 
 def salvage(path: Path, transcripts: Path) -> list[str]:
     """Put a damaged database together anew from what can be read of it and from the transcripts."""
     from hermes.store.engines.sqlite.engine import SqliteEngine
-    from hermes.store.engines.sqlite.inspection import set_aside
     from hermes.store.engines.sqlite.salvage import copy_rows
 
     copy = set_aside(path)
@@ -238,7 +306,15 @@ def salvage(path: Path, transcripts: Path) -> list[str]:
         fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
     engine = SqliteEngine(fresh)
     rows = copy_rows(engine, path)
-    counts = recovery.replay(engine, transcripts) if transcripts.is_dir() else {"sessions": 0, "messages": 0}
+    files = sorted(transcripts.glob("*.jsonl")) if transcripts.is_dir() else []
+    counts = recovery.replay(engine, transcripts, files)
+    mended = 0
+    for file in files:
+        session_id = recovery.read_transcript(file).columns["id"]
+        with engine.write() as tx:
+            found_again, changed = _take_back(engine, tx, session_id, file)
+        counts["messages"] += found_again
+        mended += changed
     with engine.write() as tx:
         done = _mend_orphans(tx)
         for (session_id,) in tx.rows("SELECT id FROM sessions"):
@@ -253,5 +329,6 @@ def salvage(path: Path, transcripts: Path) -> list[str]:
         f"kept the damaged file as {copy.name}",
         f"read {rows} rows out of it",
         f"brought {counts['sessions']} sessions and {counts['messages']} messages back from transcripts",
+        f"took the text of {mended} messages from transcripts",
         *done,
     ]

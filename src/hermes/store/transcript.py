@@ -27,6 +27,7 @@ except ImportError:
 FORMAT = "hermes-transcript"
 VERSION = 1
 _OPEN_FILES = 64
+_PATIENCE = 2.0  # seconds to wait for another process's line
 _LOOK_BACK = 1 << 18  # how far back a line that another process wrote for us may lie
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
@@ -90,7 +91,7 @@ class Journal:
         self.behind: set[str] = set()  # sessions whose file could not be written
         self._files: OrderedDict[str, int] = OrderedDict()
         self._sizes: dict[str, int] = {}  # how large each file was after this process wrote to it last
-        self._touched: set[str] = set()
+        self.touched: set[str] = set()
         self._lock = threading.Lock()
         self._marker: int | None = None
         self._marker_path: Path | None = None
@@ -120,12 +121,11 @@ class Journal:
         with self._lock:
             try:
                 handle = self._handle(session_id)
-                if fcntl is not None:
-                    fcntl.flock(handle, fcntl.LOCK_EX)
+                held = _lock_file(handle)
                 try:
                     work(handle)
                 finally:
-                    if fcntl is not None:
+                    if held:
                         fcntl.flock(handle, fcntl.LOCK_UN)
                 return True
             except OSError:
@@ -193,7 +193,7 @@ class Journal:
                 self._marker = None
 
     def _open(self, session_id: str) -> int:
-        self._mark(session_id)
+        self._mark_or_raise(session_id)
         make_private(self.folder)
         handle = os.open(self.path(session_id), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._files[session_id] = handle
@@ -209,19 +209,29 @@ class Journal:
     def _open_folder(self) -> Path:
         return self.folder / ".open"
 
-    def _mark(self, session_id: str) -> None:
-        """Note, in a file this process keeps locked, that it is writing this session's transcript."""
-        if session_id in self._touched:
+    def mark(self, session_id: str) -> None:
+        """Note, in a file this process keeps locked, that it is writing this session's transcript; never raises."""
+        with self._lock:
+            try:
+                self._mark_or_raise(session_id)
+            except OSError:
+                pass  # the write that follows will fail as well, and is noted then
+
+    def _mark_or_raise(self, session_id: str) -> None:
+        if session_id in self.touched:
             return
         if self._marker is None:
             make_private(self.folder)
             make_private(self._open_folder)
-            self._marker_path = self._open_folder / f"{os.getpid()}-{secrets.token_hex(4)}"
-            self._marker = os.open(self._marker_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            name = f"{os.getpid()}-{secrets.token_hex(4)}"
+            hidden = self._open_folder / f".{name}"  # nobody takes it for abandoned before it is locked
+            self._marker = os.open(hidden, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if fcntl is not None:
                 fcntl.flock(self._marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._marker_path = self._open_folder / name
+            hidden.rename(self._marker_path)
         os.write(self._marker, json.dumps(session_id).encode() + b"\n")
-        self._touched.add(session_id)
+        self.touched.add(session_id)
 
     def left_behind(self) -> list[tuple[Path, list[str]]]:
         """Marks of processes that are gone, with the sessions they were writing; the caller mends and removes them."""
@@ -231,7 +241,7 @@ class Journal:
         except OSError:
             return found
         for mark in marks:
-            if mark == self._marker_path or fcntl is None:
+            if mark == self._marker_path or mark.name.startswith(".") or fcntl is None:
                 continue
             try:
                 with mark.open("r+b") as file:
@@ -241,6 +251,21 @@ class Journal:
             except (OSError, ValueError):
                 continue  # its process lives, or another is mending it
         return found
+
+
+def _lock_file(handle: int) -> bool:
+    """Lock a transcript, unless its holder hangs: then a line is worth more than the order of lines."""
+    if fcntl is None:
+        return False
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
 
 
 def event(kind: str, **values: Any) -> dict[str, Any]:

@@ -85,6 +85,10 @@ class FullText(Protocol):
         """Index messages that were inserted under ids below what is indexed already (imports keep their ids)."""
         ...
 
+    def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
+        """Index messages anew whose row was changed."""
+        ...
+
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
         """Forget messages that are being deleted in this transaction."""
         ...

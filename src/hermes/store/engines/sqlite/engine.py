@@ -46,6 +46,8 @@ QUEUE_SECONDS = 15.0
 CHECKPOINT_EVERY = 50
 VACUUM_STEP = 256  # pages given back in one transaction
 
+# What SQLite says of a file whose pages are damaged in ways it takes for something else.
+_DAMAGE = ("no such table", "no such column", "no such module", "malformed", "unsupported file format", "missing from")
 _HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
     apsw.NotADBError: (NotADatabase, "is not a database; move it away, or name another file"),
     apsw.CorruptError: (StoreCorrupt, "is damaged; `python -m hermes.store.check FILE --repair` mends it"),
@@ -159,10 +161,14 @@ class SqliteEngine:
         except (apsw.CantOpenError, apsw.ReadOnlyError):
             if not self.read_only:
                 raise
+            if _has_content(self.path.with_name(self.path.name + "-wal")):
+                raise StoreReadOnly(
+                    f"{self.path} has changes in its -wal file that can only be read where its folder can be written"
+                ) from None
             # A folder where not even the shared-memory file can be made: read the file as it lies there.
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
             connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-        connection.execute("PRAGMA cache_size=-8000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
+        connection.execute("PRAGMA cache_size=-24000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
         return connection
 
     def _prepare(self) -> bool:
@@ -294,13 +300,25 @@ class SqliteEngine:
             raise self._translate(error) from error
         except OSError as error:
             raise _from_os(error, self.path) from error
+        except UnicodeDecodeError as error:
+            raise StoreCorrupt(f"{self.path} holds text that is damaged ({error}); repair it") from error
+
+    def _system_error(self) -> int:
+        try:
+            return int(self._main.system_errno)
+        except (apsw.Error, AttributeError):
+            return 0
 
     def _translate(self, error: apsw.Error) -> Exception:
         for kind, (ours, hint) in _HINTS.items():
             if isinstance(error, kind):
                 return ours(f"{self.path} {hint}")
+        if isinstance(error, apsw.SQLError) and any(sign in str(error) for sign in _DAMAGE):
+            return StoreCorrupt(
+                f"{self.path} is damaged ({error}); `python -m hermes.store.check FILE --repair` mends it"
+            )
         if isinstance(error, apsw.IOError):
-            if _no_space(self.path):
+            if _no_space(self.path) or self._system_error() in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 return StoreFull(f"{self.path} has no space left to grow; free some and try again")
             return StoreError(f"{self.path} could not be read or written ({error})")
         if isinstance(error, apsw.TooBigError):
@@ -360,6 +378,8 @@ class SqliteEngine:
                         self._index_batch(least=self.fulltext.TAIL // 2)
                     finally:
                         self._indexing.leave()
+            except StoreError:
+                pass  # the message is stored and can be found; indexing can wait
             finally:
                 self._mutex.release()
 
@@ -396,12 +416,17 @@ class SqliteEngine:
 
     def problems(self) -> list[dict[str, Any]]:
         """What is wrong with the file itself or with its index."""
+        self._require_open()
         with self._translated(), self._mutex:
             found = inspection.corruption(self._main)
             if not found:
                 with self.read() as tx:
                     found += inspection.drift(tx.connection, self.fulltext, tx)
             return found
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.path} was closed")
 
     def rebuild_index(self) -> None:
         """Make the full-text index anew from the messages."""
@@ -411,6 +436,7 @@ class SqliteEngine:
         self.catch_up()
 
     def reclaim(self, *, full: bool = False) -> bool:
+        self._require_open()
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.path} is opened for reading only")
         with self._translated(), self._mutex:
@@ -434,6 +460,7 @@ class SqliteEngine:
             return True
 
     def backup(self, target: Path) -> None:
+        self._require_open()
         if target.exists():
             raise InvalidInput(f"{target} exists already; name a file that does not")
         make_private(target.parent)
@@ -485,9 +512,16 @@ class SqliteEngine:
 
 
 def _looks_like_a_database(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.read(16)
-    return not start or start == b"SQLite format 3\0"
+    """SQLite takes a file of a few bytes for an empty one. (It must not be opened here: closing drops SQLite's locks.)"""
+    size = path.stat().st_size
+    return size == 0 or size >= 512
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _no_space(path: Path) -> bool:

@@ -125,7 +125,7 @@ class SqliteFullText:
         """The id up to which every message is indexed."""
         if not self._indexed:
             return 0
-        self._mark = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_INDEXED,)) or 0)
+        self._mark = _number(tx, migrate.META_INDEXED)
         return self._mark
 
     def pending(self, tx: Tx) -> int:
@@ -139,7 +139,7 @@ class SqliteFullText:
 
     def strangers(self, tx: Tx) -> list[str]:
         """Sessions with unindexed rows that another program wrote."""
-        adopted = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_ADOPTED,)) or 0)
+        adopted = _number(tx, migrate.META_ADOPTED)
         rows = tx.rows(
             "SELECT DISTINCT m.session_id FROM messages m NOT INDEXED CROSS JOIN sessions s ON s.id = m.session_id"
             " WHERE m.id > ? AND m.writer IS NULL"
@@ -155,7 +155,7 @@ class SqliteFullText:
     def prepare_batch(self, tx: Tx, least: int) -> Batch | None:
         """The next messages above the mark, if there are at least so many (or as many characters as a batch holds)."""
         mark = self.mark(tx)
-        adopted = int(tx.value("SELECT value FROM state_meta WHERE key = ?", (migrate.META_ADOPTED,)) or 0)
+        adopted = _number(tx, migrate.META_ADOPTED)
         documents: list[tuple[int, str, str, str]] = []
         texts: tuple[list[str], list[str]] = ([], [])  # ASCII goes a shorter way
         strangers: set[str] = set()
@@ -196,7 +196,10 @@ class SqliteFullText:
             tx.run(
                 "INSERT INTO messages_fts_trigram(messages_fts_trigram, rank) VALUES('merge', ?)", (MERGE_PAGES // 2,)
             )
-        tx.run("UPDATE state_meta SET value = ? WHERE key = ?", (str(batch.last), migrate.META_INDEXED))
+        tx.run(
+            "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+            (migrate.META_INDEXED, str(batch.last)),
+        )
         for session_id in batch.strangers:
             adopt(tx, session_id)
         self._mark = batch.last
@@ -228,6 +231,9 @@ class SqliteFullText:
                 )
         words -= self._known | self._older
         self._add_words(tx, words, _kept(words))
+
+    def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
+        self.index_now(tx, message_ids)
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
         mark = self.mark(tx)
@@ -342,6 +348,14 @@ class SqliteFullText:
                 yield vocabulary(f"{text} {calls}")
         else:
             yield from self._tails[id(tx.connection)].words.values()
+
+
+def _number(tx: Tx, key: str) -> int:
+    """A number of state_meta; 0 when it is missing or unreadable: indexing then starts over."""
+    try:
+        return int(tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)) or 0)
+    except ValueError:
+        return 0
 
 
 def _kept(words: set[bytes]) -> str:

@@ -34,7 +34,18 @@ def corruption(connection: apsw.Connection) -> list[Problem]:
         found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
     except apsw.Error as error:
         return [problem("corruption", "file", str(error))]
-    return [problem("corruption", "file", text) for text in found if text != "ok"]
+    return [problem("corruption", "file", text) for text in found if text != "ok"] + _header(connection)
+
+
+def _header(connection: apsw.Connection) -> list[Problem]:
+    """The two bytes that say how a file may be read and written: SQLite takes odd ones for read-only."""
+    try:  # through SQLite: opening the file beside it would drop its locks
+        start = connection.read("main", 0, 0, 20)[1]
+    except apsw.Error:
+        return []
+    if len(start) == 20 and (start[18], start[19]) not in ((1, 1), (2, 2)):
+        return [problem("corruption", "file", "the header's format versions make no sense")]
+    return []
 
 
 def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Iterator[Problem]:
