@@ -38,6 +38,8 @@ def main(arguments: list[str]) -> int:
         for step in salvage(path, companion(path, "sessions")):
             print(f"repaired: {step}")
         with SessionDB(db_path=path) as db:
+            for step in db.repair():
+                print(f"repaired: {step}")
             left = db.check()
     except HermesError as error:
         print(error, file=sys.stderr)

@@ -119,6 +119,18 @@ def split_output(text: str) -> tuple[str, bytes | None]:
     return head, _packer().compress(rest)
 
 
+def is_whole(rest: bytes | None) -> bool:
+    """Whether compressed text can be unpacked."""
+    try:
+        joined("", rest)
+    except StoreCorrupt:
+        return False
+    return True
+
+
+DAMAGED = " [… the rest of this text was damaged and is lost]"
+
+
 def joined(head: str | bytes | None, rest: bytes | None) -> str | None:
     """The whole text of a row's `content` and `content_rest`."""
     if rest is None:

@@ -321,7 +321,7 @@ class SessionDB:
         ready = [self._ready(message) for message in messages_]
         with self._writing(session_id) as tx:
             sessions.require(tx, session_id)
-            self._clear(tx, session_id)
+            self._clear(tx, session_id, "replace")
             for message in ready:
                 messages.append(tx, session_id, message)
             messages.recount(tx, session_id)
@@ -330,13 +330,15 @@ class SessionDB:
     def clear_messages(self, session_id: str) -> None:
         """Remove a session's messages and keep the session. An unknown session is ignored."""
         with self._writing(session_id) as tx:
-            self._clear(tx, session_id)
+            self._clear(tx, session_id, "clear")
             messages.recount(tx, session_id)
             tx.run("UPDATE sessions SET preview = NULL WHERE id = ?", (session_id,))
         self._scribe.rewritten(session_id)
 
-    def _clear(self, tx: Tx, session_id: str) -> None:
-        messages.remove_own(self._engine, tx, session_id)
+    def _clear(self, tx: Tx, session_id: str, action: str) -> None:
+        count = messages.remove_own(self._engine, tx, session_id)
+        if count:
+            retention.audit(tx, action, session_id, "", f"{count} messages")
         for table in ("session_refs", "session_rewinds"):
             tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
@@ -822,6 +824,7 @@ class SessionDB:
             self.close()
             done = soundness.salvage(self.path, self.sessions_dir)
             self._open()
+            done += soundness.repair(self._engine, self._scribe, self.path) or []
         return done
 
     def _take_in(self) -> Any:

@@ -154,6 +154,7 @@ def read_transcript(path: Path) -> Replayed:
 def replay(engine: Engine, folder: Path, files: list[Path] | None = None) -> dict[str, int]:
     """Read transcripts (all of a folder) into the (empty or partial) database; what is there already stays."""
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
+    done: list[str] = []
     for path in sorted(folder.glob("*.jsonl")) if files is None else files:
         session = read_transcript(path)
         if not session.messages and not session.loose and session.columns["source"] == "unknown":
@@ -166,11 +167,13 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None) -> dic
                     counts["sessions"] += 1
                 counts["messages"] += len(insert_messages(engine, tx, session))
                 set_state(tx, session.columns["id"], session.state)
-                messages.recount(tx, session.columns["id"])
+                done.append(session.columns["id"])
         except InvalidInput:  # a file that makes no sense must not stop the others
             counts["skipped"] += 1
     with engine.write() as tx:
         cut_loose_parents(tx)
+        for session_id in done:  # only now is everything here that they may refer to
+            messages.recount(tx, session_id)
     return counts
 
 

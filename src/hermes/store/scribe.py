@@ -79,7 +79,17 @@ class Scribe:
         if deleted:
             self.journal.forget(session_id)
         elif row is not None and (row[1] is not None or self.wanted(row[0]) or self.journal.exists(session_id)):
-            self._fill_in(session_id)
+            self._fill_in(session_id, anew=self._removal_pending(session_id))
+
+    def _removal_pending(self, session_id: str) -> bool:
+        """Whether messages were removed on purpose after the transcript was last written."""
+        try:
+            written = self.journal.path(session_id).stat().st_mtime
+        except OSError:
+            return False
+        with self._engine.read() as tx:
+            removed = "SELECT 1 FROM audit WHERE session_id = ? AND action IN ('replace', 'clear') AND at > ?"
+            return tx.row(removed, (session_id, written)) is not None
 
     # ------------------------------------------------------------------ lines
 

@@ -7,6 +7,7 @@ that can still be read and from the transcripts.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -36,7 +37,7 @@ def check(engine: Engine, scribe: Scribe) -> list[Problem]:
         if any(finding["kind"] == "corruption" for finding in found):
             return found
         with engine.read() as tx:
-            found += [*_orphans(tx), *_half_deleted(tx), *_counters(tx)]
+            found += [*_orphans(tx), *_half_deleted(tx), *_counters(tx), *_prompts(tx)]
         return found + _transcripts(engine, scribe)
     except StoreCorrupt as error:
         return [problem("corruption", "file", str(error))]
@@ -76,6 +77,18 @@ def _half_deleted(tx: Tx) -> list[Problem]:
             " AND (m.hidden IS NULL OR m.hidden <> -1)))"
         )
     ]
+
+
+def _prompts(tx: Tx) -> list[Problem]:
+    found = []
+    for session_id, digest, text in tx.rows(
+        f"SELECT s.id, s.system_prompt_hash, {sessions.PROMPT} FROM sessions s WHERE s.system_prompt_hash IS NOT NULL"
+        " AND s.system_prompt IS NULL"
+    ):
+        raw = text if isinstance(text, bytes) else (text or "").encode("utf-8", "surrogatepass")
+        if hashlib.sha256(raw).hexdigest() != digest:
+            found.append(problem("prompt", f"session {session_id}", "its system prompt is not the one that was stored"))
+    return found
 
 
 def _counters(tx: Tx) -> list[Problem]:
@@ -187,8 +200,25 @@ def repair(engine: Engine, scribe: Scribe, path: Path) -> list[str] | None:
             messages.recount(tx, session_id)
         if wrong:
             done.append(f"recounted {len(wrong)} sessions")
+    done += _mend_prompts(engine, scribe, found)
     done += _mend_transcripts(engine, scribe, found)
+    damaged = [int(finding["where"].removeprefix("message ")) for finding in found if finding["kind"] == "damaged-text"]
+    if damaged:
+        with engine.write() as tx:
+            left = [message_id for message_id in damaged if not _is_whole(tx, message_id)]
+            for message_id in left:
+                sql = "UPDATE messages SET content = coalesce(content, '') || ?, content_rest = NULL WHERE id = ?"
+                tx.run(sql, (codec.DAMAGED, message_id))
+            engine.fulltext.reindex(tx, left)
+            touched = {tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,)) for message_id in left}
+        for session_id in touched:
+            scribe.rewritten(session_id)
+        done.append(f"kept what can be read of {len(left)} damaged messages")
     return done
+
+
+def _is_whole(tx: Tx, message_id: int) -> bool:
+    return codec.is_whole(tx.value("SELECT content_rest FROM messages WHERE id = ?", (message_id,)))
 
 
 def _copy_beside(engine: Engine, path: Path) -> Path:
@@ -241,6 +271,8 @@ def _mend_transcripts(engine: Engine, scribe: Scribe, found: list[Problem]) -> l
     lost = [scribe.journal.folder / finding["where"] for finding in found if finding["kind"] == "lost-session"]
     if lost:
         counts = recovery.replay(engine, scribe.journal.folder, lost)
+        for file in lost:
+            scribe.rewritten(recovery.read_transcript(file).columns["id"])
         done.append(f"brought {counts['sessions']} sessions and {counts['messages']} messages back from transcripts")
     for finding in found:
         if finding["kind"] == "transcript-left":
@@ -255,11 +287,27 @@ def _mend_transcripts(engine: Engine, scribe: Scribe, found: list[Problem]) -> l
     return done
 
 
+def _mend_prompts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+    wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "prompt"]
+    for session_id in wrong:
+        path = scribe.journal.path(session_id)
+        text = recovery.read_transcript(path).columns.get("system_prompt") if path.exists() else None
+        with engine.write() as tx:
+            digest = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
+            if isinstance(text, str):
+                tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
+                sessions.set_prompt(tx, session_id, text)
+            else:  # what is left of it counts from now on
+                left = tx.value(f"SELECT {sessions.PROMPT} FROM sessions s WHERE s.id = ?", (session_id,))
+                sessions.set_prompt(tx, session_id, codec.restored(left))
+    return [f"put {len(wrong)} system prompts right"] if wrong else []
+
+
 def _take_back(engine: Engine, tx: Tx, session_id: str, path: Path) -> tuple[int, int]:
     """Messages that only a transcript has, and the text of those that the database has otherwise.
 
-    A stored message is never changed, and its line is written with it: where id and time are the same but the text is
-    not, the row was damaged. Where the time differs, the id was given twice and both messages count.
+    A stored message is never changed, and its line is written with it: where the two differ, the row was damaged. Where
+    an id has several lines, it was given twice, and both messages count.
     """
     replayed = recovery.Replayed(session_id)
     twice: list[dict[str, Any]] = []
@@ -275,6 +323,8 @@ def _take_back(engine: Engine, tx: Tx, session_id: str, path: Path) -> tuple[int
             continue
         versions = [entry, *(other for other in twice if other["id"] == message_id)]
         same = next((version for version in versions if version.get("timestamp") == row[0]), None)
+        if len(versions) == 1:
+            same = entry  # even its time was damaged
         for version in versions:
             if version is not same:
                 replayed.loose.append(version)
@@ -283,8 +333,26 @@ def _take_back(engine: Engine, tx: Tx, session_id: str, path: Path) -> tuple[int
             engine.fulltext.reindex(tx, [message_id])
             mended += 1
     given = recovery.insert_messages(engine, tx, replayed)
+    if replayed.loose:
+        _put_in_order(engine, tx, session_id)
     messages.recount(tx, session_id)
     return len(given), mended
+
+
+def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> None:
+    """Messages that came back under new ids go to their place in time, unless another session refers to some by id."""
+    if tx.row("SELECT 1 FROM session_refs WHERE from_session = ? OR session_id = ?", (session_id, session_id)):
+        return
+    rows = recovery.own_messages(tx, session_id)
+    ordered = sorted(rows, key=lambda message: message["timestamp"])
+    if [m["id"] for m in rows] == [m["id"] for m in ordered]:
+        return
+    hidden = tx.rows("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NOT NULL", (session_id,))
+    if hidden:
+        return
+    messages.remove_own(engine, tx, session_id)
+    for message in ordered:
+        messages.insert(tx, session_id, messages.make_ready(message, mask=None, lift=None), None)
 
 
 def _reads_same(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:

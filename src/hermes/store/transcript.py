@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hermes.errors import StoreError
 from hermes.home import make_private
 
 try:
@@ -115,20 +116,22 @@ class Journal:
                 os.ftruncate(handle, 0)
             self._append(session_id, handle, produce(self.path(session_id)), None)
 
-        return self._locked(session_id, work)
+        return self._locked(session_id, work, alone=True)
 
-    def _locked(self, session_id: str, work: Callable[[int], None]) -> bool:
+    def _locked(self, session_id: str, work: Callable[[int], None], *, alone: bool = False) -> bool:
         with self._lock:
             try:
                 handle = self._handle(session_id)
                 held = _lock_file(handle)
+                if alone and not held and fcntl is not None:
+                    raise BlockingIOError("another process has been writing this transcript for long")
                 try:
                     work(handle)
                 finally:
                     if held:
                         fcntl.flock(handle, fcntl.LOCK_UN)
                 return True
-            except OSError:
+            except (OSError, StoreError):
                 self.behind.add(session_id)
                 self._sizes.pop(session_id, None)
                 return False
@@ -214,7 +217,7 @@ class Journal:
         with self._lock:
             try:
                 self._mark_or_raise(session_id)
-            except OSError:
+            except (OSError, StoreError):
                 pass  # the write that follows will fail as well, and is noted then
 
     def _mark_or_raise(self, session_id: str) -> None:

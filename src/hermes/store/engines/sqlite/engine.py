@@ -201,7 +201,7 @@ class SqliteEngine:
             self._use_wal()
         self._main.execute(f"PRAGMA synchronous={'NORMAL' if self._durability == 'normal' else 'FULL'}")
         self._main.execute("PRAGMA wal_autocheckpoint=4000; PRAGMA journal_size_limit=67108864")
-        if state.kind != "current" or state.foreign_triggers:
+        if state.kind != "current" or state.foreign_triggers or state.incomplete:
             with self.write() as tx:
                 migrate.upgrade(tx.connection)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import apsw
 
+from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Scope, Tx
 from hermes.store.engines.sqlite import migrate, schema
@@ -30,7 +31,10 @@ _DOCUMENT = "id, role, content, content_rest, content_format, tool_name, tool_ca
 
 def document(row: Sequence[Any]) -> tuple[str, str, str]:
     """The words of a message row (`_DOCUMENT` order) as its three index columns see them, not yet folded."""
-    content = codec.joined(row[2], row[3])
+    try:
+        content = codec.joined(row[2], row[3])
+    except StoreCorrupt:  # one damaged text must not keep the others from being found
+        content = str(row[2])
     text = "" if content is None else plain_parts(codec.from_json(content)) if row[4] == "json" else plain(content)
     calls = plain_calls(codec.from_json(row[6])) if row[6] is not None else ""
     return text, codec.restored(row[5]) or "", calls
@@ -65,7 +69,11 @@ def could_match(tree: Node, folded: str) -> bool:
 
 def _may_hold(tree: Node, row: Sequence[Any]) -> bool:
     """The same on the row as it is stored, without unpacking JSON: escapes only ever stand around plain words."""
-    raw = f"{codec.joined(row[2], row[3]) or ''}\n{codec.restored(row[5]) or ''}\n{codec.restored(row[6]) or ''}"
+    try:
+        whole = codec.joined(row[2], row[3]) or ""
+    except StoreCorrupt:
+        return True
+    raw = f"{whole}\n{codec.restored(row[5]) or ''}\n{codec.restored(row[6]) or ''}"
     return "\\u" in raw or not raw.isascii() or could_match(tree, raw.lower())
 
 

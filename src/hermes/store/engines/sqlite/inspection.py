@@ -15,6 +15,7 @@ from typing import Any
 
 import apsw
 
+from hermes.store import codec
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.fulltext import _DOCUMENT, SqliteFullText, document
 from hermes.store.text import index_text, vocabulary
@@ -84,6 +85,8 @@ def _stale_of(connection: apsw.Connection, rows: list[Any]) -> Iterator[Problem]
     connection.execute("INSERT INTO check_fts(check_fts) VALUES('delete-all')")
     telling: dict[int, str] = {}
     for row in rows:
+        if not codec.is_whole(row[3]):
+            yield problem("damaged-text", f"message {row[0]}", "the rest of its text can't be unpacked")
         text, name, calls = document(row)
         connection.execute(
             f"INSERT INTO check_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
@@ -166,18 +169,19 @@ def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]
         return
     if not names:
         return
+    # Text goes as bytes beside its type: what is no UTF-8 any more must not end the reading.
+    columns = ", ".join(f"typeof({n}), CASE typeof({n}) WHEN 'text' THEN CAST({n} AS BLOB) ELSE {n} END" for n in names)
     by_rowid = table in ("sessions", "messages", "audit")
-    seen: set[int] = set()
-    columns = f"rowid, {', '.join(names)}" if by_rowid else ", ".join(names)
+    seen: set[Any] = set()
+    columns = f"rowid, {columns}" if by_rowid else f"0, {columns}"
     for order in ("ASC", "DESC") if by_rowid else ("",):
         tail = f" ORDER BY rowid {order}" if by_rowid else ""
         try:
             for row in connection.execute(f"SELECT {columns} FROM {table} NOT INDEXED{tail}"):
-                if by_rowid:
-                    if row[0] in seen:
-                        continue
-                    seen.add(row[0])
-                yield dict(zip(names, row[1:] if by_rowid else row, strict=True))
+                if by_rowid and row[0] in seen:
+                    continue
+                seen.add(row[0])
+                yield _readable(names, row)
             return
         except apsw.Error:
             continue
@@ -190,4 +194,12 @@ def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]
             except apsw.Error:
                 continue
             if found is not None:
-                yield dict(zip(names, found[1:], strict=True))
+                yield _readable(names, found)
+
+
+def _readable(names: list[str], row: Any) -> dict[str, Any]:
+    values = {}
+    for number, name in enumerate(names):
+        kind, value = row[1 + 2 * number], row[2 + 2 * number]
+        values[name] = value.decode("utf-8", "replace") if kind == "text" else value
+    return values

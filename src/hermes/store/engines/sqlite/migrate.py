@@ -22,6 +22,10 @@ _OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
 
 
+_OURS = {statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TABLES} | {
+    "messages_fts",
+    "messages_fts_trigram",
+}
 # This program's own changes after format 1: format number → one named function, run inside the upgrade's transaction.
 OWN_MIGRATIONS: dict[int, Callable[[apsw.Connection], None]] = {}
 
@@ -34,6 +38,7 @@ class State:
     version: int = 0
     journal: str = ""
     foreign_triggers: tuple[str, ...] = ()
+    incomplete: bool = False  # a table is missing that belongs to this format
 
 
 def inspect(connection: apsw.Connection) -> State:
@@ -56,7 +61,7 @@ def inspect(connection: apsw.Connection) -> State:
         return State("newer", version, journal)
     if application == schema.APPLICATION_ID:
         kind = "current" if own == schema.FORMAT_VERSION else "earlier"
-        return State(kind, own, journal, triggers)
+        return State(kind, own, journal, triggers, incomplete=not names.keys() >= _OURS)
     return State("old", version, journal, triggers)
 
 
@@ -69,6 +74,8 @@ def upgrade(connection: apsw.Connection) -> None:
         for number in range(state.version + 1, schema.FORMAT_VERSION + 1) if state.kind == "earlier" else ():
             OWN_MIGRATIONS[number](connection)
             connection.execute(f"PRAGMA user_version={number}")
+        if state.incomplete:
+            _complete(connection)
         _place_inert_triggers(connection)
         return
     for table in schema.TABLES:
@@ -105,6 +112,21 @@ def _place_inert_triggers(connection: apsw.Connection) -> None:
             connection.execute(
                 f"CREATE TRIGGER IF NOT EXISTS {table}_{event} AFTER {event.upper()} ON messages WHEN 0 BEGIN SELECT 1; END"
             )
+
+
+def _complete(connection: apsw.Connection) -> None:
+    """Make tables anew that someone threw away; without its words or index, everything is indexed again."""
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
+    for statement in (*schema.TABLES, *schema.INDEXES, *schema.VIEWS):
+        connection.execute(statement)
+    if not {"words", "messages_fts", "messages_fts_trigram"} <= names:
+        for table in ("messages_fts", "messages_fts_trigram"):
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+        connection.execute("DELETE FROM words")
+        make_index(connection)
+        connection.execute("DELETE FROM state_meta WHERE key = ?", (META_INDEXED,))
+    if connection.execute("SELECT 1 FROM schema_version").fetchone() is None:
+        connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
 
 
 def make_index(connection: apsw.Connection) -> None:

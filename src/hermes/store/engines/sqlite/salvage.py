@@ -7,6 +7,7 @@ from typing import Any
 
 import apsw
 
+from hermes.store import codec
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.inspection import read_what_can_be_read
@@ -31,6 +32,8 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> int:
                 clash = tx.value("SELECT 1 FROM sessions WHERE title = ?", (row["title"],))
                 row["title"] = None if clash else row["title"]
                 row.setdefault("title_seen", row["title"])
+            if table == "messages" and not codec.is_whole(row.get("content_rest")):
+                row["content"], row["content_rest"] = (row["content"] or "") + codec.DAMAGED, None
             names = [name for name in row if name in known[table]]
             sql = f"INSERT OR IGNORE INTO {table}({', '.join(names)}) VALUES({', '.join('?' * len(names))})"
             try:
