@@ -34,7 +34,7 @@ from hermes.home import make_private
 from hermes.store.codec import storable
 from hermes.store.engines.base import Params, Row
 from hermes.store.engines.sqlite import inspection, migrate
-from hermes.store.engines.sqlite.checkpoint import Checkpointer
+from hermes.store.engines.sqlite.checkpoint import Checkpointer, WalSync
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, adopt
 from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.titles import take_in
@@ -123,6 +123,7 @@ class SqliteEngine:
         self._gate = Gate(path.with_name(path.name + "-queue"))
         self._indexing = Gate(path.with_name(path.name + "-indexing"))
         self._checkpointer = Checkpointer(path)
+        self._sync: WalSync | None = None
         self.fulltext = SqliteFullText()
         with self._translated():
             self._main = self._open()
@@ -199,7 +200,10 @@ class SqliteEngine:
             self._main.execute("PRAGMA page_size=8192; PRAGMA auto_vacuum=INCREMENTAL")
         if state.journal != "wal":
             self._use_wal()
-        self._main.execute(f"PRAGMA synchronous={'NORMAL' if self._durability == 'normal' else 'FULL'}")
+        in_wal = self._main.pragma("journal_mode") == "wal"
+        self._main.execute(f"PRAGMA synchronous={'NORMAL' if in_wal or self._durability == 'normal' else 'FULL'}")
+        if in_wal and self._durability == "full":
+            self._sync = WalSync(self.path)
         self._main.execute("PRAGMA wal_autocheckpoint=4000; PRAGMA journal_size_limit=67108864")
         if state.kind != "current" or state.foreign_triggers or state.incomplete:
             with self.write() as tx:
@@ -259,7 +263,8 @@ class SqliteEngine:
         return connection
 
     @contextmanager
-    def write(self) -> Iterator[SqliteTx]:
+    def write(self, *, lasting: bool = True) -> Iterator[SqliteTx]:
+        """One writer at a time. Unless it need not be `lasting`, what was written is on the disk when the block is left."""
         if self._closed:
             raise StoreClosed(f"{self.path} was closed")
         if self.read_only:
@@ -281,6 +286,9 @@ class SqliteEngine:
             self._writes += 1
             if self._writes % CHECKPOINT_EVERY == 0:
                 self._checkpointer.wake()
+        if lasting and self._sync is not None:
+            with self._translated():
+                self._sync()
 
     def _begin(self, connection: apsw.Connection) -> None:
         for attempt in range(RETRIES + 1):
@@ -391,7 +399,7 @@ class SqliteEngine:
             if prepared is None:
                 return 0
             try:
-                with self.write() as tx:
+                with self.write(lasting=False) as tx:  # what the index says can always be said again
                     done = self.fulltext.write_batch(tx, prepared)
                 if done and prepared.strangers:
                     self.on_adopted(prepared.strangers)
@@ -499,6 +507,8 @@ class SqliteEngine:
                 self._spare.clear()
             self._gate.close()
             self._indexing.close()
+            if self._sync is not None:
+                self._sync.close()
 
     def _settle(self) -> None:
         """Index what this process left behind, unless that is a long piece of work."""

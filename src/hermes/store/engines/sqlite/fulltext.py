@@ -23,9 +23,9 @@ from hermes.store.text import fold, index_text, phrase, plain, plain_calls, plai
 
 BATCH_MESSAGES = 64
 BATCH_CHARACTERS = 150_000
-MERGE_PAGES = 48
+MERGE_PAGES = 24
 SMALL_TAIL = 512  # more unindexed messages than this are scanned, not indexed for one search
-KNOWN_WORDS = 150_000
+KNOWN_WORDS = 300_000
 _DOCUMENT = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
 
 

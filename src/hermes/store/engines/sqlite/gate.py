@@ -1,23 +1,20 @@
 """A queue in front of SQLite's write lock.
 
-SQLite's own waiting sleeps longer and longer, so the unlucky wait long. Here waiters look at a file lock often, and the
-more often the longer they have waited. It is a courtesy, not the lock itself: where it can't be had, or its
-holder hangs, SQLite's lock and the retry around it still decide.
+SQLite lets waiting writers sleep and look again, so the unlucky wait long and all of them burn time. A file lock lets the
+kernel wake the next one at once. It is a courtesy, not the lock itself: where it can't be had, or its holder
+hangs, SQLite's lock and the retry around it still decide.
 """
 
 from __future__ import annotations
 
 import os
-import time
+import threading
 from pathlib import Path
 
 try:
     import fcntl
 except ImportError:  # a system without flock: SQLite's own waiting has to do
     fcntl = None  # type: ignore[assignment]
-
-_LOOK_AGAIN = (0.0004, 0.0002, 0.0001)  # seconds between looks: at first, after 5 ms, after 15 ms
-_HANGING = 0.2  # someone does something long: no need to look that often
 
 
 class Gate:
@@ -27,19 +24,25 @@ class Gate:
         self._path = path
         self._file = -1
         self._held = False
+        self._waiter: _Waiter | None = None
 
     def enter(self, timeout: float = 0.0) -> bool:
         """Wait for one's turn; False when it did not come in time (or there is no such lock here)."""
         if fcntl is None or not self._open():
             return False
-        if self._try():
-            return True
-        start = time.monotonic()
-        while (waited := time.monotonic() - start) < timeout:
-            time.sleep(_LOOK_AGAIN[0 if waited < 0.005 else 1 if waited < 0.015 else 2] if waited < _HANGING else 0.002)
-            if self._try():
-                return True
-        return False
+        if self._waiter is not None and self._waiter.stuck:
+            return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if timeout <= 0:
+                return False
+            if self._waiter is None:
+                self._waiter = _Waiter(self._file)
+            if not self._waiter.wait(timeout):
+                return False
+        self._held = True
+        return True
 
     def leave(self) -> None:
         """Let the next one in."""
@@ -50,17 +53,15 @@ class Gate:
     def close(self) -> None:
         """Forget the lock file."""
         self.leave()
+        if self._waiter is not None:
+            stuck = self._waiter.stuck
+            self._waiter.end()
+            self._waiter = None
+            if stuck:  # its thread still waits in the kernel: the file stays open until it is through
+                self._file = -1
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def _try(self) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        self._held = True
-        return True
 
     def _open(self) -> bool:
         if self._file < 0:
@@ -69,3 +70,54 @@ class Gate:
             except OSError:
                 return False
         return True
+
+
+class _Waiter:
+    """A thread that waits in the kernel on behalf of one that must be able to give up."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._wanted, self._got = threading.Lock(), threading.Lock()  # used as signals: held until given
+        self._wanted.acquire()
+        self._got.acquire()
+        self._state = threading.Lock()
+        self._ended = False
+        self.stuck = False  # a wait was given up and is still going on
+        self._thread = threading.Thread(target=self._run, daemon=True, name="hermes-write-queue")
+        self._thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        self._wanted.release()
+        if self._got.acquire(timeout=timeout):
+            return True
+        with self._state:
+            if self._got.acquire(blocking=False):  # it came at the last moment
+                return True
+            self.stuck = True
+            return False
+
+    def end(self) -> None:
+        """Let the thread go; it is joined unless it is stuck."""
+        self._ended = True
+        if not self.stuck:
+            self._wanted.release()
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.acquire()
+            if self._ended:
+                return
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+            except OSError:
+                return
+            with self._state:
+                if self.stuck:
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
+                    self.stuck = False
+                    if self._ended:
+                        os.close(self._file)
+                        return
+                else:
+                    self._got.release()
