@@ -211,9 +211,12 @@ def _entry(message_id: int, ready: Ready) -> dict[str, Any]:
         if value is None:
             continue
         if name in _RAW:
-            entry[name] = Raw(value) if ready.clean_json else codec.from_json(value)
+            entry[name] = Raw(value) if ready.clean_json and isinstance(value, str) else codec.from_json(value)
         else:
             entry[name] = codec.restored(value)
         if name == "role" and ready.text is not None:
-            entry["content"] = Raw(ready.text) if ready.is_json else ready.text
+            entry["content"] = ready.text
+            if ready.is_json:  # as it is, unless lone surrogates are in it
+                valid = codec.storable(ready.text) is ready.text
+                entry["content"] = Raw(ready.text) if valid else codec.from_json(ready.text)
     return entry

@@ -211,7 +211,7 @@ def repair(engine: Engine, scribe: Scribe, path: Path) -> list[str] | None:
                 tx.run(sql, (codec.DAMAGED, message_id))
             engine.fulltext.reindex(tx, left)
             touched = {tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,)) for message_id in left}
-        for session_id in touched:
+        for session_id in touched if scribe.journal.folder.is_dir() else ():
             scribe.rewritten(session_id)
         done.append(f"kept what can be read of {len(left)} damaged messages")
     return done

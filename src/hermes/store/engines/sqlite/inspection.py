@@ -22,6 +22,7 @@ from hermes.store.text import index_text, vocabulary
 
 Problem = dict[str, Any]
 _CHUNK = 500
+_TELLING = 48  # how many words of a message are looked up
 
 
 def problem(kind: str, where: str, detail: str) -> Problem:
@@ -92,7 +93,7 @@ def _stale_of(connection: apsw.Connection, rows: list[Any]) -> Iterator[Problem]
             f"INSERT INTO check_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
             (row[0], index_text(text), index_text(name), index_text(calls)),
         )
-        words = sorted((w for w in vocabulary(text) if w.isalnum() and 3 < len(w) < 40), key=len)[-4:]
+        words = sorted((w for w in vocabulary(text) if w.isalnum() and 3 < len(w) < 40), key=len)[-_TELLING:]
         telling[row[0]] = " AND ".join(f'"{word.decode()}"' for word in words)
     differing = {
         row[0]
