@@ -26,9 +26,9 @@ def main(arguments: list[str]) -> int:
         with SessionDB(db_path=path) as db:
             found = db.check()
             _print(found)
-            if not mend or not found:
+            if not mend:
                 return 1 if found else 0
-            for step in db.repair():
+            for step in db.repair(rebuild_index=True):
                 print(f"repaired: {step}")
             left = db.check()
     except StoreCorrupt as error:

@@ -815,11 +815,14 @@ class SessionDB:
 
         return soundness.check(self._engine, self._scribe)
 
-    def repair(self) -> list[str]:
-        """Mend what check() finds, after a backup beside the file; what was done. Nothing is dropped."""
+    def repair(self, *, rebuild_index: bool = False) -> list[str]:
+        """Mend what check() finds, after a backup beside the file; what was done. Nothing is dropped.
+
+        `rebuild_index` makes the full-text index anew in any case: a flipped bit in it can go unnoticed.
+        """
         from hermes.store import soundness
 
-        done = soundness.repair(self._engine, self._scribe, self.path)
+        done = soundness.repair(self._engine, self._scribe, self.path, rebuild_index=rebuild_index)
         if done is None:  # the file itself is damaged: what can be saved goes into a new one
             self.close()
             done = soundness.salvage(self.path, self.sessions_dir)

@@ -177,17 +177,17 @@ def _same(told: Any, stored: Any) -> bool:
 # --------------------------------------------------------------------------------------------- repair
 
 
-def repair(engine: Engine, scribe: Scribe, path: Path) -> list[str] | None:
+def repair(engine: Engine, scribe: Scribe, path: Path, *, rebuild_index: bool = False) -> list[str] | None:
     """Mend what check() finds; what was done, or None when the file itself is damaged (see salvage)."""
     found = check(engine, scribe)
     kinds = {finding["kind"] for finding in found}
-    if not found:
+    if not found and not rebuild_index:
         return []
     if "corruption" in kinds:
         return None
     copy = _copy_beside(engine, path)
     done = [f"copied the database to {copy.name}"]
-    if any(kind.startswith("fts-") for kind in kinds):
+    if rebuild_index or any(kind.startswith("fts-") for kind in kinds):
         engine.rebuild_index()
         done.append("rebuilt the full-text index")
     if "half-deleted" in kinds:
