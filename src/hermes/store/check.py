@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
         with SessionDB(db_path=path) as db:
             found = db.check()
             _print(found)
-            if not mend:
+            if not mend or (db.read_only and not found):
                 return 1 if found else 0
             for step in db.repair(rebuild_index=True):
                 print(f"repaired: {step}")
