@@ -15,7 +15,7 @@ from hermes.errors import InvalidInput, StoreCorrupt
 
 COMPRESS_OVER = 2048
 HEAD = 200  # as much as a hit's context shows
-_LEVEL = 6
+_LEVEL = 3
 
 JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 

@@ -202,6 +202,8 @@ class _Search:
             return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first]
         starts = [first, *(word for word in words if word.endswith(first))]
         rest = " ".join(runs[1:])
+        if len(first) < 3:  # too many words end so: what follows has to do
+            return [Leaf(rest, "phrase", prefix=True)] if len(rest) >= 3 else []
         return [Leaf(f"{word} {rest}", "phrase", prefix=True) for word in dict.fromkeys(starts)]
 
     # -- natural questions
@@ -287,8 +289,8 @@ class _Search:
 
 
 def _runs(text: str) -> list[str]:
-    """Runs of word characters, underscores included."""
-    return "".join(c if c.isalnum() or c == "_" or not c.isascii() else " " for c in text).split()
+    """Runs of word characters, as the index has them."""
+    return "".join(c if c.isalnum() or not c.isascii() else " " for c in text).split()
 
 
 def _widened(tree: Node, parts: dict[str, list[Leaf]]) -> Node:

@@ -247,24 +247,28 @@ def plain_parts(parts: Any) -> str:
 # ---------------------------------------------------------------------------------------- words of their own
 
 _WORD_BYTES = bytes(
-    (byte | 0x20) if 65 <= byte <= 90 else byte if chr(byte).isalnum() or byte == 95 or byte > 127 else 32
-    for byte in range(256)
+    (byte | 0x20) if 65 <= byte <= 90 else byte if chr(byte).isalnum() or byte > 127 else 32 for byte in range(256)
 )
 _DIGITS = b"0123456789"
 
 
 def vocabulary(text: str) -> set[bytes]:
-    """The distinct words (identifiers whole, underscores included) of a text, folded, as UTF-8."""
+    """The distinct words of a text, folded, as UTF-8. As in the index, an underscore parts them."""
     if not text.isascii():
         text = fold(text)
     return set(text.encode("utf-8", "replace").translate(_WORD_BYTES).split())
 
 
-def worth_keeping(word: bytes) -> bool:
-    """Whether a part of this word may be searched for: not numbers, hashes or unspaced scripts."""
-    size = len(word)
-    if not 4 <= size <= 100:
-        return False
-    if word.isascii():
-        return size - len(word.translate(None, _DIGITS)) <= size // 4
-    return not UNSPACED.search(word.decode("utf-8", "replace"))
+def worth_keeping(words: set[bytes]) -> list[bytes]:
+    """Those words, sorted, of which a part may be searched for: not numbers, hashes or unspaced scripts."""
+    if not words:
+        return []
+    ordered = sorted(words)
+    without_digits = b" ".join(ordered).translate(None, _DIGITS).split(b" ")  # the words in their places
+    return [
+        word
+        for word, letters in zip(ordered, without_digits, strict=True)
+        if 4 <= (size := len(word)) <= 100
+        and size - len(letters) <= size >> 2
+        and (word.isascii() or not UNSPACED.search(word.decode("utf-8", "replace")))
+    ]

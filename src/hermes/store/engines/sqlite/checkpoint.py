@@ -3,16 +3,26 @@
 A commit is safe once the WAL is synced up to it. SQLite would do that while it holds the write lock; done right after
 the lock is given up, and before the caller is told, it promises the same and lets the next writer write meanwhile.
 A passive checkpoint waits for nobody and stops nobody, but it writes and syncs a few megabytes: a thread with a
-connection of its own does that, so that no append has to.
+connection of its own does that, so that no append has to. While others go on writing it never gets to the end, so a
+WAL that has grown long is finished in the queue, where only the last few pages are left to do; then it starts over.
+The same thread tidies the full-text index while nobody writes.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
+
+from hermes.store.engines.sqlite.gate import Gate
+
+LONG_WAL = 1500  # pages
+FAR_TOO_LONG = 10 * LONG_WAL
+_PATIENCE = 1.0
+_IDLE = 0.4  # seconds without a write
 
 
 class WalSync:
@@ -34,21 +44,47 @@ class WalSync:
             self._file = -1
 
 
-class Checkpointer:
-    """Makes a passive checkpoint each time it is woken. Its thread starts with the first one."""
+class Keeper:
+    """Makes a checkpoint when the WAL has become long, and tidies in quiet moments. Its thread starts with the first need.
 
-    def __init__(self, path: Path) -> None:
+    `tidy` does one small piece of work in a write transaction and says whether there may be more.
+    """
+
+    def __init__(self, path: Path, gate: Gate, tidy: Callable[[apsw.Connection], bool]) -> None:
         self._path = path
+        self._gate = gate  # of its own: a gate serves one thread
+        self._tidy = tidy
+        self._untidy = False
+        self._commits = 0
         self._wanted = threading.Event()
         self._stopped = False
+        self._busy = False
         self._thread: threading.Thread | None = None
 
-    def wake(self) -> None:
-        """Ask for a checkpoint; returns at once."""
+    def watch(self, connection: apsw.Connection) -> None:
+        """Look after the WAL that this connection writes."""
+        connection.set_wal_hook(self._grown)
+
+    def _grown(self, connection: apsw.Connection, database: str, pages: int) -> int:
+        self._commits += 1
+        if pages >= LONG_WAL and not self._busy:
+            if pages >= FAR_TOO_LONG and pages % LONG_WAL < 8:  # the thread does not get through
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._start()
+            self._wanted.set()
+        return apsw.SQLITE_OK
+
+    def tidy_later(self) -> None:
+        """There is something to tidy."""
+        if not self._untidy:
+            self._untidy = True
+            self._start()
+            self._wanted.set()
+
+    def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True, name="hermes-checkpoint")
+            self._thread = threading.Thread(target=self._run, daemon=True, name="hermes-keeper")
             self._thread.start()
-        self._wanted.set()
 
     def stop(self) -> None:
         """Finish what is under way and end the thread."""
@@ -60,17 +96,73 @@ class Checkpointer:
     def _run(self) -> None:
         try:
             connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a reader knows there is a WAL
         except apsw.Error:
             return  # the last connection to close moves the WAL
         try:
-            while True:
-                self._wanted.wait()
+            while not self._stopped:
+                before = self._commits
+                woken = self._wanted.wait(_IDLE if self._untidy else None)
                 self._wanted.clear()
                 if self._stopped:
                     return
                 try:
-                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                except apsw.Error:
-                    continue  # the WAL keeps everything; a later one will do it
+                    if self._untidy and not woken and self._commits == before:
+                        self._untidy = self._tidied(connection)
+                    elif woken:
+                        self._checkpoint(connection)
+                except (apsw.Error, OSError):
+                    pass  # another process is at it, or the disk is full: nothing is lost by waiting
         finally:
+            self._gate.close()
             connection.close()
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
+        self._busy = True
+        try:
+            pages, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if pages >= LONG_WAL:
+                self._finish(connection)
+        finally:
+            self._busy = False
+
+    def _finish(self, connection: apsw.Connection) -> None:
+        """Move the last pages while nobody adds any. What is already moved is synced before that."""
+        os.fdatasync(_descriptor(self._path))
+        if self._gate.enter(_PATIENCE):
+            try:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            finally:
+                self._gate.leave()
+
+    def _tidied(self, connection: apsw.Connection) -> bool:
+        """Tidy until somebody writes; whether there is more to do."""
+        before, pages = self._commits, 0
+        while self._commits == before and not self._stopped and self._gate.enter(_PATIENCE):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    more = self._tidy(connection)
+                finally:
+                    connection.execute("COMMIT")
+            finally:
+                self._gate.leave()
+            if not more:
+                return False
+            pages += 1
+            if pages % 50 == 0:
+                self._checkpoint(connection)
+            self._wanted.wait(0.002)  # those who wait for the lock go first
+        return True
+
+
+_descriptors: dict[tuple[int, int], int] = {}
+
+
+def _descriptor(path: Path) -> int:
+    """A descriptor of a database file. It is never closed: that would drop the locks SQLite holds in this process."""
+    found = path.stat()
+    key = (found.st_dev, found.st_ino)
+    if key not in _descriptors:
+        _descriptors[key] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return _descriptors[key]

@@ -34,8 +34,8 @@ from hermes.home import make_private
 from hermes.store.codec import storable
 from hermes.store.engines.base import Params, Row
 from hermes.store.engines.sqlite import inspection, migrate
-from hermes.store.engines.sqlite.checkpoint import Checkpointer, WalSync
-from hermes.store.engines.sqlite.fulltext import SqliteFullText, adopt
+from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
+from hermes.store.engines.sqlite.fulltext import SqliteFullText, adopt, tidy_step
 from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.titles import take_in
 
@@ -43,7 +43,6 @@ BUSY_MS = 1000
 RETRIES = 15
 RETRY_SECONDS = (0.020, 0.150)
 QUEUE_SECONDS = 15.0
-CHECKPOINT_EVERY = 50
 VACUUM_STEP = 256  # pages given back in one transaction
 
 # What SQLite says of a file whose pages are damaged in ways it takes for something else.
@@ -115,16 +114,16 @@ class SqliteEngine:
         self._mutex = threading.RLock()
         self._spare: list[apsw.Connection] = []
         self._spare_lock = threading.Lock()
-        self._writes = 0
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # told after rows were taken in
         self._closed = False
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
         self._gate = Gate(path.with_name(path.name + "-queue"))
         self._indexing = Gate(path.with_name(path.name + "-indexing"))
-        self._checkpointer = Checkpointer(path)
+
         self._sync: WalSync | None = None
         self.fulltext = SqliteFullText()
+        self._keeper = Keeper(path, Gate(self._gate.path), tidy_step)
         with self._translated():
             self._main = self._open()
             self.overlay = self._prepare()
@@ -204,7 +203,8 @@ class SqliteEngine:
         self._main.execute(f"PRAGMA synchronous={'NORMAL' if in_wal or self._durability == 'normal' else 'FULL'}")
         if in_wal and self._durability == "full":
             self._sync = WalSync(self.path)
-        self._main.execute("PRAGMA wal_autocheckpoint=4000; PRAGMA journal_size_limit=67108864")
+        self._main.execute("PRAGMA journal_size_limit=67108864")
+        self._keeper.watch(self._main)
         if state.kind != "current" or state.foreign_triggers or state.incomplete:
             with self.write() as tx:
                 migrate.upgrade(tx.connection)
@@ -283,9 +283,6 @@ class SqliteEngine:
                     raise
             finally:
                 self._gate.leave()
-            self._writes += 1
-            if self._writes % CHECKPOINT_EVERY == 0:
-                self._checkpointer.wake()
         if lasting and self._sync is not None:
             with self._translated():
                 self._sync()
@@ -407,6 +404,7 @@ class SqliteEngine:
                 self.fulltext.unlearn()  # the words of a batch that was rolled back are not known
                 raise
             if done:
+                self._keeper.tidy_later()
                 return done
         return 0
 
@@ -500,7 +498,7 @@ class SqliteEngine:
             if not self.read_only:
                 self._settle()
             self._closed = True
-            self._checkpointer.stop()
+            self._keeper.stop()
             with self._spare_lock:
                 for connection in (*self._spare, self._main):
                     connection.close()
@@ -517,6 +515,10 @@ class SqliteEngine:
                 few = self.fulltext.pending(tx) <= self.fulltext.SETTLE
             if few:
                 self.catch_up()
+            for _ in range((self.fulltext.batches + 1) // 2):  # in proportion to what this process wrote
+                with self.write(lasting=False) as tx:
+                    if not tidy_step(tx.connection):
+                        break
         except StoreError:
             pass  # the next process does it
 

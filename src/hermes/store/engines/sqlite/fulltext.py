@@ -23,7 +23,8 @@ from hermes.store.text import fold, index_text, phrase, plain, plain_calls, plai
 
 BATCH_MESSAGES = 64
 BATCH_CHARACTERS = 150_000
-MERGE_PAGES = 24
+MERGE_PAGES = 12  # of the index, merged with each batch; the rest is merged when nobody writes
+TIDY_PAGES = 32
 SMALL_TAIL = 512  # more unindexed messages than this are scanned, not indexed for one search
 KNOWN_WORDS = 300_000
 _DOCUMENT = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
@@ -109,7 +110,7 @@ class SqliteFullText:
         self._indexed = True
         self._mark = 0  # the mark as last seen: only a hint
         self._bytes = 0
-        self._batches = 0
+        self.batches = 0
         self._known: set[bytes] = set()
         self._older: set[bytes] = set()
 
@@ -182,8 +183,7 @@ class SqliteFullText:
         if not documents or (len(documents) < least and size < BATCH_CHARACTERS // 2):
             return None
         words = vocabulary("\n".join(texts[True])) | vocabulary("\n".join(texts[False]))
-        words -= self._known
-        words -= self._older
+        words = words - self._known - self._older  # not -=, which walks through all that is known
         return Batch(mark, documents[-1][0], documents, words, _kept(words), strangers)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
@@ -198,12 +198,10 @@ class SqliteFullText:
             batch.documents,
         )
         self._add_words(tx, batch.words, batch.kept)
-        tx.run("INSERT INTO messages_fts(messages_fts, rank) VALUES('merge', ?)", (MERGE_PAGES,))
-        self._batches += 1
-        if self._batches % 4 == 0:
-            tx.run(
-                "INSERT INTO messages_fts_trigram(messages_fts_trigram, rank) VALUES('merge', ?)", (MERGE_PAGES // 2,)
-            )
+        merge(tx.connection, "messages_fts", MERGE_PAGES)
+        self.batches += 1
+        if self.batches % 4 == 0:
+            merge(tx.connection, "messages_fts_trigram", MERGE_PAGES)
         tx.run(
             "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
             (migrate.META_INDEXED, str(batch.last)),
@@ -237,7 +235,7 @@ class SqliteFullText:
                     f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                     (message_id, index_text(text), index_text(name), index_text(calls)),
                 )
-        words -= self._known | self._older
+        words = words - self._known - self._older
         self._add_words(tx, words, _kept(words))
 
     def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
@@ -331,7 +329,7 @@ class SqliteFullText:
                 f"INSERT OR REPLACE INTO tail_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                 (row[0], index_text(text), index_text(name), index_text(calls)),
             )
-            tail.words[row[0]] = {word for word in vocabulary(f"{text} {calls}") if worth_keeping(word)}
+            tail.words[row[0]] = set(worth_keeping(vocabulary(f"{text} {calls}")))
         tail.upto = top
         return "tail_fts"
 
@@ -358,6 +356,18 @@ class SqliteFullText:
             yield from self._tails[id(tx.connection)].words.values()
 
 
+def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
+    """Merge a few pages of an index; whether there was anything to merge."""
+    before = connection.total_changes()
+    connection.execute(f"INSERT INTO {table}({table}, rank) VALUES('merge', ?)", (pages,))
+    return connection.total_changes() - before >= 2
+
+
+def tidy_step(connection: apsw.Connection) -> bool:
+    """One piece of the merging that was put off while messages came in; whether there may be more."""
+    return merge(connection, "messages_fts", TIDY_PAGES) or merge(connection, "messages_fts_trigram", TIDY_PAGES)
+
+
 def _number(tx: Tx, key: str) -> int:
     """A number of state_meta; 0 when it is missing or unreadable: indexing then starts over."""
     try:
@@ -367,7 +377,8 @@ def _number(tx: Tx, key: str) -> int:
 
 
 def _kept(words: set[bytes]) -> str:
-    return codec.to_json(sorted(word.decode("utf-8", "replace") for word in words if worth_keeping(word)))
+    kept = b'","'.join(worth_keeping(words))  # no word has a quote in it
+    return f'["{kept.decode()}"]' if kept else "[]"
 
 
 def _above(tx: Any, mark: int, limit: int = -1) -> Iterator[Sequence[Any]]:

@@ -21,7 +21,7 @@ class Gate:
     """An advisory lock file, one holder at a time over all processes. Used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._file = -1
         self._held = False
         self._waiter: _Waiter | None = None
@@ -66,7 +66,7 @@ class Gate:
     def _open(self) -> bool:
         if self._file < 0:
             try:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError:
                 return False
         return True
