@@ -24,6 +24,8 @@ from hermes.store.visibility import User, session_clause
 
 RANKED = 400  # how many of the newest matches are ranked
 CONTEXT = 200
+MOST_LOOKED_AT = 25_000  # candidates whose text is looked at, at most
+FEW_STARTS = 20
 PARTS_OF_WORDS = 250  # how many words that contain a part are looked for at once
 FORMS = 12
 ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5}
@@ -175,9 +177,12 @@ class _Search:
 
     def _inside_words(self, tree: Node) -> None:
         parts: dict[str, list[Leaf]] = {}
+        loose: list[str] = []
         for leaf in positive(tree):
             if leaf.kind == "word" and not leaf.prefix and leaf.text not in parts:
-                parts[leaf.text] = self._words_around(leaf)
+                parts[leaf.text], exact = self._words_around(leaf)
+                if parts[leaf.text] and not exact:
+                    loose.append(fold(leaf.text))
         if not any(parts.values()):
             return
         widest = max(map(len, parts.values()))
@@ -185,26 +190,50 @@ class _Search:
             cut = {text: leaves[start : start + PARTS_OF_WORDS] for text, leaves in parts.items()}
             if not any(cut.values()):
                 break
-            self._add(self.text.candidates(self.tx, _widened(tree, cut), self.scope, self.cap), "substring")
+            wide, cap = _widened(tree, cut), self.cap
+            found = self.text.candidates(self.tx, wide, self.scope, cap)
+            self._add(self._holding(found, loose) if loose else found, "substring")
+            while loose and len(found) == cap < MOST_LOOKED_AT and len(self.hits) < self.need:
+                cap *= 4
+                found = self.text.candidates(self.tx, wide, self.scope, cap)
+                self._add(self._holding(found, loose), "substring")
             if len(self.hits) >= self.need:
                 break
         self.needles += [n for text, leaves in parts.items() if leaves and (n := needle(text, inside=True)) is not None]
 
-    def _words_around(self, leaf: Leaf) -> list[Leaf]:
-        """Leaves for the words of the store that contain what was typed (the first of several ends with it)."""
+    def _words_around(self, leaf: Leaf) -> tuple[list[Leaf], bool]:
+        """Leaves for what in the store contains the text typed, and whether all they find does contain it.
+
+        Of several words in a row the first may be an end and the last a beginning. One or two letters begin or end too
+        many words: they are left out, and what is found is looked at.
+        """
         runs = _runs(fold(leaf.text))
         if not runs or UNSPACED.search(leaf.text):
-            return []
+            return [], True
         cap = PARTS_OF_WORDS * 8
-        first = runs[0]
-        words = self.text.words_containing(self.tx, first, cap)
+        first, last = runs[0], runs[-1]
         if len(runs) == 1:
-            return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first]
-        starts = [first, *(word for word in words if word.endswith(first))]
-        rest = " ".join(runs[1:])
-        if len(first) < 3:  # too many words end so: what follows has to do
-            return [Leaf(rest, "phrase", prefix=True)] if len(rest) >= 3 else []
-        return [Leaf(f"{word} {rest}", "phrase", prefix=True) for word in dict.fromkeys(starts)]
+            words = self.text.words_containing(self.tx, first, cap)
+            return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first], True
+        whole = runs[1:] if len(last) >= 3 else runs[1:-1]
+        rest, prefix = " ".join(whole), len(last) >= 3
+        if len(first) >= 3:
+            words = self.text.words_containing(self.tx, first, cap)
+            starts = dict.fromkeys([first, *(word for word in words if word.endswith(first))])
+        if len(first) < 3 or (len(starts) > FEW_STARTS and len(whole) > 1):
+            return ([Leaf(rest, "phrase", prefix=prefix)] if len(rest) >= 3 else []), False
+        return [Leaf(f"{word} {rest}".strip(), "phrase", prefix=prefix) for word in starts], prefix
+
+    def _holding(self, found: Iterable[Candidate], wanted: Sequence[str]) -> list[Candidate]:
+        """Those candidates (not seen yet) whose text holds what is wanted, character for character."""
+        fresh = {candidate[0]: candidate for candidate in found if candidate[0] not in self.seen}
+        rows = _fetch(self.tx, _TEXTS, list(fresh))
+        kept = []
+        for message_id, candidate in fresh.items():
+            text = fold("\n".join(_texts(*rows[message_id][1:]))) if message_id in rows else ""
+            if all(part in text for part in wanted):
+                kept.append(candidate)
+        return kept
 
     # -- natural questions
 
@@ -339,6 +368,7 @@ _HITS = (
     " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
     " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id IN ({marks})"
 )
+_TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE id IN ({marks})"
 _NEIGHBOURS = (
     "SELECT id, role, content, content_format, tool_calls, CASE WHEN content_format = 'json' THEN content_rest END"
     " FROM messages WHERE id IN ({marks})"
