@@ -11,7 +11,15 @@
     ├── InvalidInput (ValueError)   an argument that can't be accepted
     │   ├── TitleClash              another session has that title
     │   └── TitleTooLong            more than 100 characters
-    └── SessionNotFound (KeyError)  no session has that id
+    ├── SessionNotFound (KeyError)  no session has that id
+    ├── ConfigError                 config.yaml can't be used as it is
+    ├── ModelError                  the model did not answer
+    │   ├── ModelUnreachable        nobody listens there, or the stream broke off
+    │   ├── ModelRefused            the endpoint says no (key, model name, bad request)
+    │   ├── RateLimited             too many requests, or the server is overloaded; worth another try
+    │   └── ContextTooLong          the conversation no longer fits
+    ├── ToolError                   a tool could not do what was asked; the model is told
+    └── MissingExtra                a library that is not installed; names the extra that brings it
 
 Each message says what happened, to which thing, and what to do about it. They are caught once, at the door
 (the command line, the gateway, the server).
@@ -20,9 +28,16 @@ Each message says what happened, to which thing, and what to do about it. They a
 from __future__ import annotations
 
 __all__ = [
+    "ConfigError",
+    "ContextTooLong",
     "HermesError",
     "InvalidInput",
+    "MissingExtra",
+    "ModelError",
+    "ModelRefused",
+    "ModelUnreachable",
     "NotADatabase",
+    "RateLimited",
     "SessionNotFound",
     "StoreBusy",
     "StoreClosed",
@@ -32,6 +47,7 @@ __all__ = [
     "StoreReadOnly",
     "TitleClash",
     "TitleTooLong",
+    "ToolError",
 ]
 
 
@@ -87,3 +103,42 @@ class SessionNotFound(HermesError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class ConfigError(HermesError):
+    """config.yaml can't be used as it is: what is wrong, and in which line."""
+
+
+class ModelError(HermesError):
+    """The model did not answer."""
+
+
+class ModelUnreachable(ModelError):
+    """Nobody listens at the endpoint, or the connection broke off in the middle of a reply."""
+
+
+class ModelRefused(ModelError):
+    """The endpoint refuses the request: the key, the model's name, or the request itself."""
+
+
+class RateLimited(ModelError):
+    """Too many requests, or an overloaded server; another try may succeed, after `retry_after` seconds if it said so."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ContextTooLong(ModelError):
+    """The conversation no longer fits into the model's context window."""
+
+
+class ToolError(HermesError):
+    """A tool could not do what was asked. The model is told; the conversation goes on."""
+
+
+class MissingExtra(HermesError):
+    """A library that is not installed; the message names the extra that brings it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f'{what} needs a library that is not installed: pip install "hermes-sessions[{extra}]"')

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 
+from hermes.store.engines.sqlite.fulltext import Tidying
 from hermes.store.engines.sqlite.gate import Gate
+from hermes.store.engines.sqlite.transaction import SqliteTx
 
+EVERY = 50  # commits
 LONG_WAL = 1500  # pages
 FAR_TOO_LONG = 10 * LONG_WAL
 _PATIENCE = 1.0
@@ -45,15 +47,15 @@ class WalSync:
 
 
 class Keeper:
-    """Makes a checkpoint when the WAL has become long, and tidies in quiet moments. Its thread starts with the first need.
+    """Makes a checkpoint now and then, and tidies in quiet moments. Its thread starts with the first need.
 
-    `tidy` does one small piece of work in a write transaction and says whether there may be more.
+    What there is to tidy is `work`'s to know: prepared without a lock, then written in a transaction of its own.
     """
 
-    def __init__(self, path: Path, gate: Gate, tidy: Callable[[apsw.Connection], bool]) -> None:
+    def __init__(self, path: Path, gate: Gate, work: Tidying) -> None:
         self._path = path
         self._gate = gate  # of its own: a gate serves one thread
-        self._tidy = tidy
+        self._work = work
         self._untidy = False
         self._commits = 0
         self._wanted = threading.Event()
@@ -67,7 +69,7 @@ class Keeper:
 
     def _grown(self, connection: apsw.Connection, database: str, pages: int) -> int:
         self._commits += 1
-        if pages >= LONG_WAL and not self._busy:
+        if (pages >= LONG_WAL or self._commits % EVERY == 0) and not self._busy:
             if pages >= FAR_TOO_LONG and pages % LONG_WAL < 8:  # the thread does not get through
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._start()
@@ -137,20 +139,24 @@ class Keeper:
 
     def _tidied(self, connection: apsw.Connection) -> bool:
         """Tidy until somebody writes; whether there is more to do."""
-        before, pages = self._commits, 0
-        while self._commits == before and not self._stopped and self._gate.enter(_PATIENCE):
+        before, steps, tx = self._commits, 0, SqliteTx(connection)
+        while self._commits == before and not self._stopped:
+            piece = self._work.prepare(tx)
+            if not self._gate.enter(_PATIENCE):
+                break
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                try:
-                    more = self._tidy(connection)
-                finally:
-                    connection.execute("COMMIT")
+                more = self._work.write(tx, piece)
+                connection.execute("COMMIT")
             finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
                 self._gate.leave()
+            self._work.written(piece)
             if not more:
                 return False
-            pages += 1
-            if pages % 50 == 0:
+            steps += 1
+            if steps % EVERY == 0:
                 self._checkpoint(connection)
             self._wanted.wait(0.002)  # those who wait for the lock go first
         return True

@@ -31,12 +31,11 @@ from hermes.errors import (
     StoreReadOnly,
 )
 from hermes.home import make_private
-from hermes.store.codec import storable
-from hermes.store.engines.base import Params, Row
 from hermes.store.engines.sqlite import inspection, migrate
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
-from hermes.store.engines.sqlite.fulltext import SqliteFullText, adopt, tidy_step
+from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
+from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.titles import take_in
 
 BUSY_MS = 1000
@@ -57,48 +56,6 @@ _HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
     apsw.BusyError: (StoreBusy, "is held by another process"),
     apsw.LockedError: (StoreBusy, "is held by another connection"),
 }
-
-
-class SqliteTx:
-    """A transaction on one connection."""
-
-    __slots__ = ("_execute", "connection")
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self.connection = connection
-        self._execute = connection.execute
-
-    def _cursor(self, sql: str, params: Params) -> apsw.Cursor:
-        try:
-            return self._execute(sql, params)
-        except UnicodeEncodeError:  # lone surrogates are kept as bytes, and so compared
-            return self._execute(sql, [storable(value) if isinstance(value, str) else value for value in params])
-
-    def rows(self, sql: str, params: Params = ()) -> list[Row]:
-        return self._cursor(sql, params).fetchall()
-
-    def row(self, sql: str, params: Params = ()) -> Row | None:
-        return self._cursor(sql, params).fetchone()
-
-    def value(self, sql: str, params: Params = ()) -> Any:
-        row = self._cursor(sql, params).fetchone()
-        return None if row is None else row[0]
-
-    def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
-        cursor = self._cursor(sql, params)
-        first = cursor.fetchone()
-        if first is None:
-            return []
-        names = [column[0] for column in cursor.get_description()]
-        return [dict(zip(names, row, strict=True)) for row in (first, *cursor.fetchall())]
-
-    def run(self, sql: str, params: Params = ()) -> int:
-        self._cursor(sql, params)
-        return self.connection.changes()
-
-    def insert(self, sql: str, params: Params = ()) -> int:
-        self._cursor(sql, params)
-        return self.connection.last_insert_rowid()
 
 
 class SqliteEngine:
@@ -123,7 +80,7 @@ class SqliteEngine:
 
         self._sync: WalSync | None = None
         self.fulltext = SqliteFullText()
-        self._keeper = Keeper(path, Gate(self._gate.path), tidy_step)
+        self._keeper = Keeper(path, Gate(self._gate.path), Tidying(self.fulltext))
         with self._translated():
             self._main = self._open()
             self.overlay = self._prepare()
@@ -380,7 +337,8 @@ class SqliteEngine:
             try:
                 if self._indexing.enter():  # one process is enough; the others go on
                     try:
-                        self._index_batch(least=self.fulltext.TAIL // 2)
+                        if self._index_batch(least=self.fulltext.TAIL // 2):
+                            self._keep_up()
                     finally:
                         self._indexing.leave()
             except StoreError:
@@ -395,18 +353,43 @@ class SqliteEngine:
                 prepared = self.fulltext.prepare_batch(tx, least)
             if prepared is None:
                 return 0
-            try:
-                with self.write(lasting=False) as tx:  # what the index says can always be said again
-                    done = self.fulltext.write_batch(tx, prepared)
-                if done and prepared.strangers:
-                    self.on_adopted(prepared.strangers)
-            except BaseException:
-                self.fulltext.unlearn()  # the words of a batch that was rolled back are not known
-                raise
+            with self.write(lasting=False) as tx:  # what the index says can always be said again
+                done = self.fulltext.write_batch(tx, prepared)
+            if done and prepared.strangers:
+                self.on_adopted(prepared.strangers)
             if done:
                 self._keeper.tidy_later()
                 return done
         return 0
+
+    def _keep_up(self) -> None:
+        """Do some of what was put off if too much of it has piled up."""
+        with self.read() as tx:
+            behind = self.fulltext.words.is_behind(tx, self.fulltext.mark(tx))
+        if behind:
+            self._tidy()
+
+    def _tidy(self) -> bool:
+        """One piece of what was put off; whether there may be more."""
+        tidying = Tidying(self.fulltext)
+        with self.read() as tx:
+            piece = tidying.prepare(tx)
+        with self.write(lasting=False) as tx:
+            more = tidying.write(tx, piece)
+        tidying.written(piece)
+        return more
+
+    def _note_words(self) -> None:
+        """Note the words of all that is indexed."""
+        words = self.fulltext.words
+        while True:
+            with self.read() as tx:
+                chunk = words.prepare(tx, self.fulltext.mark(tx))
+            if chunk is None:
+                return
+            with self.write(lasting=False) as tx:
+                words.write(tx, chunk)
+            words.learn(chunk)
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         done = 0
@@ -414,6 +397,7 @@ class SqliteEngine:
             more = self._sweep()
             count = self._index_batch()
             if not count and not more:
+                self._note_words()
                 return done
             done += count
             if progress is not None:
@@ -438,7 +422,7 @@ class SqliteEngine:
         """Make the full-text index anew from the messages."""
         with self.write() as tx:
             inspection.reset_index(tx.connection)
-        self.fulltext.unlearn()
+        self.fulltext.words.unlearn()
         self.catch_up()
 
     def reclaim(self, *, full: bool = False) -> bool:
@@ -516,9 +500,8 @@ class SqliteEngine:
             if few:
                 self.catch_up()
             for _ in range((self.fulltext.batches + 1) // 2):  # in proportion to what this process wrote
-                with self.write(lasting=False) as tx:
-                    if not tidy_step(tx.connection):
-                        break
+                if not self._tidy():
+                    break
         except StoreError:
             pass  # the next process does it
 

@@ -8,8 +8,8 @@ word costs no more in a large store than in a small one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import apsw
@@ -18,27 +18,16 @@ from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Scope, Tx
 from hermes.store.engines.sqlite import migrate, schema
+from hermes.store.engines.sqlite.words import COLUMNS, Chunk, Words, document, number, rows_above, set_number
 from hermes.store.query import And, Leaf, Node, Not
-from hermes.store.text import fold, index_text, phrase, plain, plain_calls, plain_parts, vocabulary, worth_keeping
+from hermes.store.text import fold, index_text, phrase
 
 BATCH_MESSAGES = 64
 BATCH_CHARACTERS = 150_000
-MERGE_PAGES = 12  # of the index, merged with each batch; the rest is merged when nobody writes
+MERGE_EVERY = 4  # batches
+MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
 TIDY_PAGES = 32
 SMALL_TAIL = 512  # more unindexed messages than this are scanned, not indexed for one search
-KNOWN_WORDS = 300_000
-_DOCUMENT = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
-
-
-def document(row: Sequence[Any]) -> tuple[str, str, str]:
-    """The words of a message row (`_DOCUMENT` order) as its three index columns see them, not yet folded."""
-    try:
-        content = codec.joined(row[2], row[3])
-    except StoreCorrupt:  # one damaged text must not keep the others from being found
-        content = str(row[2])
-    text = "" if content is None else plain_parts(codec.from_json(content)) if row[4] == "json" else plain(content)
-    calls = plain_calls(codec.from_json(row[6])) if row[6] is not None else ""
-    return text, codec.restored(row[5]) or "", calls
 
 
 def expression(tree: Node | None) -> str | None:
@@ -85,8 +74,6 @@ class Batch:
     mark: int
     last: int
     documents: list[tuple[int, str, str, str]]
-    words: set[bytes]  # not known to this process
-    kept: str  # those of them that parts may be searched of, as a JSON list
     strangers: set[str]  # sessions with rows another program wrote
 
 
@@ -96,7 +83,6 @@ class _Tail:
 
     mark: int = 0
     upto: int = 0
-    words: dict[int, set[bytes]] = field(default_factory=dict)
 
 
 class SqliteFullText:
@@ -111,8 +97,7 @@ class SqliteFullText:
         self._mark = 0  # the mark as last seen: only a hint
         self._bytes = 0
         self.batches = 0
-        self._known: set[bytes] = set()
-        self._older: set[bytes] = set()
+        self.words = Words()
 
     def prepare(self, connection: apsw.Connection, *, indexed: bool = True) -> None:
         """Make a connection able to search."""
@@ -134,7 +119,7 @@ class SqliteFullText:
         """The id up to which every message is indexed."""
         if not self._indexed:
             return 0
-        self._mark = _number(tx, migrate.META_INDEXED)
+        self._mark = number(tx, migrate.META_INDEXED)
         return self._mark
 
     def pending(self, tx: Tx) -> int:
@@ -148,7 +133,7 @@ class SqliteFullText:
 
     def strangers(self, tx: Tx) -> list[str]:
         """Sessions with unindexed rows that another program wrote."""
-        adopted = _number(tx, migrate.META_ADOPTED)
+        adopted = number(tx, migrate.META_ADOPTED)
         rows = tx.rows(
             "SELECT DISTINCT m.session_id FROM messages m NOT INDEXED CROSS JOIN sessions s ON s.id = m.session_id"
             " WHERE m.id > ? AND m.writer IS NULL"
@@ -157,24 +142,16 @@ class SqliteFullText:
         )
         return [row[0] for row in rows]
 
-    def unlearn(self) -> None:
-        """Forget which words are in the store: they are looked up again."""
-        self._known, self._older = set(), set()
-
     def prepare_batch(self, tx: Tx, least: int) -> Batch | None:
         """The next messages above the mark, if there are at least so many (or as many characters as a batch holds)."""
         mark = self.mark(tx)
-        adopted = _number(tx, migrate.META_ADOPTED)
+        adopted = number(tx, migrate.META_ADOPTED)
         documents: list[tuple[int, str, str, str]] = []
-        texts: tuple[list[str], list[str]] = ([], [])  # ASCII goes a shorter way
         strangers: set[str] = set()
         size = 0
-        for row in _above(tx, mark, BATCH_MESSAGES):
+        for row in rows_above(tx, mark, BATCH_MESSAGES):
             text, name, calls = document(row)
             documents.append((row[0], index_text(text), index_text(name), index_text(calls)))
-            texts[text.isascii()].append(text)
-            if calls:
-                texts[calls.isascii()].append(calls)
             if row[8] is None and row[0] > adopted:
                 strangers.add(row[7])
             size += len(text) + len(calls)
@@ -182,9 +159,7 @@ class SqliteFullText:
                 break
         if not documents or (len(documents) < least and size < BATCH_CHARACTERS // 2):
             return None
-        words = vocabulary("\n".join(texts[True])) | vocabulary("\n".join(texts[False]))
-        words = words - self._known - self._older  # not -=, which walks through all that is known
-        return Batch(mark, documents[-1][0], documents, words, _kept(words), strangers)
+        return Batch(mark, documents[-1][0], documents, strangers)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
         """Put a prepared batch into the index; 0 when another process was quicker."""
@@ -197,46 +172,30 @@ class SqliteFullText:
             f"INSERT {'OR REPLACE ' if strange else ''}INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
             batch.documents,
         )
-        self._add_words(tx, batch.words, batch.kept)
-        merge(tx.connection, "messages_fts", MERGE_PAGES)
         self.batches += 1
-        if self.batches % 4 == 0:
-            merge(tx.connection, "messages_fts_trigram", MERGE_PAGES)
-        tx.run(
-            "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-            (migrate.META_INDEXED, str(batch.last)),
-        )
+        if self.batches % MERGE_EVERY == 0:
+            merge(tx.connection, "messages_fts", MERGE_PAGES)
+        set_number(tx, migrate.META_INDEXED, batch.last)
         for session_id in batch.strangers:
             adopt(tx, session_id)
         self._mark = batch.last
         return len(batch.documents)
 
-    def _add_words(self, tx: Any, words: set[bytes], kept: str) -> None:
-        """Note words that are new to the store, and their three-letter pieces."""
-        fresh = tx.rows("SELECT value FROM json_each(?) WHERE value NOT IN (SELECT word FROM words)", (kept,))
-        first = 1 + (tx.value("SELECT max(id) FROM words") or 0)
-        numbered = [(number, word) for number, (word,) in enumerate(fresh, first)]
-        tx.connection.executemany("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
-        tx.connection.executemany("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", numbered)
-        if len(self._known) > KNOWN_WORDS // 2:
-            self._older, self._known = self._known, set()
-        self._known |= words
-
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
         """Index rows that were inserted below the mark (imports keep their ids)."""
         mark = self.mark(tx)
-        words: set[bytes] = set()
+        texts: list[str] = []
         for message_id in message_ids:
             if message_id <= mark:
-                row = tx.row(f"SELECT {_DOCUMENT} FROM messages WHERE id = ?", (message_id,))
+                row = tx.row(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,))
                 text, name, calls = document(row)
-                words |= vocabulary(f"{text} {calls}")
+                texts += (text, calls)
                 tx.run(
                     f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                     (message_id, index_text(text), index_text(name), index_text(calls)),
                 )
-        words = words - self._known - self._older
-        self._add_words(tx, words, _kept(words))
+        if texts:
+            self.words.add(tx, texts)
 
     def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
         self.index_now(tx, message_ids)
@@ -272,33 +231,10 @@ class SqliteFullText:
         return tx.rows(sql, (match, *scope.params, cap))
 
     def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
-        if len(part) < 3:
-            return []
-        found: list[str] = []
-        if self._indexed:
-            # Pieces side by side cover the part; that the word holds it whole is looked at afterwards.
-            pieces = list(dict.fromkeys([part[i : i + 3] for i in range(0, len(part) - 2, 3)] + [part[-3:]]))
-            match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
-            rows = tx.rows(
-                "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
-                " WHERE messages_fts_trigram MATCH ? AND instr(w.word, ?) LIMIT ?",
-                (match, part, cap),
-            )
-            found = [row[0] for row in rows]
-        needle = part.encode()
-        found += [word.decode() for words in self._tail_words(tx) for word in words if needle in word]
-        return list(dict.fromkeys(found))[:cap]
+        return self.words.containing(tx, part, cap, listed=self._indexed) if len(part) >= 3 else []
 
     def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
-        found: list[str] = []
-        if self._indexed and start:
-            rows = tx.rows(
-                "SELECT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
-            )
-            found = [row[0] for row in rows]
-        needle = start.encode()
-        found += [word.decode() for words in self._tail_words(tx) for word in words if word.startswith(needle)]
-        return list(dict.fromkeys(found))[:cap]
+        return self.words.starting(tx, start, cap, listed=self._indexed) if start else []
 
     # ------------------------------------------------------------------ the tail above the mark
 
@@ -321,21 +257,19 @@ class SqliteFullText:
             return "scan_fts"
         if tail.mark != mark:
             tx.run("DELETE FROM tail_fts WHERE rowid <= ?", (mark,))
-            tail.words = {key: words for key, words in tail.words.items() if key > mark}
             tail.mark = mark
-        for row in _above(tx, max(mark, tail.upto), SMALL_TAIL):
+        for row in rows_above(tx, max(mark, tail.upto), SMALL_TAIL):
             text, name, calls = document(row)
             tx.run(
                 f"INSERT OR REPLACE INTO tail_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                 (row[0], index_text(text), index_text(name), index_text(calls)),
             )
-            tail.words[row[0]] = set(worth_keeping(vocabulary(f"{text} {calls}")))
         tail.upto = top
         return "tail_fts"
 
     def _scan(self, tx: Any, mark: int, tree: Node) -> None:
         tx.run("INSERT INTO scan_fts(scan_fts) VALUES('delete-all')")
-        for row in _above(tx, mark):
+        for row in rows_above(tx, mark):
             if not _may_hold(tree, row):
                 continue
             text, name, calls = document(row)
@@ -345,16 +279,6 @@ class SqliteFullText:
                     (row[0], index_text(text), index_text(name), index_text(calls)),
                 )
 
-    def _tail_words(self, tx: Any) -> Iterator[set[bytes]]:
-        mark = self.mark(tx)
-        top = tx.value("SELECT max(id) FROM messages") or 0
-        if top - mark > SMALL_TAIL:
-            for row in _above(tx, mark):
-                text, _, calls = document(row)
-                yield vocabulary(f"{text} {calls}")
-        else:
-            yield from self._tails[id(tx.connection)].words.values()
-
 
 def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
     """Merge a few pages of an index; whether there was anything to merge."""
@@ -363,28 +287,28 @@ def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
     return connection.total_changes() - before >= 2
 
 
-def tidy_step(connection: apsw.Connection) -> bool:
-    """One piece of the merging that was put off while messages came in; whether there may be more."""
-    return merge(connection, "messages_fts", TIDY_PAGES) or merge(connection, "messages_fts_trigram", TIDY_PAGES)
+class Tidying:
+    """What is put off while messages come in: noting words, merging the index. One small piece at a time."""
 
+    def __init__(self, fulltext: SqliteFullText) -> None:
+        self._fulltext = fulltext
 
-def _number(tx: Tx, key: str) -> int:
-    """A number of state_meta; 0 when it is missing or unreadable: indexing then starts over."""
-    try:
-        return int(tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)) or 0)
-    except ValueError:
-        return 0
+    def prepare(self, tx: Tx) -> Chunk | None:
+        """What can be done without a lock."""
+        return self._fulltext.words.prepare(tx, self._fulltext.mark(tx))
 
+    def write(self, tx: Any, chunk: Chunk | None) -> bool:
+        """The piece itself, in a write transaction; whether there may be more."""
+        if chunk is not None:
+            return self._fulltext.words.write(tx, chunk) or True
+        return merge(tx.connection, "messages_fts", TIDY_PAGES) or merge(
+            tx.connection, "messages_fts_trigram", TIDY_PAGES
+        )
 
-def _kept(words: set[bytes]) -> str:
-    kept = b'","'.join(worth_keeping(words))  # no word has a quote in it
-    return f'["{kept.decode()}"]' if kept else "[]"
-
-
-def _above(tx: Any, mark: int, limit: int = -1) -> Iterator[Sequence[Any]]:
-    yield from tx.connection.execute(
-        f"SELECT {_DOCUMENT} FROM messages WHERE id > ? ORDER BY id LIMIT ?", (mark, limit)
-    )
+    def written(self, chunk: Chunk | None) -> None:
+        """It was committed."""
+        if chunk is not None:
+            self._fulltext.words.learn(chunk)
 
 
 def adopt(tx: Tx, session_id: str) -> None:

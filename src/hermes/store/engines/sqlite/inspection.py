@@ -17,7 +17,8 @@ import apsw
 
 from hermes.store import codec
 from hermes.store.engines.sqlite import migrate, schema
-from hermes.store.engines.sqlite.fulltext import _DOCUMENT, SqliteFullText, document
+from hermes.store.engines.sqlite.fulltext import SqliteFullText
+from hermes.store.engines.sqlite.words import COLUMNS, document
 from hermes.store.text import index_text, vocabulary
 
 Problem = dict[str, Any]
@@ -73,7 +74,7 @@ def _stale(connection: apsw.Connection, mark: int) -> Iterator[Problem]:
     last = 0
     while True:
         rows = connection.execute(
-            f"SELECT {_DOCUMENT} FROM messages WHERE id > ? AND id <= ? ORDER BY id LIMIT ?", (last, mark, _CHUNK)
+            f"SELECT {COLUMNS} FROM messages WHERE id > ? AND id <= ? ORDER BY id LIMIT ?", (last, mark, _CHUNK)
         ).fetchall()
         if not rows:
             break
@@ -127,7 +128,8 @@ def reset_index(connection: apsw.Connection) -> None:
             connection.execute("PRAGMA writable_schema=RESET")
     connection.execute("DELETE FROM words")
     migrate.make_index(connection)
-    connection.execute("UPDATE state_meta SET value = '0' WHERE key = ?", (migrate.META_INDEXED,))
+    marks = (migrate.META_INDEXED, migrate.META_WORDS)
+    connection.execute("UPDATE state_meta SET value = '0' WHERE key IN (?, ?)", marks)
 
 
 # ------------------------------------------------------------------------------------------------ salvage

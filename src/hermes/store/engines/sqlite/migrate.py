@@ -17,6 +17,7 @@ from hermes.store.engines.sqlite import schema
 from hermes.store.naming import shown_title, split_family
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
+META_WORDS = "words_noted_to"  # the words of every message up to this id are in words
 META_ADOPTED = "adopted_to"  # rows up to this id were there when the file became ours
 _OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
@@ -93,7 +94,7 @@ def upgrade(connection: apsw.Connection) -> None:
     connection.execute("DELETE FROM schema_version")
     connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
     last = _one(connection, "SELECT coalesce(max(id), 0) FROM messages")
-    for key, value in ((META_INDEXED, 0), (META_ADOPTED, last)):
+    for key, value in ((META_INDEXED, 0), (META_WORDS, 0), (META_ADOPTED, last)):
         connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (key, str(value)))
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={schema.FORMAT_VERSION}")
@@ -124,7 +125,7 @@ def _complete(connection: apsw.Connection) -> None:
             connection.execute(f"DROP TABLE IF EXISTS {table}")
         connection.execute("DELETE FROM words")
         make_index(connection)
-        connection.execute("DELETE FROM state_meta WHERE key = ?", (META_INDEXED,))
+        connection.execute("DELETE FROM state_meta WHERE key IN (?, ?)", (META_INDEXED, META_WORDS))
     if connection.execute("SELECT 1 FROM schema_version").fetchone() is None:
         connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
 

@@ -12,7 +12,7 @@ from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.inspection import read_what_can_be_read
 
-_OURS_ONLY = frozenset((migrate.META_INDEXED, migrate.META_ADOPTED))
+_OURS_ONLY = frozenset((migrate.META_INDEXED, migrate.META_WORDS, migrate.META_ADOPTED))
 
 
 def copy_rows(engine: SqliteEngine, damaged: Path) -> int:

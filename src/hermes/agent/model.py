@@ -1,0 +1,70 @@
+"""What a model is to the rest of the program, whoever answers: an endpoint, a local server, the embedded model, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Message = dict[str, Any]  # an OpenAI chat message
+
+
+@dataclass(slots=True)
+class Usage:
+    """What one call used, as the endpoint counted it."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a reply as it arrives."""
+
+    text: str = ""
+    thought: str = ""
+
+
+@dataclass(slots=True)
+class Reply:
+    """A whole reply. `tool_calls` are as OpenAI sends them; reasoning fields are as they came, so that they can be replayed."""
+
+    content: str | None = None
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    finish_reason: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    reasoning_details: list[Any] | None = None
+    usage: Usage | None = None
+    model: str | None = None
+
+
+class Model(Protocol):
+    """Someone who answers."""
+
+    name: str
+    kind: str  # "endpoint", "local", "embedded" or "extractive"
+    context_length: int
+    calls_tools: bool
+    base_url: str | None
+    provider: str | None
+
+    def describe(self) -> str:
+        """One line that says plainly what this is."""
+        ...
+
+    def stream(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
+    ) -> Iterator[Piece | Reply]:
+        """Pieces as they come, then the whole Reply. When `cancelled()` turns true it ends with what there is.
+
+        Raises ModelError (errors.py): ContextTooLong, ModelRefused, ModelUnreachable, RateLimited.
+        """
+        ...
+
+    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+        """One answer for a side task (title, summary); the same errors."""
+        ...

@@ -1,0 +1,45 @@
+"""What a tool is, and what it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+
+@dataclass(slots=True)
+class Context:
+    """What a tool gets besides its arguments."""
+
+    db: SessionDB
+    config: Config
+    session_id: str
+    home: Path
+    cwd: Path
+    confirm: Callable[[str], bool]  # asks the user about one thing, in one line; False means no
+    cancelled: Callable[[], bool]
+    user: User | None = None  # whose sessions may be seen; None: the owner's, all
+    state: dict[str, Any] = field(default_factory=dict)  # lives as long as the agent: background processes
+
+
+@dataclass(slots=True, frozen=True)
+class Tool:
+    """A thing the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]  # JSON Schema of the arguments
+    run: Callable[[Context, dict[str, Any]], str]
+
+    def schema(self) -> dict[str, Any]:
+        """The tool as the endpoint is told of it."""
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
+        }

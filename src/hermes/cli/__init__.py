@@ -1,0 +1,1 @@
+"""`hermes`: parses, calls, prints."""

@@ -1,0 +1,140 @@
+"""The door: `hermes …`. Finds the command, loads only its file, and turns every error into one line.
+
+Exit statuses: 0 done, 1 not found or refused, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import click
+
+VERSION = "0.1.0"
+
+# name → (module, what it says in --help). The object in the module is called `command`.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "chat": ("hermes.cli.chat", "Talk (this is what `hermes` alone does)."),
+    "sessions": ("hermes.cli.sessions", "List, find, show, export and tidy conversations."),
+    "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
+    "config": ("hermes.cli.config", "Read and change config.yaml."),
+    "model": ("hermes.cli.model", "Models that run on this machine."),
+    "doctor": ("hermes.cli.doctor", "What is configured, reachable, wrong, and how to mend it."),
+    "completion": ("hermes.cli.completion", "Completion for bash, zsh and fish."),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `hermes` with these arguments; the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:  # no library is worth loading for this
+        print(f"hermes {VERSION}")
+        return 0
+    debug = "--debug" in words or bool(os.environ.get("HERMES_DEBUG"))
+    if "--debug" in words:
+        words.remove("--debug")
+    try:
+        return _run(words)
+    except BrokenPipeError:  # `… | head -1`: nobody is interested any more
+        _close_quietly()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if debug:
+            raise
+        return _explain(error)
+
+
+def script() -> None:
+    """The installed program."""
+    sys.exit(main())
+
+
+def _run(words: list[str]) -> int:
+    import click
+
+    command = program()
+    try:
+        result = command.main(args=words, prog_name="hermes", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.Abort:
+        print("stopped; nothing was changed", file=sys.stderr)
+        return 1
+    except click.UsageError as error:
+        hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
+        print(f"hermes: {error.format_message()}{hint}", file=sys.stderr)
+        return 2
+    except click.ClickException as error:
+        print(f"hermes: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
+
+
+def _explain(error: Exception) -> int:
+    """One line about an error; anything unforeseen is named as such."""
+    from hermes.errors import HermesError
+
+    if isinstance(error, HermesError):
+        print(f"hermes: {error}", file=sys.stderr)
+    elif isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        print(f"hermes: {name}{error.strerror or error}", file=sys.stderr)
+    else:
+        kind = type(error).__name__
+        print(f"hermes: this should not have happened ({kind}: {error}); --debug shows where", file=sys.stderr)
+    return 1
+
+
+def _close_quietly() -> None:
+    """The pipe is gone: let Python's shutdown find a place to flush into."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def program() -> click.Group:
+    """The click command behind `hermes`."""
+    import click
+
+    class Program(click.Group):
+        """Loads a command's file when it is asked for; words that name none go to `chat`."""
+
+        def list_commands(self, context: click.Context) -> list[str]:
+            return list(COMMANDS)
+
+        def get_command(self, context: click.Context, name: str) -> click.Command | None:
+            if name not in COMMANDS:
+                return None
+            command: click.Command = import_module(COMMANDS[name][0]).command
+            return command
+
+        def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+        def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
+            first = words[0] if words else None
+            if first is None or (first.startswith("-") and first not in ("--help", "-h", "--version")):
+                words = ["chat", *words]
+            return super().parse_args(context, words)
+
+    @click.group(
+        cls=Program,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="Talk to an agent; every conversation is kept, found and continued.\n\nAlone, `hermes` starts talking:"
+        " its options are those of `hermes chat`. `--debug` before or after any command shows where an error came from.",
+    )
+    @click.version_option(VERSION, prog_name="hermes", message="%(prog)s %(version)s")
+    def group(**_: Any) -> None:
+        pass
+
+    return group
+
+
+if __name__ == "__main__":
+    sys.exit(main())

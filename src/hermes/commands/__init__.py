@@ -1,0 +1,1 @@
+"""Slash commands, one registry for the terminal and the gateway."""

@@ -1,0 +1,52 @@
+"""A transaction on one SQLite connection, as the modules above the engine use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from hermes.store.codec import storable
+from hermes.store.engines.base import Params, Row
+
+
+class SqliteTx:
+    """A transaction on one connection."""
+
+    __slots__ = ("_execute", "connection")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._execute = connection.execute
+
+    def _cursor(self, sql: str, params: Params) -> apsw.Cursor:
+        try:
+            return self._execute(sql, params)
+        except UnicodeEncodeError:  # lone surrogates are kept as bytes, and so compared
+            return self._execute(sql, [storable(value) if isinstance(value, str) else value for value in params])
+
+    def rows(self, sql: str, params: Params = ()) -> list[Row]:
+        return self._cursor(sql, params).fetchall()
+
+    def row(self, sql: str, params: Params = ()) -> Row | None:
+        return self._cursor(sql, params).fetchone()
+
+    def value(self, sql: str, params: Params = ()) -> Any:
+        row = self._cursor(sql, params).fetchone()
+        return None if row is None else row[0]
+
+    def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
+        cursor = self._cursor(sql, params)
+        first = cursor.fetchone()
+        if first is None:
+            return []
+        names = [column[0] for column in cursor.get_description()]
+        return [dict(zip(names, row, strict=True)) for row in (first, *cursor.fetchall())]
+
+    def run(self, sql: str, params: Params = ()) -> int:
+        self._cursor(sql, params)
+        return self.connection.changes()
+
+    def insert(self, sql: str, params: Params = ()) -> int:
+        self._cursor(sql, params)
+        return self.connection.last_insert_rowid()

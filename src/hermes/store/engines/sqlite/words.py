@@ -1,0 +1,212 @@
+"""The distinct words of the store, so that a part of a word can be searched for.
+
+Words are noted after their messages are indexed, in quiet moments, up to a mark of their own; whoever searches looks
+through the few messages above it. Losing or doubling that work is harmless: a word is in the list or it is not, and it
+is never taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes.errors import StoreCorrupt
+from hermes.store import codec
+from hermes.store.engines.base import Tx
+from hermes.store.engines.sqlite import migrate
+from hermes.store.text import fold, plain, plain_calls, plain_parts, vocabulary, worth_keeping
+
+BEHIND = 2_048  # so many messages may wait for a quiet moment; beyond that each batch notes as many as it indexes
+CHUNK_MESSAGES = 64
+CHUNK_CHARACTERS = 150_000
+KNOWN = 300_000
+MANY = 5_000  # more messages than this are looked through each time, their words not kept in memory
+COLUMNS = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
+
+
+def document(row: Sequence[Any]) -> tuple[str, str, str]:
+    """The words of a message row (`COLUMNS` order) as its three index columns see them, not yet folded."""
+    try:
+        content = codec.joined(row[2], row[3])
+    except StoreCorrupt:  # one damaged text must not keep the others from being found
+        content = str(row[2])
+    text = "" if content is None else plain_parts(codec.from_json(content)) if row[4] == "json" else plain(content)
+    calls = plain_calls(codec.from_json(row[6])) if row[6] is not None else ""
+    return text, codec.restored(row[5]) or "", calls
+
+
+def rows_above(tx: Any, mark: int, limit: int = -1, upto: int = 1 << 62) -> Iterator[Sequence[Any]]:
+    """Messages above a mark, in the shape `document` takes."""
+    yield from tx.connection.execute(
+        f"SELECT {COLUMNS} FROM messages WHERE id > ? AND id <= ? ORDER BY id LIMIT ?", (mark, upto, limit)
+    )
+
+
+def number(tx: Tx, key: str) -> int:
+    """A number of state_meta; 0 when it is missing or unreadable: the work then starts over."""
+    try:
+        return int(tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)) or 0)
+    except ValueError:
+        return 0
+
+
+def set_number(tx: Tx, key: str, value: int) -> None:
+    """Note a number in state_meta."""
+    tx.run(
+        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+        (key, str(value)),
+    )
+
+
+@dataclass(slots=True)
+class Chunk:
+    """The words of a few messages, found outside the write lock."""
+
+    start: int
+    last: int
+    words: set[bytes]  # not known to this process
+    kept: str  # those of them that parts may be searched of, as a JSON list
+
+
+@dataclass(slots=True)
+class _Recent:
+    """The words of messages above the mark, as far as a connection has looked."""
+
+    upto: int = 0
+    words: set[bytes] = field(default_factory=set)
+
+
+class Words:
+    """The list of words, and what this process knows of it."""
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()
+        self._older: set[bytes] = set()
+        self._recent: dict[int, _Recent] = {}
+
+    def upto(self, tx: Tx) -> int:
+        """The id up to which the words of every message are in the list."""
+        return number(tx, migrate.META_WORDS)
+
+    def is_behind(self, tx: Tx, mark: int) -> bool:
+        """Whether too many messages wait."""
+        return mark - self.upto(tx) > BEHIND
+
+    def prepare(self, tx: Any, mark: int) -> Chunk | None:
+        """The words of the next messages below the index's mark; None when there are none."""
+        start = last = self.upto(tx)
+        words: set[bytes] = set()
+        size = 0
+        for row in rows_above(tx, start, CHUNK_MESSAGES, mark):
+            text, _, calls = document(row)
+            words |= vocabulary(text)
+            if calls:
+                words |= vocabulary(calls)
+            last = row[0]
+            size += len(text) + len(calls)
+            if size >= CHUNK_CHARACTERS:
+                break
+        if last == start:
+            if start >= mark:
+                return None
+            last = mark  # what lay between was removed
+        words = words - self._known - self._older  # not -=, which walks through all that is known
+        return Chunk(start, last, words, _kept(words))
+
+    def write(self, tx: Any, chunk: Chunk) -> bool:
+        """Put them into the list; False when another process was quicker. After the commit, tell `learn`."""
+        if self.upto(tx) != chunk.start:
+            return False
+        _insert(tx, chunk.kept)
+        set_number(tx, migrate.META_WORDS, chunk.last)
+        return True
+
+    def learn(self, chunk: Chunk) -> None:
+        """These words are in the list for good: they need not be looked up again."""
+        if len(self._known) > KNOWN // 2:
+            self._older, self._known = self._known, set()
+        self._known |= chunk.words
+
+    def add(self, tx: Any, texts: Sequence[str]) -> None:
+        """Note the words of texts that came in below the mark."""
+        words: set[bytes] = set()
+        for text in texts:
+            words |= vocabulary(text)
+        _insert(tx, _kept(words - self._known - self._older))
+
+    def unlearn(self) -> None:
+        """Forget what is in the list: it is looked up again."""
+        self._known, self._older = set(), set()
+
+    # ------------------------------------------------------------------ looking up
+
+    def containing(self, tx: Tx, part: str, cap: int, *, listed: bool) -> list[str]:
+        """Words that contain this part of at least three characters."""
+        found: list[str] = []
+        if listed:
+            # Pieces side by side cover the part; that the word holds it whole is looked at afterwards.
+            pieces = list(dict.fromkeys([part[i : i + 3] for i in range(0, len(part) - 2, 3)] + [part[-3:]]))
+            match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
+            rows = tx.rows(
+                "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
+                " WHERE messages_fts_trigram MATCH ? AND instr(w.word, ?) LIMIT ?",
+                (match, part, cap),
+            )
+            found = [row[0] for row in rows]
+        needle = part.encode()
+        found += self._unlisted(tx, part, lambda word: needle in word, listed=listed)
+        return list(dict.fromkeys(found))[:cap]
+
+    def starting(self, tx: Tx, start: str, cap: int, *, listed: bool) -> list[str]:
+        """Words that start so."""
+        found: list[str] = []
+        if listed:
+            rows = tx.rows(
+                "SELECT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
+            )
+            found = [row[0] for row in rows]
+        needle = start.encode()
+        found += self._unlisted(tx, start, lambda word: word.startswith(needle), listed=listed)
+        return list(dict.fromkeys(found))[:cap]
+
+    def _unlisted(self, tx: Any, part: str, fits: Callable[[bytes], bool], *, listed: bool) -> list[str]:
+        """Fitting words of the messages that are not in the list yet."""
+        upto = self.upto(tx) if listed else 0
+        top = tx.value("SELECT max(id) FROM messages") or 0
+        recent = self._recent.setdefault(id(tx.connection), _Recent())
+        if recent.upto <= upto:
+            recent.words.clear()
+        if top <= upto:
+            return []
+        if top - upto > MANY:
+            return [word.decode("utf-8", "replace") for word in _scanned(tx, upto, part) if fits(word)]
+        for row in rows_above(tx, max(upto, recent.upto)):
+            text, _, calls = document(row)
+            recent.words.update(worth_keeping(vocabulary(f"{text} {calls}")))
+        recent.upto = top
+        return [word.decode("utf-8", "replace") for word in recent.words if fits(word)]
+
+
+def _scanned(tx: Any, upto: int, part: str) -> set[bytes]:
+    words: set[bytes] = set()
+    for row in rows_above(tx, upto):
+        text, _, calls = document(row)
+        folded = fold(f"{text} {calls}")
+        if part in folded:
+            words |= vocabulary(folded)
+    return words
+
+
+def _kept(words: set[bytes]) -> str:
+    kept = b'","'.join(worth_keeping(words))  # no word has a quote in it
+    return f'["{kept.decode()}"]' if kept else "[]"
+
+
+def _insert(tx: Any, kept: str) -> None:
+    """Add words that are new to the store, and their three-letter pieces."""
+    fresh = tx.rows("SELECT value FROM json_each(?) WHERE value NOT IN (SELECT word FROM words)", (kept,))
+    first = 1 + (tx.value("SELECT max(id) FROM words") or 0)
+    numbered = [(place, word) for place, (word,) in enumerate(fresh, first)]
+    tx.connection.executemany("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
+    tx.connection.executemany("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", numbered)

@@ -1,0 +1,20 @@
+"""Opening the record the way config.yaml says."""
+
+from __future__ import annotations
+
+from hermes.config import Config
+from hermes.home import default_database
+from hermes.store.db import SessionDB
+
+
+def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
+    """The user's store. Reading from one that does not exist yet opens (and makes) an empty one."""
+    url = config.store.url
+    missing = url is None and not default_database().exists()
+    return SessionDB(
+        url=url,
+        read_only=read_only and not missing,
+        durability=config.store.durability,
+        redact_secrets=config.privacy.redact_secrets,
+        transcripts=config.sessions.transcripts,
+    )
