@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from . import ids, in_threads, talk
@@ -135,3 +137,45 @@ def test_two_requests_at_once_and_one_is_taken(make_db):
     wins = in_threads(lambda: one.request_handoff("s", "telegram"), lambda: two.request_handoff("s", "discord"))
     assert sorted(wins) == [False, True]
     assert one.get_handoff_state("s")["platform"] == ("telegram" if wins[0] else "discord")
+
+
+def until(check, seconds=20.0):
+    """Ask again until it is true; False when it never is."""
+    deadline = time.monotonic() + seconds
+    while not (answer := check()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return answer
+
+
+def test_when_the_claimer_dies_another_can_claim_after_the_lease_has_run_out(ready):
+    ready.request_handoff("s", "telegram")
+    assert ready.claim_handoff("s", lease=600) is True
+    assert ready.claim_handoff("s") is False, "the lease still runs"
+    assert ready.heartbeat_handoff("s", lease=0.05) is True
+    assert until(lambda: ids(ready.list_pending_handoffs()) == ["s"]), "it waits for somebody again"
+    assert ready.claim_handoff("s", lease=600) is True
+    assert ready.claim_handoff("s") is False, "one winner again"
+    assert state(ready)["platform"] == "telegram"
+
+
+def test_a_heartbeat_keeps_the_claim_beyond_its_first_lease(ready):
+    ready.request_handoff("s", "telegram")
+    ready.claim_handoff("s", lease=0.05)
+    assert ready.heartbeat_handoff("s", lease=600) is True
+    moment = time.time() + 0.1
+    assert until(lambda: time.time() > moment)
+    assert ready.claim_handoff("s") is False
+    assert ready.request_handoff("s", "discord") is False
+
+
+def test_a_claim_whose_lease_ran_out_can_also_be_asked_for_anew(ready):
+    ready.request_handoff("s", "telegram")
+    ready.claim_handoff("s", lease=0.01)
+    assert until(lambda: ready.request_handoff("s", "discord"))
+    assert state(ready) == {"state": "pending", "platform": "discord", "error": None}
+
+
+def test_without_a_running_handoff_there_is_nothing_to_prolong(ready):
+    assert ready.heartbeat_handoff("s") is False
+    ready.request_handoff("s", "telegram")
+    assert ready.heartbeat_handoff("s") is False
