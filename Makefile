@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help test lint types contracts unit bench clean
+.PHONY: help chat test lint types contracts unit bench clean
 
 help:
+	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' goes on where you were)"
 	@echo "make test    install what is needed, check style, types and layers, run all tests"
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
 	@echo "make clean   remove the virtual environment and caches"
@@ -16,6 +17,17 @@ $(STAMP): pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $(STAMP)
+
+$(VENV)/.chat: pyproject.toml
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@echo "Installing (once) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[all]"
+	@touch $(VENV)/.chat
+
+# Without the model file the program still answers, from your own history, and says so.
+chat: $(VENV)/.chat
+	@$(BIN)/hermes model install smollm2 --quiet || true
+	@$(BIN)/hermes chat $(ARGS)
 
 test: lint types contracts unit
 

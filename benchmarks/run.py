@@ -18,7 +18,7 @@ from benchmarks import contestants, machine
 from benchmarks.bench import KEYS, Bench, say
 from benchmarks.cache import Cache
 from benchmarks.data import Data, missing_packages
-from benchmarks.rows import keeping, reading, searching, writing
+from benchmarks.rows import keeping, programs, reading, searching, writing
 from benchmarks.table import Row, Section, at_least, failed, render
 
 GROUPS: dict[str, Callable[[Bench], Section]] = {
@@ -35,6 +35,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "upgrade": keeping.upgrade,
     "export": keeping.export,
     "import": reading.importing,
+    "program": programs.programs,
 }
 
 

@@ -24,7 +24,7 @@ from hermes.store.visibility import User, session_clause
 
 RANKED = 400  # how many of the newest matches are ranked
 CONTEXT = 200
-MOST_LOOKED_AT = 25_000  # candidates whose text is looked at, at most
+MOST_LOOKED_AT = 6_400  # candidates whose text is looked at, at most
 FEW_STARTS = 20
 PARTS_OF_WORDS = 250  # how many words that contain a part are looked for at once
 FORMS = 12

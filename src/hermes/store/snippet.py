@@ -73,10 +73,7 @@ def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
     """A line around the best place, marked, and how many different needles it holds (0: the text holds none)."""
     wanted = list(needles)
     shown, folded = text, text.lower()
-    if len(folded) == len(text) and all(piece.isascii() for what in wanted for piece in what.pieces):
-        found = _places(wanted, folded)  # most text has no marks to fold
-    else:
-        found = []
+    found = _places(wanted, folded) if len(folded) == len(text) else []  # most text has no marks to fold
     if not text.isascii() and len({number for _, _, number in found}) < len(wanted):
         shown, folded = aligned(text)
         found = _places(wanted, folded)

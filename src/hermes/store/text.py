@@ -260,7 +260,10 @@ def vocabulary(text: str) -> set[bytes]:
 
 
 def worth_keeping(words: set[bytes]) -> list[bytes]:
-    """Those words, sorted, of which a part may be searched for: not numbers, hashes or unspaced scripts."""
+    """Those words, sorted, of which a part may be searched for: not numbers, hashes or unspaced scripts.
+
+    What begins with four letters is kept in any case, so that the list knows every word that begins so.
+    """
     if not words:
         return []
     ordered = sorted(words)
@@ -269,6 +272,6 @@ def worth_keeping(words: set[bytes]) -> list[bytes]:
         word
         for word, letters in zip(ordered, without_digits, strict=True)
         if 4 <= (size := len(word)) <= 100
-        and size - len(letters) <= size >> 2
+        and (size - len(letters) <= size >> 2 or word[:4] == letters[:4])
         and (word.isascii() or not UNSPACED.search(word.decode("utf-8", "replace")))
     ]

@@ -19,7 +19,7 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Scope, Tx
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.words import COLUMNS, Chunk, Words, document, number, rows_above, set_number
-from hermes.store.query import And, Leaf, Node, Not
+from hermes.store.query import And, Leaf, Node, Not, Or
 from hermes.store.text import fold, index_text, phrase
 
 BATCH_MESSAGES = 64
@@ -27,6 +27,8 @@ BATCH_CHARACTERS = 150_000
 MERGE_EVERY = 4  # batches
 MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
 TIDY_PAGES = 32
+LARGE = 200_000  # messages
+SPELLINGS = 300
 SMALL_TAIL = 512  # more unindexed messages than this are scanned, not indexed for one search
 
 
@@ -209,7 +211,7 @@ class SqliteFullText:
     # ------------------------------------------------------------------ searching
 
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
-        match = expression(tree)
+        match = expression(self._spelled_out(tx, tree))
         if match is None or cap <= 0:
             return []
         indexed: list[Candidate] = []
@@ -221,6 +223,34 @@ class SqliteFullText:
         recent = self._match(tx, table, match, scope, cap)
         known = {candidate[0] for candidate in recent}  # another program's trigger may have indexed some already
         return [*recent, *(candidate for candidate in indexed if candidate[0] not in known)][:cap]
+
+    def _spelled_out(self, tx: Tx, tree: Any) -> Any:
+        """In a large store, beginnings of words as the words there are.
+
+        FTS5 collects every occurrence of a beginning before it gives the first; of whole words it gives the newest at once.
+        """
+        if not self._indexed or (tx.value("SELECT max(id) FROM messages") or 0) < LARGE:
+            return tree
+
+        def spelled(node: Node) -> Node:
+            if isinstance(node, Leaf):
+                start = fold(node.text)
+                if (
+                    not node.prefix
+                    or not start.isascii()
+                    or not start.isalnum()
+                    or not start[:4].isalpha()
+                    or len(start) < 4
+                ):
+                    return node
+                found = self.words.starting(tx, start, SPELLINGS + 1, listed=True)
+                return Or(tuple(Leaf(word, "phrase") for word in found)) if 0 < len(found) <= SPELLINGS else node
+            if isinstance(node, Not):
+                return Not(spelled(node.keep), node.drop)
+            children = tuple(map(spelled, node.children))
+            return And(children) if isinstance(node, And) else Or(children)
+
+        return spelled(tree)
 
     def _match(self, tx: Tx, table: str, match: str, scope: Scope, cap: int) -> list[Candidate]:
         join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
