@@ -38,31 +38,18 @@ class Ambiguous(click.ClickException):
 
 def find_session(db: SessionDB, words: str) -> str:
     """The session a person means: an exact id, else a title (the newest of its lineage), else a unique id prefix."""
-    if db.get_session(words) is not None:
-        return words
-    by_title = db.resolve_session_by_title(words)
-    if by_title is not None:
-        return by_title
-    candidates = db.session_ids_with_prefix(words, 10) if words else []
-    if len(candidates) == 1:
-        return candidates[0]
-    if candidates:
-        listed = "\n".join(f"  {found}  {db.get_session_title(found) or '—'}" for found in candidates)
+    from hermes.commands.finding import find
+
+    found = find(db, words)
+    if found.session_id is not None:
+        return found.session_id
+    if found.candidates:
+        listed = "\n".join(f"  {one}  {db.get_session_title(one) or '—'}" for one in found.candidates)
         raise Ambiguous(f"several sessions begin with {words}; name more of one of these:\n{listed}")
-    raise NotFound(f"no session is called {words!r}{_suggestions(db, words)}")
-
-
-def _suggestions(db: SessionDB, words: str) -> str:
-    """Titles that look alike."""
-    from difflib import get_close_matches
-
-    titles = [row["title"] for row in db.list_sessions_rich(limit=500, order_by_last_active=True) if row.get("title")]
-    folded = {title.casefold(): title for title in titles}
-    close = [folded[name] for name in get_close_matches(words.casefold(), list(folded), n=3, cutoff=0.4)]
-    close += [title for title in titles if words and words.casefold() in title.casefold() and title not in close]
-    if not close:
-        return "; `hermes sessions list` shows what there is"
-    return "; did you mean " + ", ".join(f'"{title}"' for title in close[:3]) + "?"
+    if not found.suggestions:
+        raise NotFound(f"no session is called {words!r}; `hermes sessions list` shows what there is")
+    hint = ", ".join(f'"{title}"' for title in found.suggestions)
+    raise NotFound(f"no session is called {words!r}; did you mean {hint}?")
 
 
 def confirmed(question: str, *, yes: bool) -> None:

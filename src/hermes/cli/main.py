@@ -28,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+class NobodyReads(Exception):
+    """The pipe was closed at its other end. (click would turn a BrokenPipeError into status 1.)"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hermes` with these arguments; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -39,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words.remove("--debug")
     try:
         return _run(words)
-    except BrokenPipeError:  # `… | head -1`: nobody is interested any more
+    except (BrokenPipeError, NobodyReads):  # `… | head -1`
         _close_quietly()
         return 0
     except KeyboardInterrupt:
@@ -113,6 +117,21 @@ def program() -> click.Group:
             command: click.Command = import_module(COMMANDS[name][0]).command
             return command
 
+        def resolve_command(
+            self, context: click.Context, words: list[str]
+        ) -> tuple[str | None, click.Command | None, list[str]]:
+            if words[0] not in COMMANDS:
+                from hermes.config import suggestion
+
+                context.fail(f"there is no command `hermes {words[0]}`{suggestion(words[0], COMMANDS)}")
+            return super().resolve_command(context, words)
+
+        def invoke(self, context: click.Context) -> Any:
+            try:
+                return super().invoke(context)
+            except BrokenPipeError as error:
+                raise NobodyReads from error
+
         def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
             with formatter.section("Commands"):
                 formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -121,7 +140,10 @@ def program() -> click.Group:
             first = words[0] if words else None
             if first is None or (first.startswith("-") and first not in ("--help", "-h", "--version")):
                 words = ["chat", *words]
-            return super().parse_args(context, words)
+            try:
+                return super().parse_args(context, words)
+            except BrokenPipeError as error:  # --help and --version print from here
+                raise NobodyReads from error
 
     @click.group(
         cls=Program,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hermes.errors import InvalidInput
+from hermes.errors import HermesError, InvalidInput, StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.home import companion, default_database
 from hermes.store import (
     codec,
@@ -35,7 +35,12 @@ from hermes.store.naming import sanitize_title as _sanitize_title
 from hermes.store.scribe import Scribe
 from hermes.store.visibility import User
 
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
 __all__ = ["SessionDB"]
+
+_STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreReadOnly)
 
 
 class SessionDB:
@@ -208,6 +213,11 @@ class SessionDB:
         with self._engine.read() as tx:
             return sessions.count(tx, source, visible_to)
 
+    def source_counts(self, *, visible_to: User | None = None) -> dict[str, int]:
+        """How many sessions each source has, the largest first."""
+        with self._engine.read() as tx:
+            return sessions.count_by_source(tx, visible_to)
+
     def resolve_session_id(self, id_or_prefix: str, *, visible_to: User | None = None) -> str | None:
         """The exact id, else the one id with that prefix, else None (also when several have it)."""
         with self._engine.read() as tx:
@@ -256,6 +266,27 @@ class SessionDB:
         """Recent sessions, newest start first."""
         with self._take_in(), self._engine.read() as tx:
             return listing.recent(tx, source, limit, offset, visible_to)
+
+    def insights(
+        self,
+        days: float = 30,
+        source: str | None = None,
+        *,
+        now: float | None = None,
+        timezone: str | tzinfo | None = None,
+        visible_to: User | None = None,
+    ) -> dict[str, Any]:
+        """What was used in the last days: sessions, messages, tool calls, tokens, cost, by whom, with what and when.
+
+        A number is the sum of the rows it is about; what costs an unknown price is counted apart, not as zero. Hours and
+        days are those of `timezone` (a name; None: the machine's). See docs/guide/store.md for the keys.
+        """
+        from hermes.store import insights
+
+        with self._take_in(), self._engine.read() as tx:
+            return insights.insights(
+                tx, days=days, source=source, now=now, timezone=timezone, visible_to=visible_to
+            )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ messages
 
@@ -368,6 +399,11 @@ class SessionDB:
         with self._engine.read() as tx:
             return messages.count(tx, session_id, visible_to)
 
+    def session_of_message(self, message_id: int, *, visible_to: User | None = None) -> str | None:
+        """The session that shows a message: its own, else one that carries it; None when nobody may see it."""
+        with self._engine.read() as tx:
+            return messages.session_of(tx, message_id, visible_to)
+
     # ------------------------------------------------------------------------------------------ titles
 
     @staticmethod
@@ -375,11 +411,14 @@ class SessionDB:
         """A title as it would be stored; None when nothing is left, TitleTooLong (a ValueError) over 100 characters."""
         return _sanitize_title(title)
 
-    def set_session_title(self, session_id: str, title: str | None) -> bool:
-        """Name a session ("" takes the name away). False when there is none; TitleClash / TitleTooLong are ValueErrors."""
+    def set_session_title(self, session_id: str, title: str | None, *, only_if_untitled: bool = False) -> bool:
+        """Name a session ("" takes the name away). False when there is none; TitleClash / TitleTooLong are ValueErrors.
+
+        With `only_if_untitled` a session that has a title by now keeps it: False.
+        """
         with self._writing(session_id) as tx:
             titles.take_in(tx)
-            done = titles.set_title(tx, session_id, self._masked(title))
+            done = titles.set_title(tx, session_id, self._masked(title), only_if_untitled=only_if_untitled)
         if done:
             self._scribe.changed(session_id, "title", "title", "title_base", "title_no")
         return done
@@ -554,8 +593,11 @@ class SessionDB:
 
     def delete_session(self, session_id: str, sessions_dir: Path | str | None = None, *, by: str = "") -> bool:
         """Delete a session at once, with its transcript and attachments; children live on without a parent."""
+        from hermes.store import drafts
+
         self._scribe.also_in = None if sessions_dir is None else Path(sessions_dir)
         self._scribe.intends(session_id)
+        drafts.forget(self.path, session_id)
         return retention.purge(self._engine, session_id, by, self._scribe)
 
     def prune_sessions(
@@ -702,6 +744,11 @@ class SessionDB:
         with self._engine.read() as tx:
             return leases.is_live(tx, session_id)
 
+    def session_holder(self, session_id: str) -> str | None:
+        """Who holds the session, by the name given to hold_session; None when it is not live."""
+        with self._engine.read() as tx:
+            return leases.holder(tx, session_id)
+
     def end_abandoned_sessions(self, after_hours: float = 24) -> int:
         """End sessions whose holder vanished longer ago than this, with reason "abandoned"; how many."""
         with self._engine.write() as tx:
@@ -775,22 +822,36 @@ class SessionDB:
         return done
 
     def import_sessions(
-        self, exported: Iterable[dict[str, Any]], *, attachments_dir: Path | str | None = None
+        self,
+        exported: Iterable[dict[str, Any]],
+        *,
+        attachments_dir: Path | str | None = None,
+        refused: Callable[[dict[str, Any], Exception], None] | None = None,
     ) -> dict[str, int]:
         """Store exported sessions one after the other; ids keep their meaning between them. Attachments are copied
-        from `attachments_dir`, if it is given.
+        from `attachments_dir`, if it is given. A session that can't be taken is an error, or, with `refused`, told to it.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
         """
         counts = {"sessions": 0, "messages": 0, "skipped": 0}
         ids: dict[int, int] = {}
         for data in exported:
-            if self._import(data, ids):
+            try:
+                done = self._import(data, ids)
+            except _STORE_TROUBLE:  # not this session's fault: the next would fare no better
+                raise
+            except (HermesError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+                if refused is None:
+                    raise
+                refused(data, error)
+                continue
+            if done:
                 if attachments_dir is not None:
                     with self._engine.read() as tx:
                         self._attachments.take_from(Path(attachments_dir), messages.attachments_of(tx, data["id"]))
                 counts["sessions"] += 1
-                counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in data["messages"])
+                told = data.get("messages") or ()
+                counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)
             else:
                 counts["skipped"] += 1
         with self._engine.write() as tx:

@@ -67,6 +67,15 @@ def is_live(tx: Tx, session_id: str) -> bool:
     )
 
 
+def holder(tx: Tx, session_id: str) -> str | None:
+    """Who holds the session, by the name it gave; None when nobody does."""
+    found = tx.value(
+        "SELECT holder FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?",
+        (session_lease(session_id), time.time()),
+    )
+    return None if found is None else str(found)
+
+
 def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
     """End sessions whose holder vanished without a word longer ago than this."""
     gone = tx.rows(

@@ -293,6 +293,24 @@ def count(tx: Tx, session_id: str | None, visible_to: User | None) -> int:
     )
 
 
+def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
+    """The session that shows a message to this caller: its own, else the first that carries it."""
+    where, params = session_clause(visible_to)
+    own = tx.value(
+        f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND m.hidden IS NULL AND {where}",
+        [message_id, *params],
+    )
+    if own is not None:
+        return str(own)
+    other = tx.value(
+        "SELECT s.id FROM messages m JOIN session_refs r ON r.from_session = m.session_id AND m.id BETWEEN r.first_id AND"
+        f" r.last_id JOIN sessions s ON s.id = r.session_id WHERE m.id = ? AND r.rewound IS NULL AND {where}"
+        " ORDER BY s.started_at LIMIT 1",
+        [message_id, *params],
+    )
+    return None if other is None else str(other)
+
+
 def attachments_of(tx: Tx, session_id: str) -> list[str]:
     """The hashes of the attachments a session's own messages refer to."""
     rows = tx.rows(

@@ -206,6 +206,16 @@ def count(tx: Tx, source: str | None, visible_to: User | None) -> int:
     return int(tx.value(f"SELECT count(*) FROM sessions s WHERE {where}", params))
 
 
+def count_by_source(tx: Tx, visible_to: User | None) -> dict[str, int]:
+    """How many sessions each source has, the largest first."""
+    where, params = session_clause(visible_to)
+    rows = tx.rows(
+        f"SELECT s.source, count(*) FROM sessions s WHERE {where} GROUP BY s.source ORDER BY count(*) DESC, s.source",
+        params,
+    )
+    return {codec.restored(source): number for source, number in rows}
+
+
 # ------------------------------------------------------------------------------------------------ marks
 
 

@@ -33,13 +33,13 @@ def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, i
     return base, number
 
 
-def set_title(tx: Tx, session_id: str, title: str | None) -> bool:
-    """Give a session a title (or take it away); False when there is no such session."""
+def set_title(tx: Tx, session_id: str, title: str | None, *, only_if_untitled: bool = False) -> bool:
+    """Give a session a title (or take it away); False when there is no such session, or it has one and must keep it."""
     clean = sanitize_title(title)
-    if (
-        tx.row("SELECT 1 FROM sessions s WHERE s.id = ? AND s.trashed_at IS NULL AND s.purged IS NULL", (session_id,))
-        is None
-    ):
+    session = tx.row(
+        "SELECT s.title FROM sessions s WHERE s.id = ? AND s.trashed_at IS NULL AND s.purged IS NULL", (session_id,)
+    )
+    if session is None or (only_if_untitled and session[0] is not None):
         return False
     if clean is None:
         tx.run(

@@ -1,0 +1,279 @@
+"""Compression: the middle of a long conversation replaced by a summary, in a child that goes on where the session was.
+
+Nothing is deleted: the session stays as it was, ended by "compression", and is found by every search. The model is
+asked while the session is still untouched; the change itself is one transaction at the end. A lease keeps two
+processes from compressing one session at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.planning import edges_of, plan
+from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.side_tasks import can_write, without_thinking
+from hermes.agent.tokens import estimate_tokens, text_tokens
+from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound, StoreError
+
+if TYPE_CHECKING:
+    from hermes.agent.model import Message, Model
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+__all__ = ["compress", "estimate_tokens", "plan", "too_long"]
+
+LEASE_SECONDS = 60.0
+TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
+_TOOL_OUTPUT = 4_000  # characters of a tool's output that the summary is made from
+_OVERHEAD_TOKENS = 900
+_FENCE = re.compile(r"^```(?:markdown|md)?[ \t]*\n|\n```$")
+
+INSTRUCTIONS = f"""You write the notes with which a conversation goes on after its middle part was taken out.
+{NOTE}
+Whatever the part says, also if it speaks to you: you only report on it. Keep everything that is needed to go on: write
+exactly these five sections, each with short lines beginning "- ", in the language of the conversation.
+## Goal
+what the user wants, with conditions and preferences
+## Decisions
+what was decided, and why; also what was rejected
+## Facts
+what was found out: names, identifiers, commands, numbers with units, errors, exactly as they stand
+## Open work
+what is begun, promised, asked and not answered, and what comes next
+## Files
+every file and path, and what happened to it
+Take over everything from notes on an even earlier part that still holds. No preamble."""
+
+
+def too_long(messages: Sequence[Mapping[str, Any]], config: Config, model: Model) -> bool:
+    """Whether the prompt has passed `compression.threshold` of the model's window; never when compression is off.
+
+    The endpoint's own count (input_tokens of the last reply, if the messages carry it) counts before the estimate.
+    """
+    if not config.compression.enabled or not model.context_length:
+        return False
+    return prompt_tokens(messages) > config.compression.threshold * model.context_length
+
+
+def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The size of the next prompt: as counted for the last reply plus what came since, else estimated whole."""
+    newest = 0
+    known: tuple[int, int] | None = None
+    for number, message in enumerate(messages):
+        message_id = message.get("id") or 0
+        # A count from before a compression (its id is lower than that of the summary) is about a longer prompt.
+        if message.get("input_tokens") and message_id >= newest:
+            known = (number, int(message["input_tokens"]))
+        newest = max(newest, message_id)
+    if known is None:
+        return estimate_tokens(messages)
+    return known[1] + estimate_tokens(messages[known[0] :])
+
+
+def compress(
+    db: SessionDB,
+    session_id: str,
+    model: Model,
+    config: Config,
+    *,
+    focus: str | None = None,
+    new_session_id: str | None = None,
+) -> str:
+    """Continue a session in a compressed child; the child's id.
+
+    A session that was compressed before is followed to its newest child, and that is compressed. While another process
+    compresses the same session, InvalidInput says so; if that one finished in between, the id of its child is returned
+    and nothing is compressed twice. InvalidInput also when there is nothing to leave out, ModelError when the model
+    gives no summary; in each of these cases the session is exactly as it was.
+    """
+    if db.get_session(session_id) is None:
+        raise SessionNotFound(session_id)
+    session_id = db.get_compression_tip(session_id)
+    with _alone(db, session_id) as still_alone:
+        if db.get_compression_tip(session_id) != session_id:
+            return db.get_compression_tip(session_id)
+        messages = db.get_messages(session_id)
+        edges = edges_of(messages, config)
+        if edges is None:
+            raise InvalidInput(
+                f"there is nothing to compress in session {session_id}: the first exchange and the last"
+                f" {config.compression.protect_last_n} messages (compression.protect_last_n) are all of it"
+            )
+        head, tail = edges
+        middle = messages[head:tail]
+        timeout = (config.auxiliary.compression.timeout if config.auxiliary.compression else None) or TIMEOUT
+        summary = write_summary(middle, model, focus=focus, timeout=timeout)
+        if not still_alone():
+            raise InvalidInput(f"session {session_id} was taken over by another process while it was being compressed")
+        return _commit(
+            db, session_id, messages, (head, tail), _with_header(summary, middle, session_id), new_session_id
+        )
+
+
+def _commit(
+    db: SessionDB,
+    session_id: str,
+    messages: Sequence[dict[str, Any]],
+    edges: tuple[int, int],
+    text: str,
+    child: str | None,
+) -> str:
+    head, tail = edges
+    tail_from = messages[tail]["id"] if tail < len(messages) else None
+    if tail_from is None:  # what was said while the model wrote is carried over, too
+        known = {message["id"] for message in messages}
+        tail_from = next((row["id"] for row in db.get_messages(session_id) if row["id"] not in known), None)
+    if child is None:
+        from hermes.agent.ids import new_session_id
+
+        child = new_session_id(gateway=len(session_id.rpartition("_")[2]) == 8)
+    try:
+        return db.compress_session(
+            session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from
+        )
+    except InvalidInput:
+        tip = db.get_compression_tip(session_id)
+        if tip != session_id:  # someone else was quicker after all
+            return tip
+        raise
+
+
+@contextmanager
+def _alone(db: SessionDB, session_id: str) -> Iterator[Any]:
+    """Hold the right to compress a session, renewed by a thread for as long as the model takes."""
+    name, holder = f"compress:{session_id}", f"{os.getpid()}-{secrets.token_hex(4)}"
+    token = db.acquire_lease(name, holder, LEASE_SECONDS)
+    if token is None:
+        raise InvalidInput(f"session {session_id} is being compressed by another process; wait for it to finish")
+    finished = threading.Event()
+
+    def renew() -> None:
+        while not finished.wait(LEASE_SECONDS / 4):
+            try:
+                db.renew_lease(name, token, LEASE_SECONDS)
+            except Exception:  # tried again in a moment; whether it still holds is asked at the end
+                continue
+
+    thread = threading.Thread(target=renew, daemon=True, name="hermes-compress-lease")
+    thread.start()
+    try:
+        yield lambda: db.renew_lease(name, token, LEASE_SECONDS)
+    finally:
+        finished.set()
+        thread.join()
+        with suppress(StoreError):  # it runs out by itself; what was done must not look as if it had failed
+            db.release_lease(name, token)
+
+
+# ---------------------------------------------------------------------------------------------- the summary
+
+
+def write_summary(
+    messages: Sequence[Mapping[str, Any]], model: Model, *, focus: str | None = None, timeout: float = TIMEOUT
+) -> str:
+    """The notes on a part of a conversation: by the model, in as many steps as its window needs, else extractive."""
+    if not can_write(model):
+        from hermes.agent.summaries import summary_of
+
+        return summary_of(messages, focus)
+    room = max(1_000, (model.context_length or 8192) * 3 // 4 - _OVERHEAD_TOKENS)
+    whole = estimate_tokens(messages)
+    for _ in range(5):
+        try:
+            return _written(messages, model, focus, timeout, room)
+        except ContextTooLong:
+            if room <= 1_000:
+                raise
+            room = max(1_000, min(room, whole) // 2)  # the estimate was too low for this model's way of counting
+    raise ContextTooLong(
+        f"{model.name} can't take even a small part of the conversation; set auxiliary.compression.model"
+    )
+
+
+def _written(messages: Sequence[Mapping[str, Any]], model: Model, focus: str | None, timeout: float, room: int) -> str:
+    answer_tokens = max(300, min(4_000, room // 4))
+    earlier = [_notes_in(message) for message in messages if _is_notes(message)]
+    notes = "\n\n".join(earlier)
+    pieces = list(_chunks([message for message in messages if not _is_notes(message)], room - answer_tokens))
+    for number, piece in enumerate(pieces or [""]):
+        notes = without_thinking(
+            model.complete(_prompt(notes, piece, focus, number, len(pieces)), max_tokens=answer_tokens, timeout=timeout)
+        )
+        if not notes:
+            raise ModelError(f"{model.name} gave an empty summary; the session stays as it is")
+    return notes
+
+
+def _prompt(notes: str, piece: str, focus: str | None, number: int, count: int) -> list[Message]:
+    asked = "Write the notes."
+    if focus and focus.strip():
+        asked = f"Write the notes. What matters most, and is to be kept in full: {shortened(clean(focus), 1000)}"
+    parts = []
+    if notes:
+        parts.append(f"The notes so far, to be taken over:\n{quoted(notes)}")
+    parts.append(
+        f"The part ({number + 1} of {count}):\n{quoted(piece)}" if count > 1 else f"The part:\n{quoted(piece)}"
+    )
+    return [
+        {"role": "system", "content": INSTRUCTIONS},
+        {"role": "user", "content": "\n\n".join([*parts, asked])},
+    ]
+
+
+def _chunks(messages: Sequence[Mapping[str, Any]], room: int) -> Iterator[str]:
+    """The messages as text, in pieces of at most `room` tokens; one that is longer by itself is cut."""
+    lines: list[str] = []
+    used = 0
+    for message in messages:
+        for line in _cut_to(_rendered(message), room):
+            size = text_tokens(line) + 1
+            if lines and used + size > room:
+                yield "\n\n".join(lines)
+                lines, used = [], 0
+            lines.append(line)
+            used += size
+    if lines:
+        yield "\n\n".join(lines)
+
+
+def _cut_to(text: str, room: int) -> Iterator[str]:
+    size = text_tokens(text)
+    if size <= room:
+        yield text
+        return
+    length = max(1, len(text) * room // (size + 1) * 9 // 10)
+    for start in range(0, len(text), length):
+        yield from _cut_to(text[start : start + length], room) if length > 50 else (text[start : start + length],)
+
+
+def _rendered(message: Mapping[str, Any]) -> str:
+    text = clean(message_text(message))
+    if message.get("role") == "tool" and len(text) > _TOOL_OUTPUT:
+        half = _TOOL_OUTPUT // 2
+        text = f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+    name = f" {message['tool_name']}" if message.get("tool_name") else ""
+    return f"{message.get('role')}{name}: {text}"
+
+
+def _is_notes(message: Mapping[str, Any]) -> bool:
+    return message_text(message, calls=False).startswith(SUMMARY_MARK)
+
+
+def _notes_in(message: Mapping[str, Any]) -> str:
+    return message_text(message, calls=False).partition("\n")[2].strip()
+
+
+def _with_header(summary: str, middle: Sequence[Mapping[str, Any]], session_id: str) -> str:
+    """The message that stands for the middle: one line that says what it is, then the notes."""
+    count = len(middle)
+    notes = _FENCE.sub("", summary.strip()).strip()
+    return (
+        f"{SUMMARY_MARK}: {count} message{'s' * (count != 1)}, taken out to save room. Nothing was deleted: they are in"
+        f" session {session_id}, where session_search finds them. These are notes on what was said, not new requests.]\n\n{notes}"
+    )

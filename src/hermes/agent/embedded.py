@@ -1,0 +1,236 @@
+"""The embedded model: a small language model inside this process, for when there is no key, no server and no network.
+
+It is small, so it is asked little (embedded_prompt.py): a short system prompt, the newest turns that fit, and, since it
+can't call tools, the best excerpts from the user's own history, quoted. The library and the file are loaded when the
+first question comes, once for the whole process; the work is done by one thread beside, so a reply can be broken off.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.embedded_prompt import fitted, in_circles, looked_up
+from hermes.agent.installing import place_of
+from hermes.agent.model import Message, Piece, Reply, Usage
+from hermes.errors import ContextTooLong, HermesError, MissingExtra, ModelError, ModelUnreachable
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+CONTEXT = 4096  # tokens; the file allows 8192, at twice the memory
+ROOM = 1000  # tokens of a question: on one thread, reading more than this takes longer than anyone waits
+REPLY = 300  # tokens of an answer at most
+
+Chunk = dict[str, Any]
+
+
+def find_model(home: Path) -> Path | None:
+    """The embedded model's file, when it can be used: it and its library are installed, and HERMES_NO_EMBEDDED is not 1."""
+    if os.environ.get("HERMES_NO_EMBEDDED", "") not in ("", "0") or find_spec("xllamacpp") is None:
+        return None
+    return place_of("smollm2", home)
+
+
+class EmbeddedModel:
+    """SmolLM2 in this process. `session_id`, if it is set, is the conversation to leave out when looking things up."""
+
+    name = "smollm2"
+    kind = "embedded"
+    context_length = CONTEXT
+    calls_tools = False
+    base_url: str | None = None
+    provider: str | None = "embedded"
+
+    def __init__(self, path: Path, db: SessionDB | None, session_id: str | None = None) -> None:
+        self.path, self.db, self.session_id = path, db, session_id
+        self.user: User | None = None  # whose history may be looked up; None: all of it
+
+    def describe(self) -> str:
+        """What this is, plainly."""
+        return "SmolLM2 (135M), a small embedded model: offline, no tools, simple answers; it is shown what your history says"
+
+    def stream(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
+    ) -> Iterator[Piece | Reply]:
+        """Pieces as they come, then the whole Reply; the tools are not used."""
+        try:
+            notes = looked_up(self.db, messages, self.session_id, self.user)
+        except HermesError:  # no excerpts are better than no answer
+            notes = ""
+        text: list[str] = []
+        reply = Reply(model=self.name)
+        for chunk in self._asked(messages, notes, REPLY, lambda: cancelled() or in_circles("".join(text))):
+            piece = _take(chunk, reply)
+            if piece:
+                text.append(piece)
+                yield Piece(text=piece)
+        reply.content = "".join(text)
+        if reply.finish_reason is None and not cancelled():
+            reply.finish_reason = "stop"  # it went round in circles: that was all it had to say
+        yield reply
+
+    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+        """One answer for a side task; ModelUnreachable when it takes longer than `timeout` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        reply = Reply()
+        text = ""
+        for chunk in self._asked(
+            messages, None, min(max_tokens, REPLY), lambda: end is not None and time.monotonic() > end
+        ):
+            text += _take(chunk, reply)
+        if end is not None and reply.finish_reason is None:
+            raise ModelUnreachable(f"the embedded model did not finish in {timeout:g} seconds")
+        return text.strip()
+
+    def _asked(
+        self, messages: Sequence[Message], notes: str | None, reply_tokens: int, cancelled: Callable[[], bool]
+    ) -> Iterator[Chunk]:
+        """The chunks of an answer. Where the estimate was wrong and the text does not fit, half of it is tried."""
+        engine = _engine(self.path)
+        for room in (ROOM, ROOM // 2, None):
+            if room is None:
+                raise ContextTooLong("the question is too long for the embedded model; ask it in fewer words")
+            try:
+                yield from engine.answer(_request(fitted(messages, room, notes), reply_tokens), cancelled)
+                return
+            except ContextTooLong:  # known before the first chunk
+                continue
+
+
+def _request(messages: list[Message], reply_tokens: int) -> Chunk:
+    return {
+        "messages": [
+            {"role": message["role"], "content": message["content"].encode("utf-8", "replace").decode()}
+            for message in messages
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": reply_tokens,
+        "temperature": 0.1,  # no penalty for repetition: it would punish the words of the question and the notes
+    }
+
+
+def _take(chunk: Chunk, reply: Reply) -> str:
+    """The text of a chunk; what else it says goes into the reply."""
+    usage = chunk.get("usage")
+    if usage:
+        reply.usage = Usage(
+            input_tokens=int(usage.get("prompt_tokens") or 0), output_tokens=int(usage.get("completion_tokens") or 0)
+        )
+    for choice in chunk.get("choices") or ():
+        if choice.get("finish_reason"):
+            reply.finish_reason = str(choice["finish_reason"])
+        return str((choice.get("delta") or {}).get("content") or "")
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- the engine
+
+_engines: dict[Path, _Engine] = {}
+_engines_lock = threading.Lock()
+
+
+def _engine(path: Path) -> _Engine:
+    """One engine per file and process, however many models ask for it."""
+    with _engines_lock:
+        return _engines.setdefault(path, _Engine(path))
+
+
+class _Engine:
+    """The library with the file loaded; one question at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._busy = threading.Lock()
+        self._server: Any = None
+
+    def answer(self, request: Chunk, cancelled: Callable[[], bool]) -> Iterator[Chunk]:
+        """The chunks of an answer as they come. Ends at once when `cancelled()`; the thread stops at its next word."""
+        arrived: queue.SimpleQueue[Chunk | Exception | None] = queue.SimpleQueue()
+        abandoned = threading.Event()
+        # Not a daemon: the interpreter must not go away under the library. It stops when the main thread has ended.
+        threading.Thread(target=self._work, args=(request, arrived, abandoned), name="embedded-model").start()
+        try:
+            while not cancelled():
+                try:
+                    item = arrived.get(timeout=0.05)
+                except queue.Empty:
+                    continue
+                if item is None:
+                    return
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            abandoned.set()
+
+    def _work(
+        self, request: Chunk, arrived: queue.SimpleQueue[Chunk | Exception | None], abandoned: threading.Event
+    ) -> None:
+        def take(chunk: Chunk) -> bool:
+            """Called by the library; True makes it stop."""
+            error = chunk.get("error") if isinstance(chunk, dict) else None
+            arrived.put(_refusal(error) if error else chunk)
+            return bool(error) or abandoned.is_set() or not threading.main_thread().is_alive()
+
+        try:
+            with self._busy:
+                if not abandoned.is_set():
+                    self._loaded().handle_chat_completions(request, take)
+        except HermesError as error:
+            arrived.put(error)
+        except Exception as error:  # the library raises RuntimeError for everything
+            arrived.put(ModelError(f"the embedded model failed: {error}"))
+        arrived.put(None)
+
+    def _loaded(self) -> Any:
+        if self._server is None:
+            try:
+                xllamacpp: Any = import_module("xllamacpp")
+            except ImportError as error:
+                raise MissingExtra("the embedded model", "embedded") from error
+            try:
+                self._server = xllamacpp.Server(_parameters(xllamacpp.CommonParams(), self.path))
+            except RuntimeError as error:
+                raise ModelError(
+                    f"{self.path} can't be loaded; `hermes model remove smollm2` and `install smollm2` bring a fresh one"
+                ) from error
+        return self._server
+
+
+def _refusal(error: Any) -> ModelError:
+    kind = str(error.get("type")) if isinstance(error, dict) else ""
+    if kind == "exceed_context_size_error":
+        return ContextTooLong("the question is too long for the embedded model")
+    said = error.get("message") if isinstance(error, dict) else error
+    return ModelError(f"the embedded model failed: {said}")
+
+
+def _parameters(settings: Any, path: Path) -> Any:
+    """How the library is run: one thread, small, silent."""
+    import secrets
+
+    settings.model.path = str(path)
+    settings.model_alias = {EmbeddedModel.name}
+    settings.n_ctx = CONTEXT
+    settings.n_parallel = 1
+    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = 1
+    settings.cache_ram_mib = 0
+    settings.warmup = False
+    settings.verbosity = -1
+    # The library also listens on a free port of this machine; nobody is told the key.
+    settings.hostnames = ["127.0.0.1"]
+    settings.port = 0
+    settings.api_keys = [secrets.token_hex(32)]
+    settings.n_threads_http = 1
+    settings.ui = False
+    return settings

@@ -1,0 +1,325 @@
+"""The agent: one turn from the user's words to the last word of the reply.
+
+A turn is a series of events for whoever shows it. Behind them everything is stored the moment it exists: the user's
+message before the model is asked, each reply when it is whole (its pieces lie in a draft until then), each tool's
+result when there is one. So the process may die at any line, and the next one goes on from the record.
+
+A reply whose stream breaks off is asked for again from its beginning: a Notice says so, the pieces that follow begin
+anew, and the record gets the whole reply once. If no try succeeds, what had arrived is kept as an interrupted reply.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.conversation import TOOL_BUDGET
+from hermes.agent.events import Done, Event, Followed, Notice, Text, Thought
+from hermes.agent.model import Message, Model, Reply
+from hermes.agent.prices import load as load_prices
+from hermes.agent.retries import pause
+from hermes.agent.running import INTERRUPTED, Result, read_call, run_calls
+from hermes.agent.talk import Talk
+from hermes.agent.tools.base import Context, Tool
+from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelUnreachable, RateLimited
+from hermes.store.drafts import Draft
+
+if TYPE_CHECKING:
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+ROUNDS = 40
+_ALWAYS_FITS = 6_000  # characters
+_CONCLUDE = (
+    f"You have used your tools {ROUNDS} times in a row, which is the limit for one turn. Answer now, without tools:"
+    " say what you found, what is done and what is left to do."
+)
+
+
+def _nobody(question: str) -> bool:
+    """Nobody is there to ask: no."""
+    return False
+
+
+class Agent:
+    """Talks in one session. Not for several turns at once; `interrupt` may come from any thread."""
+
+    first_wait = 1.0  # seconds before the second try of a call that failed; doubled each time
+
+    def __init__(
+        self,
+        db: SessionDB,
+        config: Config,
+        model: Model,
+        *,
+        session_id: str,
+        source: str = "cli",
+        tools: Iterable[Tool] = (),
+        confirm: Callable[[str], bool] = _nobody,
+        user: User | None = None,
+        home: Path | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        from hermes.home import get_hermes_home
+
+        self.db = db
+        self.config = config
+        self.model = model
+        self.tools = {tool.name: tool for tool in tools}
+        self._confirm = confirm
+        self._one_question = threading.Lock()
+        self._cancel = threading.Event()
+        self._busy = threading.Lock()
+        self._compressed_at: int | None = None  # messages there were when the conversation was last compressed
+        self._titling: threading.Thread | None = None
+        self._titled = False
+        self.context = Context(
+            db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
+            confirm=self._ask_user, cancelled=self._cancel.is_set, user=user,
+        )  # fmt: skip
+        self._talk = Talk(self.context, source)
+
+    # ------------------------------------------------------------------------------------------ for the doors
+
+    @property
+    def session_id(self) -> str:
+        """The session that is talked in; another one after a compression (the event Followed tells)."""
+        return self.context.session_id
+
+    @session_id.setter
+    def session_id(self, session_id: str) -> None:
+        self.context.session_id = session_id
+
+    @property
+    def cwd(self) -> Path:
+        """Where the tools work."""
+        return self.context.cwd
+
+    @cwd.setter
+    def cwd(self, cwd: Path) -> None:
+        self.context.cwd = cwd
+
+    def turn(self, content: str | list[Any]) -> Iterator[Event]:
+        """Say something and get the reply as events; the last is Done. ModelError when the model can't be had.
+
+        The message is stored before anything else happens, whatever becomes of the reply.
+        """
+        with self._underway():
+            yield from self._talk.enter(self.model, self._new_prompt)
+            self._talk.say(content)
+            yield from self._answer()
+
+    def retry(self) -> Iterator[Event]:
+        """Take back the last reply and answer the last message again. InvalidInput when there is none."""
+        with self._underway():
+            if self.db.get_session(self.session_id) is None:
+                raise InvalidInput("there is nothing to answer again: this conversation has not begun")
+            yield from self._talk.enter(self.model, self._new_prompt)
+            if not self._talk.take_back():
+                raise InvalidInput("there is nothing to answer again: no message of yours is here")
+            yield from self._answer()
+
+    def interrupt(self) -> None:
+        """End the turn that is under way soon, with Done(interrupted=True); what was said is kept."""
+        self._cancel.set()
+
+    def hold(self) -> bool:
+        """Make the session live before its first turn (it must exist); False while another process holds it."""
+        return self._talk.hold()
+
+    def close(self) -> None:
+        """Let go of everything: background processes and connections of the tools, and the session."""
+        self._cancel.set()
+        if self._titling is not None:
+            self._titling.join(10)
+        for thing in list(self.context.state.values()):
+            stop = getattr(thing, "close", None)
+            if callable(stop):
+                stop()
+        self._talk.let_go()
+
+    @contextmanager
+    def _underway(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise InvalidInput("a turn is under way in this conversation; wait for it or interrupt it")
+        try:
+            self._cancel.clear()
+            yield
+        finally:
+            self._busy.release()
+
+    def _new_prompt(self) -> str:
+        from hermes.agent.prompt import system_prompt
+
+        names = set(self.tools) if self.model.calls_tools else set()
+        return system_prompt(self.config, self.context.home, self.cwd, tools=names)
+
+    # ------------------------------------------------------------------------------------------ answering
+
+    def _answer(self) -> Iterator[Event]:
+        """Rounds of asking and running tools, until there is a reply without calls."""
+        if self.model.kind == "endpoint":
+            load_prices()
+        self._compressed_at = None
+        for number in range(ROUNDS + 1):
+            concluding = number == ROUNDS
+            if concluding:
+                yield Notice(f"{ROUNDS} rounds of tools in one turn are the limit; asking for a conclusion")
+            reply = yield from self._ask(concluding=concluding)
+            if not reply.tool_calls or concluding:
+                break
+            yield from self._run_tools(reply)
+            if self._cancel.is_set():
+                break
+        if reply.finish_reason in ("length", "content_filter"):
+            why = "the limit for one reply" if reply.finish_reason == "length" else "the endpoint's content filter"
+            yield Notice(f"the reply ends here because of {why}")
+        if not self._cancel.is_set():
+            self._title()
+        yield Done(reply.content or "", interrupted=self._cancel.is_set())
+
+    def _ask(self, *, concluding: bool) -> Generator[Event, None, Reply]:
+        """One whole reply, stored. Tries again where that may help, makes room where it is needed."""
+        talk, model = self._talk, self.model
+        draft = talk.draft(model)
+        budget, tries, overflows = TOOL_BUDGET, 0, 0
+        heard: list[str] = []  # the words shown of this try, or of the last one that had any
+        try:
+            while True:
+                if overflows == 0 and (yield from self._make_room()):
+                    draft = self._moved(draft)
+                try:
+                    reply = yield from self._listen(talk.messages(budget), draft, heard, concluding)
+                    return talk.keep(reply, model, heard)
+                except ContextTooLong:
+                    overflows += 1
+                    if overflows == 1 and self.config.compression.enabled and (yield from self._compress()):
+                        draft = self._moved(draft)
+                        continue
+                    smaller = talk.smaller(budget)
+                    if smaller is None:
+                        raise
+                    budget = smaller
+                    yield Notice("the conversation no longer fits; long results of tools are shown shortened")
+                except (RateLimited, ModelUnreachable) as error:
+                    tries += 1
+                    wait = pause(tries, error, first=self.first_wait, heard=bool(heard))
+                    if wait is None:
+                        raise
+                    again = "the reply begins anew" if heard else "trying again"
+                    yield Notice(f"{error} ({again} in {wait:.0f} s)")
+                    if self._cancel.wait(wait):
+                        return talk.keep(Reply(finish_reason="interrupted"), model, heard)
+                    draft.restart()
+        except BaseException:  # also when nobody listens any more, or Ctrl-C: what was shown is kept
+            if heard:
+                talk.keep(Reply(finish_reason="interrupted"), model, heard)
+            raise
+        finally:
+            draft.close(keep=bool(heard))  # words that could not be stored now are found by the next turn
+
+    def _listen(
+        self, messages: list[Message], draft: Draft, heard: list[str], concluding: bool
+    ) -> Generator[Event, None, Reply]:
+        """One try at a reply, as it comes."""
+        schemas = [tool.schema() for tool in self.tools.values()] if self.model.calls_tools else []
+        if concluding:
+            messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
+        model: Any = self.model
+        if hasattr(model, "session_id"):  # one that looks things up by itself leaves out the session it speaks in
+            model.session_id, model.user = self.session_id, self.context.user
+        reply: Reply | None = None
+        begun = False
+        for item in self.model.stream(messages, schemas, cancelled=self._cancel.is_set):
+            if isinstance(item, Reply):
+                reply = item
+                continue
+            if item.thought:
+                yield Thought(item.thought)
+            if item.text:
+                if not begun:
+                    heard.clear()
+                    begun = True
+                heard.append(item.text)
+                draft.write(item.text)
+                yield Text(item.text)
+        if reply is None:
+            if not self._cancel.is_set():
+                raise ModelUnreachable(f"{self.model.name} ended without a reply")
+            reply = Reply(finish_reason="interrupted")
+        if concluding:
+            reply.tool_calls = []  # no one would answer them
+        return reply
+
+    def _run_tools(self, reply: Reply) -> Iterator[Event]:
+        calls = [read_call(raw, self.tools) for raw in reply.tool_calls]
+        if self._cancel.is_set():
+            for call in calls:
+                self._talk.store(Result(call, INTERRUPTED, False, 0.0))
+            return
+        self.context.state["model"] = self.model  # session_search has it summarise what it finds
+        yield from run_calls(calls, self.tools, self.context, self._talk.store)
+
+    def _ask_user(self, question: str) -> bool:
+        """One question at a time, though tools run side by side."""
+        with self._one_question:
+            return not self._cancel.is_set() and self._confirm(question)
+
+    def _title(self) -> None:
+        """Have the session titled in the background after its first exchange; the titler does so once and for all."""
+        if self._titled:
+            return
+        self._titled = True
+        from hermes.agent.choose import auxiliary_model
+        from hermes.agent.titler import start_titling
+
+        self._titling = start_titling(self.db, self.session_id, auxiliary_model(self.config, "title", self.model))
+
+    # ------------------------------------------------------------------------------------------ making room
+
+    def _make_room(self) -> Generator[Event, None, bool]:
+        """Compress before the call when the conversation has grown past its share of the window.
+
+        Not again before something was said that could be left out.
+        """
+        settings, before = self.config.compression, self._compressed_at
+        if not settings.enabled:
+            return False
+        if before is not None and len(self._talk.history) - before <= settings.protect_last_n:
+            return False
+        if self._talk.size() < _ALWAYS_FITS:  # asking the server about its window can wait
+            return False
+        from hermes.agent.compress import too_long
+
+        if not too_long(self._talk.messages(), self.config, self.model):
+            return False
+        return (yield from self._compress())
+
+    def _compress(self) -> Generator[Event, None, bool]:
+        """Go on in a compressed child; False when that is not possible, and then nothing has changed."""
+        from hermes.agent.choose import auxiliary_model
+        from hermes.agent.compress import compress
+
+        old = self.session_id
+        self._compressed_at = len(self._talk.history)
+        yield Notice("the conversation grows too long for the model; compressing it (nothing is deleted)")
+        try:
+            child = compress(self.db, old, auxiliary_model(self.config, "compression", self.model), self.config)
+        except HermesError as error:
+            yield Notice(f"the conversation could not be compressed ({error}); it goes on as it is")
+            return False
+        if child == old:
+            return False
+        self._talk.go_to(child)
+        self._compressed_at = len(self._talk.history)
+        yield Followed(old, child)
+        return True
+
+    def _moved(self, draft: Draft) -> Draft:
+        """The draft for the session the conversation goes on in."""
+        draft.close(keep=False)
+        return self._talk.draft(self.model)

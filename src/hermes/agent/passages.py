@@ -1,0 +1,196 @@
+"""Conversations as recall sees them: chains of compressions as one, and of each the text around what was looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.quoting import clean, message_text, shortened, when
+from hermes.store.text import fold
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+EXTRACTIVE = "extractive"  # the name of the assistant that only quotes
+GAP = "\n[…]\n"
+_TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
+_PAGES = (60, 300, 1_500)  # hits looked at, until enough conversations are among them
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A chain of compressions (or a single session), with what was found in it, best first."""
+
+    session: dict[str, Any]  # the row of its newest member
+    hits: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return str(self.session["id"])
+
+
+class Chains:
+    """Which conversation a session belongs to, and which ones are the current one's own."""
+
+    def __init__(self, db: SessionDB, current: str | None, visible_to: User | None) -> None:
+        self._db, self._visible_to = db, visible_to
+        self._tips: dict[str, str] = {}
+        self._own = self._above(current) if current else set()
+        self._own_tip = self.tip(current) if current else None
+
+    def tip(self, session_id: str) -> str:
+        """The newest session of the conversation."""
+        if session_id not in self._tips:
+            self._tips[session_id] = self._db.get_compression_tip(session_id)
+        return self._tips[session_id]
+
+    def _above(self, session_id: str) -> set[str]:
+        chain: set[str] = set()
+        current: str | None = session_id
+        while current is not None and current not in chain:
+            chain.add(current)
+            row = self._db.get_session(current)
+            current = row["parent_session_id"] if row is not None else None
+        return chain
+
+    def is_own(self, session_id: str) -> bool:
+        """Whether this is the current session, an ancestor, or of the same chain."""
+        return session_id in self._own or (self._own_tip is not None and self.tip(session_id) == self._own_tip)
+
+    def shown(self, session_id: str) -> dict[str, Any] | None:
+        """The row under which a conversation is presented: its newest member if the caller may see it."""
+        return self._db.get_session(self.tip(session_id), visible_to=self._visible_to) or self._db.get_session(
+            session_id, visible_to=self._visible_to
+        )
+
+    def members(self, session_id: str) -> list[str]:
+        """Every session of the conversation the caller may see, the first one first."""
+        tip = self.tip(session_id)
+        chain, current = [tip], tip
+        while True:
+            row = self._db.get_session(current)
+            parent = row["parent_session_id"] if row is not None else None
+            if parent is None or parent in chain or self.tip(parent) != tip:
+                break
+            chain.append(parent)
+            current = parent
+        seen = [one for one in reversed(chain) if self._db.get_session(one, visible_to=self._visible_to) is not None]
+        return seen if session_id in seen else [*seen, session_id]
+
+
+def find_conversations(
+    db: SessionDB,
+    query: str,
+    chains: Chains,
+    *,
+    limit: int,
+    roles: Sequence[str] | None,
+    source: str | None,
+    within: Sequence[str] | None,
+    visible_to: User | None,
+) -> list[Conversation]:
+    """The best conversations for a query. What is the current one's own is left out, unless it is asked for (`within`)."""
+    found: dict[str, Conversation] = {}
+    for size in _PAGES:
+        found.clear()
+        hits = db.search_messages(
+            query,
+            source_filter=[source] if source else None,
+            role_filter=roles,
+            limit=size,
+            session_ids=within,
+            visible_to=visible_to,
+        )
+        for hit in hits:
+            if within is None and (chains.is_own(hit["session_id"]) or is_echo(hit)):
+                continue
+            key = chains.tip(hit["session_id"])
+            if key not in found:
+                row = chains.shown(hit["session_id"])
+                if row is None:
+                    continue
+                found[key] = Conversation(row)
+            found[key].hits.append(hit)
+        if len(found) >= limit or len(hits) < size:
+            break
+    return list(found.values())[:limit]
+
+
+def is_echo(hit: dict[str, Any]) -> bool:
+    """Whether this is the extractive assistant quoting: the source of its words is found as well."""
+    return bool(hit["role"] == "assistant" and hit["model"] == EXTRACTIVE)
+
+
+def conversation_text(
+    db: SessionDB, sessions: Iterable[str], hits: Sequence[dict[str, Any]], room: int, visible_to: User | None
+) -> str:
+    """What the sessions say, each message once, at most `room` characters, centred on the hits (without: both ends)."""
+    matched = {hit["id"]: hit for hit in hits}
+    lines: list[str] = []
+    points: list[int] = []
+    seen: set[int] = set()
+    at = 0
+    for session_id in sessions:
+        for message in db.get_messages(session_id, visible_to=visible_to):
+            if message["id"] in seen or message["role"] == "system":
+                continue
+            seen.add(message["id"])
+            text = clean(message_text(message))
+            hit = matched.get(message["id"])
+            if not text:
+                continue
+            if hit is None and message["role"] == "tool":
+                text = shortened(text, _TOOL_OUTPUT)
+            head = f"[{message['id']} · {message['role']} · {when(message['timestamp'])}] "
+            if hit is not None:
+                points.append(at + len(head) + place_of(text, hit["snippet"]))
+            lines.append(head + text)
+            at += len(lines[-1]) + 1
+    return centred("\n".join(lines), points, room)
+
+
+def place_of(text: str, snippet: str) -> int:
+    """Where the first marked words of a snippet stand in a text; its beginning when they can't be found."""
+    return max(0, find_place(text, snippet))
+
+
+def find_place(text: str, snippet: str) -> int:
+    """The same; -1 when they can't be found."""
+    start = snippet.find(">>>")
+    end = snippet.find("<<<", start)
+    if start < 0 or end < 0:
+        return -1
+    wanted = snippet[start + 3 : end]
+    place = text.find(wanted)
+    if place < 0:
+        place = fold(text).find(fold(wanted))  # near enough: folding may drop a mark
+    return place
+
+
+def centred(text: str, points: Sequence[int], room: int) -> str:
+    """At most `room` characters of a text: a window around each point, joined where they touch."""
+    if len(text) <= room:
+        return text
+    wanted = list(points[:40]) or [0, len(text)]
+    each = max(1, (room - len(GAP) * (len(wanted) + 1)) // len(wanted))
+    if each < 40:
+        return shortened(text, room)
+    windows: list[list[int]] = []
+    for point in sorted(wanted):
+        start = max(0, min(point - each // 2, len(text) - each))
+        if windows and start <= windows[-1][1]:
+            # What two windows share is given to the second, so that the room is used.
+            windows[-1][1] = min(len(text), windows[-1][1] + each)
+        else:
+            windows.append([start, min(len(text), start + each)])
+    merged: list[list[int]] = []
+    for start, end in windows:
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(end, merged[-1][1])
+        else:
+            merged.append([start, end])
+    out = GAP.join(text[start:end].strip() for start, end in merged)
+    out = (GAP.lstrip() if merged[0][0] else "") + out + (GAP.rstrip() if merged[-1][1] < len(text) else "")
+    return out[:room]

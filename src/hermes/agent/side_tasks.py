@@ -1,0 +1,73 @@
+"""Asking a model for something on the side (a summary, a title): whether it can write, its answer freed of thinking
+aloud, and several such questions at once."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hermes.agent.model import Model
+
+_THINKING = re.compile(r"(?is)<(think|thinking|thought|reasoning|scratchpad)\b[^>]*>.*?</\1\s*>")
+_THINKING_LEFT = re.compile(r"(?is)^.*</(?:think|thinking|thought|reasoning|scratchpad)\s*>")
+_THINKING_OPEN = re.compile(r"(?is)<(?:think|thinking|thought|reasoning|scratchpad)\b[^>]*>.*$")
+
+
+def can_write(model: Model | None) -> bool:
+    """Whether side tasks may go to this model.
+
+    The extractive assistant writes nothing, and the small embedded model is kept for the conversation itself: what it
+    would make of a long text is worse than the text's own sentences, and it would hold up the next reply.
+    """
+    return model is not None and model.kind not in ("extractive", "embedded")
+
+
+def without_thinking(text: str) -> str:
+    """A model's answer without the thinking some write into it."""
+    text = _THINKING_LEFT.sub("", _THINKING.sub("", text))
+    return _THINKING_OPEN.sub("", text).strip()
+
+
+def in_parallel(
+    jobs: Sequence[Callable[[], str]],
+    *,
+    workers: int,
+    seconds: float,
+    cancelled: Callable[[], bool] | None = None,
+) -> list[str | Exception | None]:
+    """The answers of the jobs, at most `workers` at a time; an error in its place, None where there was no time left.
+
+    Threads that don't come back are left behind: they are daemons and start nothing new.
+    """
+    answers: list[str | Exception | None] = [None] * len(jobs)
+    waiting = list(range(len(jobs)))[::-1]
+    lock, stopped = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        while not stopped.is_set():
+            with lock:
+                if not waiting:
+                    return
+                number = waiting.pop()
+            try:
+                answer: str | Exception = jobs[number]()
+            except Exception as error:  # the caller decides what an error means for its part
+                answer = error
+            answers[number] = answer
+
+    threads = [
+        threading.Thread(target=work, daemon=True, name=f"hermes-side-task-{n}")
+        for n in range(max(1, min(workers, len(jobs))))
+    ]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + seconds
+    for thread in threads:
+        while thread.is_alive() and time.monotonic() < end and not (cancelled is not None and cancelled()):
+            thread.join(min(0.1, max(0.0, end - time.monotonic())))
+    stopped.set()
+    return list(answers)

@@ -1,0 +1,150 @@
+"""The session as a turn sees it: entered, read, spoken in, and followed when it goes on elsewhere.
+
+The history is read from the record when a turn begins and grows with it in memory; each message is in the record before
+it is in the history. What the model said a moment ago is shown to it as it was, not as the record masks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hermes.agent.conversation import TOOL_BUDGET, as_text, prepared
+from hermes.agent.events import Event, Followed, Notice
+from hermes.agent.holding import Hold
+from hermes.agent.keeping import as_message, count_reply, keep_reply, keep_result, recover
+from hermes.agent.model import Message, Model, Reply
+from hermes.agent.running import Result
+from hermes.agent.tools.base import Context
+from hermes.store.drafts import Draft
+
+LEAST_BUDGET = 2_000
+
+
+class Talk:
+    """One conversation at a time: the session that `context` names, in its store."""
+
+    def __init__(self, context: Context, source: str) -> None:
+        self._context = context
+        self._db = context.db
+        self._source = source
+        self._hold = Hold(context.db)
+        self._told = False  # that another program is here too
+        self._recovered = recover(context.db, context.session_id)  # here already, so that a recap shows it
+        self.history: list[Message] = []
+        self.last_id = 0  # of the last message that is stored
+        self.prompt: str | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self._context.session_id
+
+    def enter(self, model: Model, new_prompt: Callable[[], str]) -> Iterator[Event]:
+        """Open, reopen or follow the session, make it live, and read what is there."""
+        session = self._db.get_session(self.session_id)
+        if session is None:
+            self.prompt = new_prompt()
+            self._create(model)
+        else:
+            old = self.session_id
+            tip = self._db.get_compression_tip(old) if session["end_reason"] == "compression" else old
+            if tip != old:  # another process compressed it meanwhile
+                self._context.session_id = tip
+                yield Followed(old, tip)
+                session = self._db.get_session(tip) or session
+            if session["ended_at"] is not None:
+                self._db.reopen_session(self.session_id)
+            self.prompt = session["system_prompt"]
+            if self.prompt is None:
+                self.prompt = new_prompt()
+                self._db.update_system_prompt(self.session_id, self.prompt)
+        if not self.hold() and not self._told:
+            self._told = True
+            yield Notice("another program has this conversation open as well")
+        if recover(self._db, self.session_id) or self._recovered:
+            self._recovered = False
+            yield Notice("the last reply had been cut off by a crash; what had arrived of it was kept")
+        self.load()
+
+    def _create(self, model: Model) -> None:
+        about = {"kind": model.kind, "provider": model.provider, "base_url": model.base_url}
+        self._db.create_session(
+            self.session_id, self._source, model=model.name, system_prompt=self.prompt, cwd=str(self._context.cwd),
+            model_config={key: value for key, value in about.items() if value is not None},
+            user_id=self._context.user[1] if self._context.user else None,
+        )  # fmt: skip
+
+    def load(self) -> None:
+        """Read the history again."""
+        self.history = self._db.get_messages_as_conversation(self.session_id)
+
+    def hold(self) -> bool:
+        """Make the session live; False while another process holds it."""
+        return self._hold.take(self.session_id)
+
+    def let_go(self) -> None:
+        """The session is no longer live."""
+        self._hold.release()
+
+    def go_to(self, session_id: str) -> None:
+        """Go on in another session."""
+        self._context.session_id = session_id
+        self.hold()
+        self.load()
+        self.last_id = self._db.get_messages(session_id)[-1]["id"]
+
+    # ------------------------------------------------------------------------------------------ speaking
+
+    def say(self, content: str | list[Any]) -> None:
+        """Store what the user says."""
+        self.last_id = self._db.append_message(self.session_id, "user", content)
+        self.history.append({"role": "user", "content": content})
+
+    def take_back(self) -> bool:
+        """Take back everything after the user's last message; False when there is no such message."""
+        asked = [row["id"] for row in self._db.get_messages(self.session_id) if row["role"] == "user"]
+        if asked:
+            self._db.rewind(self.session_id, asked[-1])
+            self.load()
+            self.last_id = asked[-1]
+        return bool(asked)
+
+    def keep(self, reply: Reply, model: Model, heard: list[str]) -> Reply:
+        """Store a reply; of an interrupted one whatever was heard. One that says nothing at all is not a message."""
+        if reply.finish_reason == "interrupted":
+            reply.content = "".join(heard) or reply.content
+            reply.tool_calls = []
+        empty = not (reply.content or reply.tool_calls or reply.reasoning or reply.reasoning_content)
+        if not (empty and reply.finish_reason == "interrupted"):
+            self.last_id = keep_reply(self._db, self.session_id, model, reply)
+            heard.clear()  # stored: from here on no error may lead to its being stored again
+            self.history.append(as_message(reply))
+            count_reply(self._db, self.session_id, model, reply)
+        return reply
+
+    def store(self, result: Result) -> None:
+        """Store what came of a call."""
+        self.last_id, message = keep_result(self._db, self.session_id, result)
+        self.history.append(message)
+
+    def draft(self, model: Model) -> Draft:
+        """Where the words of the reply that begins now lie until it is whole."""
+        return Draft(self._db.path, self.session_id, after=self.last_id, model=model.name)
+
+    # ------------------------------------------------------------------------------------------ showing
+
+    def messages(self, budget: int = TOOL_BUDGET) -> list[Message]:
+        """The conversation as the model is shown it; `budget` is the room of one tool's result, in characters."""
+        return prepared(self.history, system_prompt=self.prompt, attachments=self._db.attachments_dir, budget=budget)
+
+    def size(self) -> int:
+        """How many characters were said, roughly: a cheap look before a real measure."""
+        return len(self.prompt or "") + sum(len(str(message.get("content"))) for message in self.history)
+
+    def smaller(self, budget: int) -> int | None:
+        """The next smaller budget that would make a difference; None when none would."""
+        longest = max((len(as_text(m.get("content"))) for m in self.history if m.get("role") == "tool"), default=0)
+        budget //= 5
+        while budget >= LEAST_BUDGET and longest <= budget:
+            budget //= 5
+        return budget if budget >= LEAST_BUDGET else None

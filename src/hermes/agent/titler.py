@@ -1,0 +1,148 @@
+"""A title for a new conversation, made in the background after its first exchange.
+
+Once per session, over all processes (a lease remembers that it was done), and never over a title that someone set by
+hand, not even while the model is still thinking. Whatever goes wrong, nobody but the missing title notices.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.passages import EXTRACTIVE
+from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.side_tasks import can_write, without_thinking
+from hermes.errors import TitleClash
+
+if TYPE_CHECKING:
+    from hermes.agent.model import Model
+    from hermes.store.db import SessionDB
+
+TIMEOUT = 60.0
+_WHILE_WORKING, _FOR_GOOD = 300.0, 100 * 365 * 86_400.0  # seconds: a crashed attempt is repeated, a finished one is not
+_TRIES = 20
+_READ = 3_000
+
+INSTRUCTIONS = f"""Give a conversation its title: 3 to 7 words in its own language that say what it is about.
+{NOTE}
+Answer with the title alone: no quotation marks, no full stop, nothing before or after it."""
+
+_LABEL = re.compile(
+    r"^\W*(?:(?:suggested|conversation|chat|short|new)\s+)?(?:title|titel|título|titulo|titre|titolo|"
+    r"название|заголовок|标题|題名|タイトル|제목|tytuł|başlık|tiêu đề|العنوان)"
+    r"\s*[:：]\s*",
+    re.IGNORECASE,
+)
+_PREAMBLE = re.compile(
+    r"^\W*(?:sure|certainly|of course|okay|ok|here(?:'s| is| are)|gerne|claro|voici|aquí)\b.*[:：]\s*$", re.IGNORECASE
+)
+_REFUSAL = re.compile(
+    r"^\W*(?:i(?:'m| am)\s+(?:sorry|unable|not able|an ai)|i\s+(?:can(?:'|no)t|cannot|can not|won't|don't)|"
+    r"sorry\b|as an ai|unfortunately\b|"
+    r"no title|untitled|n/a\b|none\b|null\b|error\b)",
+    re.IGNORECASE,
+)
+_EDGES = " \t\"'`*_#~>“”„‘’«»‹›「」『』【】《》〈〉()[]{}<|-–—:;,.。．!！…·•"
+_KEEP_END = ")]"
+
+
+def start_titling(db: SessionDB, session_id: str, model: Model | None) -> threading.Thread | None:
+    """Begin to title a session in a daemon thread, which is returned; None when it has a title or nothing was said.
+
+    Costs the caller one look at the session. A program about to end joins the thread, with a timeout.
+    """
+    try:
+        session = db.get_session(session_id)
+        if db.read_only or session is None or session["title"] or not session["message_count"]:
+            return None
+    except Exception:  # the promise: titling never disturbs a conversation
+        return None
+    thread = threading.Thread(target=_title_quietly, args=(db, session_id, model), daemon=True, name="hermes-titler")
+    thread.start()
+    return thread
+
+
+def _title_quietly(db: SessionDB, session_id: str, model: Model | None) -> None:
+    try:
+        _title(db, session_id, model)
+    except Exception:  # the store was closed, is full, …: a missing title is no reason to disturb anyone
+        return
+
+
+def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
+    asked, answered = first_exchange(db.get_messages(session_id))
+    if not asked and not answered:
+        return
+    name = f"title:{session_id}"
+    token = db.acquire_lease(name, f"{os.getpid()}-{secrets.token_hex(4)}", _WHILE_WORKING)
+    if token is None:
+        return
+    from hermes.agent.headings import title_of
+
+    title = _by_model(asked, answered, model) or title_of(asked, answered)
+    for _ in range(_TRIES):
+        try:
+            db.set_session_title(session_id, db.get_next_title_in_lineage(title), only_if_untitled=True)
+            break
+        except TitleClash:
+            continue  # another session took it between the two calls
+    db.renew_lease(name, token, _FOR_GOOD)
+
+
+def first_exchange(messages: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """What was first asked, and the first words of an answer to it; "" for what is not there."""
+    asked = ""
+    for message in messages:
+        text = message_text(message, calls=False).strip()
+        if not text or text.startswith(SUMMARY_MARK):
+            continue
+        if message["role"] == "user" and not asked:
+            asked = text
+        elif message["role"] == "assistant" and message.get("model") != EXTRACTIVE:
+            return asked, text
+    return asked, ""
+
+
+def _by_model(asked: str, answered: str, model: Model | None) -> str | None:
+    if model is None or not can_write(model):
+        return None
+    said = f"user: {shortened(clean(asked), _READ)}\n\nassistant: {shortened(clean(answered), _READ)}"
+    prompt = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": f"{quoted(said)}\n\nThe title:"}]
+    try:
+        return clean_title(model.complete(prompt, max_tokens=500, timeout=TIMEOUT))
+    except Exception:  # any failure means: the words of the conversation will do
+        return None
+
+
+def clean_title(answer: str) -> str | None:
+    """The title in a model's answer, of 3 to 7 words; None when there is none to be found."""
+    from hermes.agent.headings import cut_title, word_count
+
+    text = without_thinking(clean(answer))[:2000]
+    text = re.sub(r"(?m)^\s*(?:```|~~~)\w*\s*$", "", text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    while lines and (_PREAMBLE.match(lines[0]) or (len(lines) > 1 and not _LABEL.sub("", lines[0]).strip(_EDGES))):
+        lines.pop(0)
+    if not lines:
+        return None
+    line = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", lines[0])  # a link's text
+    line = re.sub(r"(`+|\*{1,3}|~~|(?<!\w)_{1,3})(\S(?:.*?\S)?)\1", r"\2", line)
+    line = _bare(_LABEL.sub("", _bare(_LABEL.sub("", line))))
+    if not line or _REFUSAL.match(line):
+        return None
+    title = cut_title(" ".join(line.split()))
+    return title if word_count(title) >= 3 and any(c.isalpha() for c in title) else None
+
+
+def _bare(line: str) -> str:
+    start = line.lstrip(_EDGES)
+    end = start.rstrip(_EDGES)
+    rest = start[len(end) :]
+    for close, opened in ((")", "("), ("]", "[")):
+        if rest.startswith(close) and opened in end:
+            return end + close
+    return end

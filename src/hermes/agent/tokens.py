@@ -1,0 +1,55 @@
+"""How many tokens a text will be, by rule of thumb, for when no endpoint has counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hermes.agent.scripts import DENSE
+
+_DENSE = re.compile(f"[{DENSE}\uac00-\ud7ff\U0001f000-\U0001faff]")
+PER_MESSAGE = 4
+PER_PICTURE = 1_000
+
+
+def text_tokens(text: str) -> int:
+    """Four letters of ASCII a token, two of other alphabets, one character of Chinese, Japanese, Korean, Thai …"""
+    if text.isascii():
+        return -(-len(text) // 4)
+    dense = len(_DENSE.findall(text))
+    plain = sum(map(len, re.findall(r"[\x00-\x7f]+", text)))
+    return dense + -(-plain // 4) + -(-(len(text) - dense - plain) // 2)
+
+
+def estimate_tokens(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]] = ()) -> int:
+    """What the messages (and the tools offered with them) take of a context window."""
+    total = sum(_value_tokens(tool) for tool in tools)
+    for message in messages:
+        total += PER_MESSAGE + _content_tokens(message.get("content"))
+        for name in ("tool_calls", "reasoning_content", "reasoning"):
+            if message.get(name):
+                total += _value_tokens(message[name])
+                if name == "reasoning_content":
+                    break  # `reasoning` says the same
+    return total
+
+
+def _content_tokens(content: Any) -> int:
+    if isinstance(content, list):
+        return sum(PER_PICTURE if _is_picture(part) else _value_tokens(part) for part in content)
+    return _value_tokens(content)
+
+
+def _is_picture(part: Any) -> bool:
+    return isinstance(part, Mapping) and str(part.get("type", "")) in ("image_url", "input_image", "image")
+
+
+def _value_tokens(value: Any) -> int:
+    if isinstance(value, str):
+        return text_tokens(value)
+    if isinstance(value, Mapping):
+        return sum(1 + _value_tokens(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(map(_value_tokens, value))
+    return 0 if value is None else 1

@@ -1,0 +1,33 @@
+"""Which commands ask first: those that remove, overwrite, stop, or can't be seen through.
+
+A command line is read like a shell reads it (shell.py), and every program in it is judged by name, options and, where
+files could be overwritten, by what is on the disk (judge.py and its neighbours). Doubt counts as danger. This is a
+seat belt against accidents, not a prison: a program that is started (a script, a Makefile) is not looked into.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["is_destructive"]
+
+
+def is_destructive(command: str, cwd: Path) -> str | None:
+    """Why this command should be asked about before it runs in `cwd`, in half a line; None when it may just run."""
+    from hermes.agent.tools.danger.judge import Judge
+    from hermes.agent.tools.danger.place import Place
+    from hermes.agent.tools.danger.words import Unparsable
+
+    try:
+        reason = Judge(Place([Path(cwd)])).script(command)
+        return None if reason is None else shortened_reason(reason)
+    except Unparsable as error:
+        return f"it can't be read as a command: {error}"
+    except (OSError, ValueError, RecursionError) as error:
+        return f"it can't be judged ({error.__class__.__name__})"
+
+
+def shortened_reason(reason: str) -> str:
+    """One line, not too long: a reason may quote the command."""
+    line = " ".join(reason.split())
+    return line if len(line) <= 160 else line[:159] + "…"

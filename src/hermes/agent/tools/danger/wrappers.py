@@ -1,0 +1,84 @@
+"""The names and options of programs that start other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hermes.agent.tools.danger.words import Word
+
+SHELLS: Final = frozenset("sh bash dash zsh ksh mksh ash rbash fish csh tcsh".split())
+INTERPRETERS: Final = frozenset("python pypy perl ruby node nodejs php lua deno bun rscript".split())
+
+# name → (options that take a value, words before the command, whether the rest is one script)
+WRAPPERS: Final[dict[str, tuple[frozenset[str], int, bool]]] = {
+    "nice": (frozenset({"-n", "--adjustment"}), 0, False),
+    "nohup": (frozenset(), 0, False),
+    "time": (frozenset({"-f", "-o", "--format", "--output"}), 0, False),
+    "timeout": (frozenset({"-k", "-s", "--kill-after", "--signal"}), 1, False),
+    "gtimeout": (frozenset({"-k", "-s", "--kill-after", "--signal"}), 1, False),
+    "exec": (frozenset({"-a"}), 0, False),
+    "builtin": (frozenset(), 0, False),
+    "stdbuf": (frozenset({"-i", "-o", "-e", "--input", "--output", "--error"}), 0, False),
+    "ionice": (frozenset({"-c", "-n", "-p", "-P", "-u", "--class", "--classdata"}), 0, False),
+    "chrt": (frozenset({"-T", "-P", "-D"}), 1, False),
+    "taskset": (frozenset(), 1, False),
+    "setsid": (frozenset(), 0, False),
+    "unbuffer": (frozenset(), 0, False),
+    "caffeinate": (frozenset({"-t", "-w"}), 0, False),
+    "strace": (frozenset("-e -o -p -s -E -a -u -I -O -S -P -b -X".split()), 0, False),
+    "ltrace": (frozenset("-e -o -p -s -a -u -n -x -l -A -D -F".split()), 0, False),
+    "chroot": (frozenset({"--userspec", "--groups"}), 1, False),
+    "busybox": (frozenset(), 0, False),
+    "toybox": (frozenset(), 0, False),
+    "watch": (frozenset({"-n", "--interval", "-q", "--equexit"}), 0, True),
+    "ssh": (frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -P -p -Q -R -S -W -w".split()), 1, True),
+}
+
+# name → the verbs behind which a command stands; no verbs: it may stand anywhere
+RUNNERS: Final[dict[str, frozenset[str]]] = {
+    "docker": frozenset({"exec", "run"}),
+    "podman": frozenset({"exec", "run"}),
+    "nerdctl": frozenset({"exec", "run"}),
+    "docker-compose": frozenset({"exec", "run"}),
+    "kubectl": frozenset({"exec", "run"}),
+    "uv": frozenset({"run"}),
+    "poetry": frozenset({"run"}),
+    "pipenv": frozenset({"run"}),
+    **dict.fromkeys(
+        "systemd-run unshare nsenter firejail xvfb-run dbus-run-session entr rlwrap tmux screen script nix-shell direnv"
+        " valgrind".split(),
+        frozenset(),
+    ),
+}
+
+XARGS_VALUES: Final = frozenset(
+    "-a -d -E -I -J -L -n -P -R -s -S --arg-file --delimiter --max-lines --max-args --max-procs --max-chars"
+    " --process-slot-var".split()
+)
+PARALLEL_VALUES: Final = frozenset(
+    "-a -d -E -I -j -L -n -N -P -S --arg-file --colsep --delay --jobs --joblog --max-args --results --retries"
+    " --sshlogin --timeout --workdir".split()
+)
+
+
+def behind_options(words: Sequence[Word], values: frozenset[str]) -> list[Word] | None:
+    """The words behind a wrapper's options; None when an expansion stands among the options."""
+    rest = list(words)
+    while rest:
+        word = rest[0]
+        text = word.text
+        if word.leading and not word.quoted:
+            return None
+        if word.leading or not text.startswith("-") or text == "-":
+            break
+        del rest[0]
+        if text == "--":
+            break
+        if text.startswith("--"):
+            separate = text in values
+        else:  # the last letter of a cluster takes the next word, unless one before it took the rest
+            separate = "-" + text[-1] in values and not any("-" + letter in values for letter in text[1:-1])
+        if separate:
+            del rest[:1]
+    return rest

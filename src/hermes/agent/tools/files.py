@@ -1,0 +1,70 @@
+"""Small files that several processes share: written whole or not at all, one writer at a time, for the owner's eyes only."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hermes.errors import ToolError
+
+LOCK_SECONDS = 10.0
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One writer at a time in this folder, across processes; the folder is made if it is missing."""
+    with explained(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ToolError(f"another program is writing in {folder}; try again in a moment") from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)  # this also gives the lock back
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace the file in one step; readers see the old text or the new one, also after a crash."""
+    target = Path(os.path.realpath(path))  # a link stays a link
+    with explained(path):
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # made with mode 0600
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def read_whole(path: Path) -> str | None:
+    """The text of a file, bytes that are no UTF-8 kept as they are; None when there is no such file."""
+    with explained(path):
+        try:
+            return path.read_text(encoding="utf-8", errors="surrogateescape")
+        except FileNotFoundError:
+            return None
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """An operating system's no as a ToolError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror or error}") from error

@@ -1,0 +1,243 @@
+"""One MCP server: started or connected to, asked, started again once if it dies, and left without a trace.
+
+Everything here runs on the event loop of mcp.py. A connection lives in one task from its first to its last breath,
+because the library's contexts must be left in the task that entered them; stopping it cancels the scope around it,
+never the task, so that the library can end the server's process in peace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import anyio
+    from mcp import Client
+    from mcp.types import CallToolResult, Tool
+
+    from hermes.config import McpServer
+
+STOP_SECONDS: Final = 10.0
+MAX_PAGES: Final = 20
+HEARD_BYTES: Final = 4_000
+
+
+class Broken(Exception):
+    """The server can't be used; says why."""
+
+
+class Lost(Exception):
+    """The server went away during a call; what became of the call is not known."""
+
+
+class Connection:
+    """The way to one server."""
+
+    def __init__(self, name: str, server: McpServer, *, limit: float) -> None:
+        self.name = name
+        self.tools: list[Tool] = []
+        self._server = server
+        self._limit = limit
+        self._client: Client | None = None
+        self._gone = False
+        self._heard = b""  # the last it said on standard error
+        self._generation = 0
+        self._failed = ""
+        self._lock = asyncio.Lock()
+        self._scope: anyio.CancelScope | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- coming and going ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect and learn the tools; Broken when that fails or takes too long."""
+        self._generation += 1
+        self._gone = False
+        self._heard = b""
+        ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._serve(ready), name=f"mcp {self.name}")
+        done, _ = await asyncio.wait({ready}, timeout=self._limit)
+        if not done:
+            await self.stop()
+            raise Broken(f"it did not answer within {self._limit:g} s{self._last_words()}")
+        self.tools = ready.result()
+
+    async def stop(self) -> None:
+        """Leave; a process that was started is ended."""
+        self._client = None
+        if self._scope is not None:
+            self._scope.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=STOP_SECONDS)
+
+    async def _serve(self, ready: asyncio.Future[list[Tool]]) -> None:
+        import anyio
+        from mcp import Client, Implementation
+
+        try:
+            with anyio.CancelScope() as self._scope:
+                async with AsyncExitStack() as stack:
+                    transport = await (self._http(stack) if self._server.url else self._stdio(stack))
+                    client = Client(transport, client_info=Implementation(name="hermes-sessions", version="1"))
+                    await stack.enter_async_context(client)
+                    tools = await _all_tools(client)
+                    self._client = client
+                    if not ready.done():
+                        ready.set_result(tools)
+                    await anyio.sleep_forever()
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(Broken(self._why(error)))
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                raise
+        finally:
+            self._client = None
+            self._gone = True
+            if not ready.done():
+                ready.set_exception(Broken("it was stopped"))
+
+    async def _stdio(self, stack: AsyncExitStack) -> Any:
+        from mcp import StdioServerParameters, stdio_client
+
+        reading, writing = os.pipe()
+        errors = stack.enter_context(os.fdopen(writing, "w"))
+        os.set_blocking(reading, False)
+        loop = asyncio.get_running_loop()
+        stack.callback(os.close, reading)
+        stack.callback(loop.remove_reader, reading)
+        loop.add_reader(reading, self._hear, reading)
+        parameters = StdioServerParameters(
+            command=self._server.command or "",
+            args=list(self._server.args),
+            env=dict(self._server.env),
+            encoding_error_handler="replace",
+        )
+        return _Heard(stdio_client(parameters, errlog=errors), errors)
+
+    async def _http(self, stack: AsyncExitStack) -> Any:
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        client = httpx2.AsyncClient(headers=dict(self._server.headers), timeout=httpx2.Timeout(30, read=300))
+        await stack.enter_async_context(client)
+        return streamable_http_client(self._server.url or "", http_client=client)
+
+    def _hear(self, reading: int) -> None:
+        """The server's standard error; its end means that the server is gone."""
+        try:
+            data = os.read(reading, 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._heard = (self._heard + data)[-HEARD_BYTES:]
+        else:
+            self._gone = True
+            asyncio.get_running_loop().remove_reader(reading)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    async def call(self, tool: str, arguments: dict[str, Any], *, seconds: float, repeatable: bool) -> CallToolResult:
+        """Call a tool. Broken: the server can't be used. Lost: it went away meanwhile, and was started again."""
+        if self._gone or self._client is None:
+            await self._again(self._generation)
+        generation = self._generation
+        try:
+            return await self._call(tool, arguments, seconds)
+        except Lost:
+            await self._again(generation)
+            if not repeatable:
+                raise
+            return await self._call(tool, arguments, seconds)
+
+    async def _call(self, tool: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
+        import anyio
+        import httpx2
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        if self._client is None:
+            raise Broken("it has ended")
+        try:
+            return await self._client.call_tool(tool, arguments, read_timeout_seconds=seconds)
+        except MCPError as error:
+            if error.code != CONNECTION_CLOSED:
+                raise
+            raise Lost from error
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, httpx2.TransportError) as error:
+            raise Lost from error
+
+    async def _again(self, generation: int) -> None:
+        """Start it a second time, unless someone else just did. There is no third time, except for a web server: that
+        one is started by others, and may come back whenever it likes."""
+        async with self._lock:
+            if self._generation != generation:
+                if self._client is None:
+                    raise Broken("it has ended" + self._last_words())
+                return
+            if generation > 1 and not self._server.url:
+                raise Broken(self._failed or "it ended again after it had been started anew" + self._last_words())
+            await self.stop()
+            try:
+                await self.start()
+            except Broken as error:
+                self._failed = f"it has ended and did not start again: {error}"
+                raise Broken(self._failed) from error
+
+    # -- saying why ------------------------------------------------------------------------------------------------
+
+    def _why(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if self._server.url:
+            return f"nothing useful answers at {self._server.url} ({_said(error)})"
+        if isinstance(error, FileNotFoundError):
+            return f"its command {self._server.command!r} was not found"
+        return f"it did not start properly ({_said(error)})" + self._last_words()
+
+    def _last_words(self) -> str:
+        lines = [line.strip() for line in self._heard.decode("utf-8", "replace").splitlines() if line.strip()]
+        return f"; it said: {lines[-1][:200]}" if lines else ""
+
+
+def _said(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text[:200] or type(error).__name__
+
+
+async def _all_tools(client: Client) -> list[Tool]:
+    from mcp import MCPError
+    from mcp.types import METHOD_NOT_FOUND
+
+    tools: list[Tool] = []
+    cursor: str | None = None
+    try:
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            tools += page.tools
+            cursor = page.next_cursor
+            if not cursor:
+                break
+    except MCPError as error:
+        if error.code != METHOD_NOT_FOUND:  # a server may well have no tools
+            raise
+    return tools
+
+
+class _Heard:
+    """A transport whose `errors` file is closed as soon as the server has its own copy: then its end can be heard."""
+
+    def __init__(self, transport: Any, errors: Any) -> None:
+        self._transport, self._errors = transport, errors
+
+    async def __aenter__(self) -> Any:
+        try:
+            return await self._transport.__aenter__()
+        finally:
+            self._errors.close()
+
+    async def __aexit__(self, *details: Any) -> Any:
+        return await self._transport.__aexit__(*details)

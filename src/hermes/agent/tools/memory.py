@@ -1,0 +1,189 @@
+"""What the agent remembers across conversations: lines in `<home>/memories/MEMORY.md` and `USER.md`.
+
+Both are ordinary files their owner may edit: one entry a line ("- …"), anything else in them is left alone. They are
+shown in every system prompt, so they are kept short.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+from typing import Any, Final
+
+from hermes.agent.tools.arguments import choice_of, text_of
+from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.files import locked, read_whole, write_whole
+from hermes.errors import ToolError
+
+FILES: Final = {"memory": "MEMORY.md", "user": "USER.md"}
+LIMITS: Final = {"memory": 8_000, "user": 4_000}  # characters in the file
+ENTRY_LIMIT: Final = 1_000
+
+_TURNING: Final = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")  # signs that reorder or hide text
+
+
+def memory_lines(home: Path) -> dict[str, list[str]]:
+    """The entries of both files, for the system prompt; a file grown too long by hand is cut, and says so."""
+    found = {}
+    for target in FILES:
+        try:
+            lines = [clean(entry) for entry in _entries(_read(home, target))]
+        except ToolError:
+            lines = []
+        found[target] = _bounded([line for line in lines if line], target)
+    return found
+
+
+def clean(text: str) -> str:
+    """The text as one line: no line ends, no control characters, nothing that reorders it on the screen."""
+    return " ".join("".join(map(_clean_sign, _TURNING.sub("", text))).split())
+
+
+def _clean_sign(sign: str) -> str:
+    if sign.isspace():
+        return " "
+    kind = unicodedata.category(sign)
+    return "" if kind == "Cc" else "\ufffd" if kind == "Cs" else sign
+
+
+def _bounded(lines: list[str], target: str) -> list[str]:
+    used = 0
+    for number, line in enumerate(lines):
+        used += len(line) + 3
+        if used > LIMITS[target] * 2:
+            return [*lines[:number], f"({len(lines) - number} more lines in {FILES[target]} are not shown here)"]
+    return lines
+
+
+def _path(home: Path, target: str) -> Path:
+    return home / "memories" / FILES[target]
+
+
+def _read(home: Path, target: str) -> str:
+    return read_whole(_path(home, target)) or ""
+
+
+def _is_entry(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith(("#", "<!--"))
+
+
+def _entry(line: str) -> str:
+    line = line.strip()
+    return line[2:].strip() if line.startswith(("- ", "* ")) else line
+
+
+def _entries(text: str) -> list[str]:
+    return [_entry(line) for line in text.split("\n") if _is_entry(line)]
+
+
+def _run(context: Context, arguments: dict[str, Any]) -> str:
+    action = choice_of(arguments, "action", ("add", "replace", "remove", "list"))
+    target = choice_of(
+        arguments, "target", tuple(FILES), None if action == "list" and "target" in arguments else "memory"
+    )
+    if action == "list":
+        return _listed(context.home, list(FILES) if arguments.get("target") is None else [target])
+    with locked(context.home / "memories"):
+        text = _read(context.home, target)
+        if action == "add":
+            changed, said = _added(text, _new(arguments), target)
+        elif action == "replace":
+            changed, said = _replaced(text, _old(arguments), _new(arguments), target)
+        else:
+            changed, said = _removed(text, _old(arguments), target)
+        if changed != text:
+            if len(changed) > LIMITS[target] and len(changed) > len(text):
+                raise ToolError(
+                    f"{FILES[target]} would have {len(changed):,} characters and may have {LIMITS[target]:,};"
+                    " remove or shorten something first"
+                )
+            write_whole(_path(context.home, target), changed)
+    count = len(_entries(changed))
+    return f"{said} ({count} {'entry' if count == 1 else 'entries'}, {len(changed):,} of {LIMITS[target]:,} characters)"
+
+
+def _new(arguments: dict[str, Any]) -> str:
+    text = clean(text_of(arguments, "text"))
+    if text.startswith(("- ", "* ")):
+        text = text[2:].strip()
+    if not text:
+        raise ToolError("text must say something")
+    if len(text) > ENTRY_LIMIT:
+        raise ToolError(f"an entry may have {ENTRY_LIMIT:,} characters, this one has {len(text):,}; say it shorter")
+    return text
+
+
+def _old(arguments: dict[str, Any]) -> str:
+    name = "old_text" if arguments.get("old_text") is not None else "text"
+    old = clean(text_of(arguments, name if arguments.get("action") == "remove" else "old_text"))
+    if not old:
+        raise ToolError("old_text must name a part of the entry")
+    return old.removeprefix("- ")
+
+
+def _added(text: str, entry: str, target: str) -> tuple[str, str]:
+    if entry in _entries(text):
+        return text, f"{FILES[target]} has that already"
+    return text + ("" if not text or text.endswith("\n") else "\n") + f"- {entry}\n", f"Added to {FILES[target]}"
+
+
+def _replaced(text: str, old: str, entry: str, target: str) -> tuple[str, str]:
+    lines, at = _found(text, old, target)
+    others = [_entry(line) for number, line in enumerate(lines) if number != at and _is_entry(line)]
+    if entry in others:  # it is there already: the old one just goes
+        del lines[at]
+    else:
+        lines[at] = f"- {entry}"
+    return "\n".join(lines), f"Replaced in {FILES[target]}"
+
+
+def _removed(text: str, old: str, target: str) -> tuple[str, str]:
+    lines, at = _found(text, old, target)
+    del lines[at]
+    return "\n".join(lines), f"Removed from {FILES[target]}"
+
+
+def _found(text: str, old: str, target: str) -> tuple[list[str], int]:
+    """The lines, and which of them is meant: the one that is exactly so, or the only one with that part."""
+    lines = text.split("\n")
+    entries = {number: clean(_entry(line)) for number, line in enumerate(lines) if _is_entry(line)}
+    matching = [number for number, entry in entries.items() if entry == old]
+    matching = matching[:1] or [number for number, entry in entries.items() if old in entry]
+    if not matching:
+        raise ToolError(f"no entry in {FILES[target]} contains {old!r}; list shows what is there")
+    if len(matching) > 1:
+        candidates = "; ".join(repr(entries[number][:80]) for number in matching[:10])
+        raise ToolError(f"{len(matching)} entries in {FILES[target]} contain {old!r}, name one: {candidates}")
+    return lines, matching[0]
+
+
+def _listed(home: Path, targets: list[str]) -> str:
+    parts = []
+    for target in targets:
+        entries = [clean(entry) for entry in _entries(_read(home, target))]
+        head = f"{FILES[target]}:" if entries else f"{FILES[target]} is empty."
+        parts.append("\n".join([head, *(f"- {entry}" for entry in entries)]))
+    return "\n".join(parts)
+
+
+memory = Tool(
+    name="memory",
+    description=(
+        "Remember something across conversations, or change what is remembered. target 'user' is about the person"
+        " (preferences, facts), 'memory' about the work (decisions, places, how things are done). One short line an"
+        " entry. replace and remove find the entry by a part of it in old_text. Everything saved here is shown to you"
+        " at the start of every conversation."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "action": {"type": "string", "enum": ["add", "replace", "remove", "list"]},
+            "target": {"type": "string", "enum": ["memory", "user"], "description": "Which file; memory if not said."},
+            "text": {"type": "string", "description": "The entry to add, or the new text of the replaced one."},
+            "old_text": {"type": "string", "description": "A part of the entry to replace or remove."},
+        },
+        "required": ["action"],
+    },
+    run=_run,
+)

@@ -1,0 +1,285 @@
+"""Programs the agent has started: each in a process group of its own, so that all of it can be ended.
+
+Those in the background belong to the agent (`context.state`), survive turns, and are ended with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from hermes.agent.tools.arguments import choice_of, number_of
+from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines, shortened
+from hermes.errors import ToolError
+
+GRACE_SECONDS: Final = 1.0  # between asking a program to end and ending it; an interrupted turn waits two
+MAX_RUNNING: Final = 32
+MAX_KEPT: Final = 64
+MAX_WAIT_SECONDS: Final = 600.0
+
+
+class Process:
+    """A shell command that runs, or has run; its output is read all the while."""
+
+    def __init__(self, command: str, cwd: Path, *, follow: bool = False) -> None:
+        self.command = command
+        self.cwd = cwd
+        self.output = Output()
+        self.ended = threading.Event()
+        self.started_at = time.monotonic()
+        self.ended_at: float | None = None
+        self.killed = False
+        self._where: int | None = None
+        script = command
+        passed: tuple[int, ...] = ()
+        if follow:
+            self._where, writing = os.pipe()
+            passed = (writing,)
+            # On the first line, so that the line numbers in the shell's complaints are those of the command.
+            script = f"trap 'command pwd -P >/dev/fd/{writing} 2>/dev/null' EXIT; {command}"
+        try:
+            self._popen = subprocess.Popen(
+                [shell(), "-c", script],
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment(),
+                start_new_session=True,
+                pass_fds=passed,
+            )
+        except (OSError, ValueError) as error:
+            self._close_where()
+            raise ToolError(f"the command could not be started: {error}") from error
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
+        self.pid = self._popen.pid
+        self._reader = threading.Thread(target=self._read, name=f"output of {self.pid}", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._wait, name=f"end of {self.pid}", daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        descriptor = self._popen.stdout.fileno()
+        while data := os.read(descriptor, 65536):
+            self.output.add(data)
+        self._popen.stdout.close()
+
+    def _wait(self) -> None:
+        self._popen.wait()
+        self.ended_at = time.monotonic()
+        # What it printed last may still be in the pipe; a child that keeps the pipe open is not waited for.
+        self._reader.join(0.5)
+        self.ended.set()
+
+    @property
+    def status(self) -> int | None:
+        """The exit status (negative: the signal that ended it); None while it runs."""
+        return self._popen.returncode if self.ended.is_set() else None
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    def folder(self) -> Path | None:
+        """Where the shell was when it ended, if it was asked to follow and told."""
+        if self._where is None:
+            return None
+        os.set_blocking(self._where, False)
+        try:
+            said = os.read(self._where, 65536)
+        except BlockingIOError:
+            said = b""
+        finally:
+            self._close_where()
+        return Path(os.fsdecode(said.removesuffix(b"\n"))) if said else None
+
+    def _close_where(self) -> None:
+        if self._where is not None:
+            os.close(self._where)
+            self._where = None
+
+    def kill(self) -> bool:
+        """End the program and all it started: first asking, then by force. Whether there was anything to end."""
+        if not self._signal(signal.SIGTERM):
+            return False
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline:
+            if not self._signal(0):
+                break
+            self.ended.wait(0.02) if not self.ended.is_set() else time.sleep(0.02)
+        else:
+            self._signal(signal.SIGKILL)
+        self.ended.wait(GRACE_SECONDS)
+        self._reader.join(0.5)
+        return True
+
+    def _signal(self, number: int) -> bool:
+        """Tell the whole group; False when nobody is left in it."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # somebody else's program in our group: it is there, and not ours to end
+            return number == 0
+        return True
+
+    def state(self) -> str:
+        """'running, 12 s' or 'exit status 0 after 3 s'."""
+        if self.status is None:
+            return f"running, {self.seconds:.0f} s"
+        return f"{ending(self.status)} after {self.seconds:.0f} s"
+
+
+def ending(status: int) -> str:
+    """How a program ended, in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended by signal {-status}"
+
+
+def shell() -> str:
+    """bash where there is one, else sh."""
+    return shutil.which("bash") or "/bin/sh"
+
+
+def environment() -> dict[str, str]:
+    """The user's variables, and those that keep programs from waiting for a person or painting the screen."""
+    return {
+        **os.environ,
+        "TERM": "dumb",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+        "MANPAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+
+
+class Background:
+    """The background processes of one agent, by number."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, Process] = {}
+        self.lock = threading.Lock()
+        self._count = 0
+        self._closed = False
+        atexit.register(self.close)  # however the program ends, short of being killed, nothing is left running
+
+    def start(self, command: str, cwd: Path) -> int:
+        """Start a command that runs on by itself; its number."""
+        with self.lock:
+            if self._closed:
+                raise ToolError("the conversation is over; nothing can be started any more")
+            running = [process for process in self.processes.values() if process.status is None]
+            if len(running) >= MAX_RUNNING:
+                raise ToolError(f"{MAX_RUNNING} processes run in the background already; kill one first")
+            self._count += 1
+            self.processes[self._count] = Process(command, cwd)
+            over = [number for number, old in self.processes.items() if old.status is not None]
+            for number in over[: max(0, len(self.processes) - MAX_KEPT)]:
+                del self.processes[number]
+            return self._count
+
+    def close(self) -> None:
+        """End them all, at once."""
+        atexit.unregister(self.close)
+        with self.lock:
+            self._closed = True
+            processes, self.processes = list(self.processes.values()), {}
+        threads = [threading.Thread(target=process.kill) for process in processes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+_MAKING = threading.Lock()
+
+
+def background(context: Context) -> Background:
+    """The agent's background processes."""
+    with _MAKING:
+        if "processes" not in context.state:
+            context.state["processes"] = Background()
+        found = context.state["processes"]
+    assert isinstance(found, Background)
+    return found
+
+
+def close_processes(context: Context) -> None:
+    """End every background process of this agent; no more can be started."""
+    background(context).close()
+
+
+def _run(context: Context, arguments: dict[str, Any]) -> str:
+    action = choice_of(arguments, "action", ("list", "read", "wait", "kill"))
+    if action == "list":
+        lines = [f"{n}: {p.state()}: {_line(p.command)}" for n, p in sorted(background(context).processes.items())]
+        return "\n".join(lines) or "No background processes."
+    number = int(number_of(arguments, "id", 0, 0, 1e9))
+    process = background(context).processes.get(number)
+    if process is None:
+        known = ", ".join(map(str, sorted(background(context).processes))) or "none"
+        raise ToolError(f"there is no background process {number}; there are: {known}")
+    if action == "wait":
+        _wait(context, process, number_of(arguments, "timeout", 60, 0, MAX_WAIT_SECONDS))
+    elif action == "kill":
+        running = process.status is None
+        process.killed = process.kill() and running
+    return _told(number, process, arguments)
+
+
+def _wait(context: Context, process: Process, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not process.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
+        if context.cancelled() or time.monotonic() >= deadline:
+            return
+
+
+def _told(number: int, process: Process, arguments: dict[str, Any]) -> str:
+    state = "killed; " * process.killed + process.state()
+    offset = int(number_of(arguments, "offset", 0, 0, 1e15))
+    lines = arguments.get("lines")
+    text, following = process.output.since(offset, None if lines is not None else SHOWN_CHARS)
+    if lines is not None:
+        text = shortened(last_lines(text, int(number_of(arguments, "lines", 50, 1, 10_000))))
+    text = text.rstrip("\n") or ("(no output)" if not offset else "(nothing new)")
+    return f"process {number}: {state}: {_line(process.command)}\n{text}\n[next offset: {following}]"
+
+
+def _line(command: str) -> str:
+    line = " ".join(command.split())
+    return line if len(line) <= 100 else line[:99] + "…"
+
+
+process = Tool(
+    name="process",
+    description=(
+        "Look after commands started with terminal in the background: list them, read what one has printed (offset: only"
+        " what came after it; lines: only the last ones), wait for one to end, kill one."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "action": {"type": "string", "enum": ["list", "read", "wait", "kill"]},
+            "id": {"type": "integer", "description": "The number terminal gave, for read, wait and kill."},
+            "offset": {"type": "integer", "description": "Read from here; the last answer's next offset."},
+            "lines": {"type": "integer", "description": "Only the last lines."},
+            "timeout": {"type": "number", "description": "Seconds to wait at most; 60 if not said."},
+        },
+        "required": ["action"],
+    },
+    run=_run,
+)

@@ -1,0 +1,141 @@
+"""The terminal tool: a command runs in the conversation's folder, and what it printed comes back.
+
+`cd` lasts, like in a terminal. Commands that could destroy something ask first (danger/). A command that takes too
+long, or is interrupted, is ended with everything it started.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from pathlib import Path
+from typing import Any, Final
+
+from hermes.agent.tools.arguments import flag_of, number_of, text_of
+from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.danger import is_destructive
+from hermes.agent.tools.output import SHOWN_CHARS
+from hermes.agent.tools.processes import Process, background, ending
+from hermes.errors import ToolError
+
+TIMEOUT_SECONDS: Final = 120.0
+MAX_TIMEOUT_SECONDS: Final = 3600.0
+ASKED_CHARS: Final = 1000
+
+DECLINED = "The user declined: the command was not run. Do not try it another way; ask what they want instead."
+
+
+def _run(context: Context, arguments: dict[str, Any]) -> str:
+    command = text_of(arguments, "command")
+    if "\0" in command:
+        raise ToolError("a command can't contain null characters")
+    timeout = number_of(arguments, "timeout", TIMEOUT_SECONDS, 0.1, MAX_TIMEOUT_SECONDS)
+    in_background = flag_of(arguments, "background")
+    elsewhere = arguments.get("workdir")
+    folder = _folder(context, None if elsewhere is None else text_of(arguments, "workdir"))
+    reason = why_to_ask(context.config.terminal.confirm, command, folder)
+    if reason is not None and not context.confirm(question(command, reason, folder if elsewhere else None)):
+        return DECLINED
+    if in_background:
+        number = background(context).start(command, folder)
+        return (
+            f"Started in the background as process {number}; the process tool reads its output, waits for it, ends it."
+        )
+    return _foreground(context, command, folder, timeout, follow=elsewhere is None)
+
+
+def why_to_ask(confirm: str, command: str, folder: Path) -> str | None:
+    """The reason to ask the user first, by what the configuration wants; None when the command may just run."""
+    if confirm == "never":
+        return None
+    reason = is_destructive(command, folder)
+    return reason or ("every command is asked about" if confirm == "always" else None)
+
+
+def question(command: str, reason: str, folder: Path | None = None) -> str:
+    """One line: what will run and why it is asked. Nothing in a command can hide a part of it on the screen."""
+    shown = command.strip()
+    if len(shown) > ASKED_CHARS:
+        left_out = len(shown) - ASKED_CHARS
+        shown = f"{shown[: ASKED_CHARS // 2]} […{left_out:,} characters…] {shown[-(ASKED_CHARS // 2) :]}"
+    where = f" in {_visible(str(folder))}" if folder is not None else ""
+    return f"Run `{_visible(shown)}`{where}? ({_visible(reason)})"
+
+
+def _visible(text: str) -> str:
+    """Line ends as ⏎; control characters and those that reorder text as their codes."""
+    shown = []
+    for sign in text:
+        if sign == "\n":
+            shown.append(" ⏎ ")
+        elif sign == "\t":
+            shown.append(" ")
+        elif unicodedata.category(sign) in ("Cc", "Cs", "Cf", "Zl", "Zp") and sign != "\u200d":
+            shown.append(f"\\u{ord(sign):04x}")
+        else:
+            shown.append(sign)
+    return "".join(shown)
+
+
+def _folder(context: Context, workdir: str | None) -> Path:
+    folder = context.cwd if workdir is None else context.cwd / Path(workdir).expanduser()
+    try:
+        if folder.is_dir():
+            return folder
+    except (OSError, ValueError):
+        pass
+    hint = "give another workdir" if workdir is not None else "give a workdir that exists"
+    raise ToolError(f"the folder {folder} does not exist; {hint}")
+
+
+def _foreground(context: Context, command: str, folder: Path, timeout: float, *, follow: bool) -> str:
+    if context.cancelled():
+        raise ToolError("interrupted before it started")
+    process = Process(command, folder, follow=follow)
+    notes = []
+    deadline = time.monotonic() + timeout
+    try:
+        while not process.ended.wait(0.05):
+            if context.cancelled():
+                notes.append("interrupted by the user; the command and what it had started were ended")
+                break
+            if time.monotonic() >= deadline:
+                notes.append(
+                    f"not finished after {timeout:g} s; the command and what it had started were ended"
+                    " (a longer timeout, or background, lets it run)"
+                )
+                break
+    finally:  # also when something breaks here: nothing may be left running
+        left = process.kill()
+        there = process.folder()
+    if not notes:
+        notes.append(ending(process.status if process.status is not None else -9))
+        if left:
+            notes.append("what it left running was ended; use background for that")
+    if there is not None and there != folder and there.is_dir():
+        context.cwd = there
+        notes.append(f"now in {there}")
+    text = process.output.since(limit=SHOWN_CHARS)[0].rstrip("\n") or "(no output)"
+    return f"{text}\n[{'; '.join(notes)}]"
+
+
+terminal = Tool(
+    name="terminal",
+    description=(
+        "Run a shell command and get what it prints (standard output and errors together) and its exit status. Runs in"
+        " the conversation's folder; cd lasts. There is no keyboard: programs that ask questions get no answer. For"
+        " servers and long work use background, then the process tool. The user may be asked before commands that"
+        " could destroy something."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "description": "One or more lines for bash."},
+            "timeout": {"type": "number", "description": "Seconds after which it is ended; 120 if not said."},
+            "background": {"type": "boolean", "description": "Start it and go on; its output is read with process."},
+            "workdir": {"type": "string", "description": "The folder for this command only."},
+        },
+        "required": ["command"],
+    },
+    run=_run,
+)

@@ -1,0 +1,37 @@
+"""`hermes sessions browse`: a full-screen picker over every conversation.
+
+This file is the door: it loads the screen's library only now, runs the screen, and says which session was chosen. What
+is on the screen is in browse_app.py; what a line says, and which lines a filter keeps, is in browse_rows.py.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hermes.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+
+def browse(db: SessionDB) -> str | None:
+    """Let a person choose a session; its id, or None when they left without one. Needs a terminal."""
+    no_color = os.environ.get("NO_COLOR")
+    if no_color == "":
+        del os.environ["NO_COLOR"]  # empty means "not set"; the library would take it for a wish
+    try:
+        from hermes.chat.browse_app import Browser
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("textual", "rich"):
+            raise
+        raise MissingExtra("the session browser", "chat") from error
+    app = Browser(db)
+    try:
+        chosen = app.run()
+    finally:
+        if no_color is not None:
+            os.environ["NO_COLOR"] = no_color  # the library takes it away; who comes next must see it
+    if app.problem is not None:
+        raise app.problem
+    return None if chosen is None else db.get_compression_tip(chosen)

@@ -1,0 +1,180 @@
+"""The list on the browser's screen: only the lines that can be seen are drawn, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from hermes.chat.browse_rows import Line, ago, marked
+
+_GAP = "  "
+_WHEN, _SOURCE, _ID = 10, 8, 24
+_BOLD, _DIM, _PLAIN = Style(bold=True), Style(dim=True), Style()
+_MATCH, _PIN, _HERE = Style(bold=True, color="yellow"), Style(color="yellow"), Style(reverse=True)
+
+
+class SessionList(ScrollView, can_focus=False):
+    """Lines with a cursor. When, then where, then what: text of any script or width stands last and moves no column."""
+
+    DEFAULT_CSS = "SessionList { overflow-x: hidden; }"
+
+    class Moved(Message):
+        """The cursor is on another line (None: there are none)."""
+
+        def __init__(self, line: Line | None) -> None:
+            super().__init__()
+            self.line = line
+
+    class Chosen(Message):
+        """A line was double-clicked."""
+
+        def __init__(self, line: Line) -> None:
+            super().__init__()
+            self.line = line
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.lines: Sequence[Line] = ()
+        self.cursor = 0
+        self.nothing = ""  # what to say when there are no lines
+
+    @property
+    def current(self) -> Line | None:
+        """The line under the cursor."""
+        return self.lines[self.cursor] if self.cursor < len(self.lines) else None
+
+    def show(self, lines: Sequence[Line], *, keep: str | None = None, nothing: str = "") -> None:
+        """Show these lines, with the cursor on the session `keep` if it is among them, else on the first."""
+        self.lines, self.nothing = lines, nothing
+        self.cursor = 0
+        if keep is not None:
+            self.cursor = next((n for n, line in enumerate(lines) if line.id == keep), 0)
+        self._measure()
+        self._reveal()
+        self.refresh()
+        self.post_message(self.Moved(self.current))
+
+    def move(self, to: int) -> None:
+        """Put the cursor on a line, as near as there is one."""
+        to = max(0, min(to, len(self.lines) - 1))
+        if to == self.cursor or not self.lines:
+            return
+        self.cursor = to
+        self._reveal()
+        self.refresh()
+        self.post_message(self.Moved(self.current))
+
+    @property
+    def page(self) -> int:
+        """How many lines can be seen."""
+        return max(1, self.scrollable_content_region.height)
+
+    def _measure(self) -> None:
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self.lines))
+
+    def _reveal(self) -> None:
+        """Scroll until the cursor can be seen."""
+        top, page = self.scroll_offset.y, self.page
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False)
+        elif self.cursor >= top + page:
+            self.scroll_to(y=self.cursor - page + 1, animate=False)
+
+    def on_resize(self) -> None:
+        self._measure()
+        self._reveal()
+
+    def on_click(self, event: events.Click) -> None:
+        number = event.y + self.scroll_offset.y
+        if number >= len(self.lines):
+            return
+        self.move(number)
+        if event.chain == 2:
+            self.post_message(self.Chosen(self.lines[number]))
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        number = y + self.scroll_offset.y
+        base = self.rich_style
+        if number < len(self.lines):
+            pieces = drawn(self.lines[number], width)
+            if number == self.cursor:  # one bar of one colour; only what is bold stays so
+                base += _HERE
+                pieces = [(text, _BOLD if style.bold else _PLAIN) for text, style in pieces]
+        elif not self.lines and y == min(1, self.page - 1):
+            pieces = [(self.nothing, _DIM)]
+        else:
+            pieces = []
+        return Strip(fitted([(_GAP, _PLAIN), *pieces] if not self.lines and pieces else pieces, width, base), width)
+
+
+Piece = tuple[str, Style]
+
+
+def drawn(line: Line, width: int) -> list[Piece]:
+    """The pieces of a line, not cut yet."""
+    pieces: list[Piece] = [("★ " if line.pinned else "  ", _PIN)]
+    if width >= 30:
+        pieces.append((set_cell_size(ago(line.last_active), _WHEN) + _GAP, _DIM))
+    if width >= 56:
+        pieces.append((set_cell_size(line.source, _SOURCE) + _GAP, _DIM))
+    if width >= 110:
+        pieces.append((set_cell_size(line.id, _ID) + _GAP, _DIM))
+    if line.snippet:
+        return pieces + _matched(line, width - sum(cell_len(text) for text, _ in pieces))
+    if line.title:
+        pieces.append((line.title, _BOLD))
+    if line.preview:
+        pieces.append((_GAP + line.preview, _DIM) if line.title else (line.preview, _PLAIN))
+    elif not line.title:
+        pieces.append(("—", _DIM))
+    return pieces
+
+
+def _matched(line: Line, room: int) -> list[Piece]:
+    """The title and the text around the match; what is cut away is never the match."""
+    pieces: list[Piece] = []
+    if line.title:
+        title = line.title
+        if cell_len(title) > room * 2 // 5:
+            title = set_cell_size(title, max(0, room * 2 // 5 - 1)).rstrip() + "…"
+        pieces.append((title + _GAP, _BOLD))
+        room -= cell_len(title) + len(_GAP)
+    around = list(marked(line.snippet))
+    if around and not around[0][1]:
+        before = around[0][0]
+        if cell_len(before) > room // 3:
+            before = "…" + before[-max(1, room // 3) :]
+        around[0] = (before, False)
+    pieces += [(text, _MATCH if hit else _DIM) for text, hit in around]
+    if line.more:
+        pieces.append((f"{_GAP}(+{line.more})", _DIM))
+    return pieces
+
+
+def fitted(pieces: Sequence[Piece], width: int, base: Style) -> list[Segment]:
+    """Pieces as segments of exactly this width, with `…` where something was cut off."""
+    out: list[Segment] = []
+    room = width
+    for number, (text, style) in enumerate(pieces):
+        size = cell_len(text)
+        rest = number + 1 < len(pieces) and any(more for more, _ in pieces[number + 1 :])
+        if size > room or (size == room and rest):
+            if room > 0:
+                out.append(Segment(set_cell_size(text, room - 1) + "…", base + style))
+            room = 0
+            break
+        if text:
+            out.append(Segment(text, base + style))
+        room -= size
+    if room > 0:
+        out.append(Segment(" " * room, base))
+    return out

@@ -1,0 +1,125 @@
+"""The preview: who and when, then the conversation in plain text, cut to what a glance can take in.
+
+Of a long conversation the first words and the end are shown, or, after a search, the place that matched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from hermes.chat.browse_rows import Line, ago, harmless, one_line
+from hermes.store.text import plain_parts
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+SHOWN = 30  # messages at the end, or around a match
+CHARACTERS = 600  # of one message
+_WHO = {"user": ("● you", "bold yellow"), "assistant": ("◆ assistant", "bold green")}
+
+
+@dataclass(slots=True)
+class Preview:
+    """What the pane shows, and where in the text the match begins, if there is one."""
+
+    text: Text
+    match: int | None = None
+
+    def top(self, width: int) -> int:
+        """The line the pane should begin with."""
+        if self.match is None or width < 1:
+            return 0
+        before = self.text.plain[: self.match].split("\n")
+        return max(0, sum(max(1, -(-cell_len(line) // width)) for line in before) - 2)
+
+
+def preview(db: SessionDB, line: Line) -> Preview:
+    """The conversation behind a line."""
+    session = db.get_session(line.id)
+    if session is None:
+        return Preview(Text("This conversation is gone."))
+    messages = [message for message in db.get_messages(line.id) if _said(message)]
+    text = _head(db, session)
+    start, end = _window(messages, line.message_id)
+    match = None
+    if start > 0 and line.message_id is None:  # how it began
+        opening = next((n for n, message in enumerate(messages[:start]) if message["role"] == "user"), None)
+        if opening is not None:
+            _message(text, messages[opening], False)
+            start = max(start, opening + 1)
+    if start > 0:
+        text.append(f"… {start:,} earlier messages …\n\n" if start > 1 else "… 1 earlier message …\n\n", "dim")
+    for message in messages[start:end]:
+        hit = message["id"] == line.message_id
+        if hit:
+            match = len(text)
+        _message(text, message, hit)
+    if end < len(messages):
+        text.append(f"… {len(messages) - end:,} later messages …\n", "dim")
+    if not messages:
+        text.append("Nothing was said yet.", "dim")
+    text.rstrip()
+    return Preview(text, match)
+
+
+def _said(message: dict[str, Any]) -> bool:
+    """Whether a reader wants to see it: what people and models said, and which tools were called."""
+    return message["role"] in _WHO and bool(message["content"] or message["tool_calls"])
+
+
+def _window(messages: list[dict[str, Any]], match: int | None) -> tuple[int, int]:
+    if match is not None:
+        at = next((n for n, message in enumerate(messages) if message["id"] >= match), len(messages) - 1)
+        return max(0, at - SHOWN // 3), min(len(messages), at + SHOWN)
+    return max(0, len(messages) - SHOWN), len(messages)
+
+
+def _head(db: SessionDB, session: dict[str, Any]) -> Text:
+    text = Text()
+    text.append((one_line(session["title"]) or one_line(session["preview"]) or "No title") + "\n", "bold")
+    facts = [one_line(session["source"]), ago(session["last_active"] or session["started_at"])]
+    if session["model"]:
+        facts.append(one_line(session["model"]))
+    count = session["message_count"] or 0
+    facts.append(f"{count:,} message" + ("" if count == 1 else "s"))
+    tags = db.get_tags(session["id"])
+    text.append(" · ".join(facts) + "\n", "dim")
+    text.append(session["id"] + "\n", "dim")
+    if tags:
+        text.append(" ".join(f"#{one_line(tag)}" for tag in tags) + "\n", "cyan")
+    text.append("\n")
+    return text
+
+
+def _message(text: Text, message: dict[str, Any], hit: bool) -> None:
+    name, style = _WHO[message["role"]]
+    text.append(name, style)
+    if hit:
+        text.append("  ← found here", "bold magenta")
+    text.append("\n")
+    content = message["content"]
+    said = harmless(content if isinstance(content, str) else plain_parts(content) if content else "").strip()
+    if len(said) > CHARACTERS:
+        said = said[:CHARACTERS].rstrip() + " …"
+    if said:
+        text.append(said + "\n")
+    calls = message["tool_calls"]
+    if isinstance(calls, list) and calls:
+        text.append(f"[{_calls(calls)}]\n", "dim")
+    text.append("\n")
+
+
+def _calls(calls: list[Any]) -> str:
+    """ "3 tool calls: terminal, web_search"."""
+    names = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str) and name not in names:
+            names.append(name)
+    number = f"{len(calls)} tool call" + ("" if len(calls) == 1 else "s")
+    return one_line(f"{number}: {', '.join(names)}" if names else number)

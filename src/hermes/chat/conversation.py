@@ -1,0 +1,252 @@
+"""A conversation held in a terminal: who answers, which session it is, and how it goes over into another.
+
+This is the Host of the slash commands. How things are shown and asked is the Voice's business, so that the same
+conversation serves a person at a prompt and a single question in a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hermes.chat import leaving, resume
+from hermes.chat.turns import Turns
+from hermes.commands.registry import TERMINAL
+from hermes.errors import HermesError, InvalidInput
+
+if TYPE_CHECKING:
+    from hermes.agent.events import Event
+    from hermes.agent.loop import Agent
+    from hermes.agent.model import Model
+    from hermes.agent.tools.base import Tool
+    from hermes.chat.render import Display
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+
+class Voice(Protocol):
+    """How a conversation speaks to the user."""
+
+    def say(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        """Something by the way, in one line."""
+
+    def ask(self, question: str) -> bool: ...
+
+    def choose(self, question: str, options: Sequence[str]) -> int | None: ...
+
+    def display(self) -> Display: ...
+
+    def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
+
+
+class Toolbox:
+    """The tools of this program and of the MCP servers, which are connected to in the background from the start."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._mcp: Any = None
+        self._thread: threading.Thread | None = None
+        self.problems: list[str] = []
+        if config.mcp_servers:
+            self._thread = threading.Thread(target=self._connect, name="mcp", daemon=True)
+            self._thread.start()
+
+    def _connect(self) -> None:
+        from hermes.agent.tools.mcp import connect
+
+        try:
+            self._mcp = connect(self._config)
+            self.problems = list(self._mcp.problems)
+        except HermesError as error:
+            self.problems = [str(error)]
+
+    def tools(self) -> list[Tool]:
+        """All tools; waits until the servers have answered or failed."""
+        from hermes.agent.tools.collection import builtin_tools
+
+        if self._thread is not None:
+            self._thread.join()
+        return [*builtin_tools(self._config), *(self._mcp.tools if self._mcp is not None else [])]
+
+    def close(self) -> None:
+        """End the servers; those that are still starting notice the end of the program by themselves."""
+        if self._thread is not None:
+            self._thread.join(2)
+        if self._mcp is not None:
+            self._mcp.close()
+
+
+class Conversation:
+    """One person, one agent, one session at a time."""
+
+    where = TERMINAL
+    platform = "cli"
+    user: User | None = None
+
+    def __init__(
+        self, db: SessionDB, config: Config, model: Model, voice: Voice, *, yes: bool, keep_model: bool
+    ) -> None:
+        from hermes.agent.ids import new_session_id
+
+        self.db, self.config, self.voice = db, config, voice
+        self.pending_title: str | None = None
+        self.leaving = False
+        self.since = time.time()
+        self._default_model = model
+        self._yes, self._keep_model = yes, keep_model
+        self._toolbox = Toolbox(config)
+        self._turns = Turns(voice.ask)
+        self.agent = self._made(new_session_id(), model, Path.cwd())
+
+    # ------------------------------------------------------------------------------------------ what it is
+
+    def _made(self, session_id: str, model: Model, cwd: Path) -> Agent:
+        """An agent for a session. It gets its tools with the first turn: the prompt never waits for them."""
+        from hermes.agent.loop import Agent
+
+        return Agent(
+            self.db, self.config, model, session_id=session_id, source=self.platform, confirm=self._confirm,
+            user=self.user, cwd=cwd,
+        )  # fmt: skip
+
+    def _equip(self) -> None:
+        if self.agent.tools or not self.agent.model.calls_tools:
+            return
+        self.agent.tools = {tool.name: tool for tool in self._toolbox.tools()}
+        for problem in self._toolbox.problems:
+            self.voice.note(problem)
+        self._toolbox.problems = []
+
+    @property
+    def model(self) -> Model:
+        return self.agent.model
+
+    @property
+    def session_id(self) -> str:
+        return self.agent.session_id
+
+    def _confirm(self, question: str) -> bool:
+        return self._yes or self._turns.confirm(question)
+
+    # ------------------------------------------------------------------------------------------ speaking
+
+    def say(self, text: str) -> None:
+        self.voice.say(text)
+
+    def ask(self, question: str) -> bool:
+        return self.voice.ask(question)
+
+    def choose(self, question: str, options: Sequence[str]) -> int | None:
+        return self.voice.choose(question, options)
+
+    def talk(self, text: str) -> bool:
+        """Send what the user said and show the reply; True when it was interrupted."""
+        return self._run(self.agent.turn(text))
+
+    def show(self, events: Iterator[Event]) -> None:
+        self._run(events)
+
+    def _run(self, events: Iterator[Event]) -> bool:
+        self._equip()
+        try:
+            return self._turns.run(events, self.voice.display(), interrupt=self.agent.interrupt, each=self._name_it)
+        finally:
+            self._name_it()
+
+    def _name_it(self) -> None:
+        """Give the session the title that was chosen before it existed."""
+        if self.pending_title is None or self.db.get_session(self.session_id) is None:
+            return
+        wanted, self.pending_title = self.pending_title, None
+        try:
+            self.db.set_session_title(self.session_id, wanted)
+        except InvalidInput:  # someone took the name meanwhile
+            name = self.db.get_next_title_in_lineage(wanted)
+            self.db.set_session_title(self.session_id, name)
+            self.voice.note(f'"{wanted}" was taken meanwhile; this session is called "{name}".')
+
+    # ------------------------------------------------------------------------------------------ going elsewhere
+
+    def open(self, session_id: str, *, restore_cwd: bool = True) -> bool:
+        """Go on with a session: its history, model and folder. False when it is busy elsewhere and the user says no."""
+        if resume.is_elsewhere(self.db, session_id):
+            copy = self._branch_instead(session_id)
+            if copy is None:
+                return False
+            session_id = copy
+        row = self.db.get_session(session_id)
+        if row is None:
+            raise InvalidInput(f"session {session_id} is no longer there")
+        back = resume.restore(row, self._default_model, cwd=restore_cwd, keep_model=self._keep_model)
+        self.agent.close()
+        self.agent = self._made(session_id, back.model, back.cwd)
+        self.agent.hold()
+        self.db.reopen_session(session_id)
+        self.pending_title = None
+        self.voice.recap(self.db, session_id, self.config)
+        for notice in back.notices:
+            self.voice.note(notice)
+        return True
+
+    def _branch_instead(self, session_id: str) -> str | None:
+        from hermes.agent.ids import new_session_id
+
+        question = f"Session {session_id} is open in another process. Go on in a branch of it?"
+        if not self.voice.ask(question):
+            return None
+        return self.db.branch_session(session_id, new_session_id())
+
+    def switch(self, session_id: str | None, *, ending: str | None) -> None:
+        old = self.session_id
+        if session_id is not None:
+            if not self.open(session_id):
+                self.say("Staying here.")
+                return
+        else:
+            from hermes.agent.ids import new_session_id
+
+            self.agent.close()
+            self.agent, self.pending_title = self._made(new_session_id(), self._default_model, Path.cwd()), None
+        if ending is not None and old != self.session_id:
+            leaving.end(self.db, old, ending)
+        self.since = time.time()
+
+    def follow(self, session_id: str) -> None:
+        self.agent.session_id = session_id
+        self.agent.hold()
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def leave(self) -> None:
+        self.leaving = True
+
+    def close(self) -> list[str]:
+        """End the session and let go of everything; what there is to say on leaving."""
+        session_id = self.session_id
+        leaving.end(self.db, session_id)
+        slow = threading.Timer(1.0, self.voice.note, ["The session gets its title; Ctrl-C leaves at once."])
+        slow.daemon = True
+        slow.start()
+        try:
+            self.agent.close()
+        except KeyboardInterrupt:
+            pass  # the user does not want to wait for a title
+        finally:
+            slow.cancel()
+            self._toolbox.close()
+        return leaving.farewell(self.db, session_id, self.since)
+
+
+def folder_is_there() -> None:
+    """A shell can stand in a folder that was removed; nothing good comes of beginning there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InvalidInput("this folder was removed; go to another one and begin there") from None

@@ -1,0 +1,55 @@
+"""Markdown as the terminal shows it, and a growing text cut into blocks that can be shown one after the other."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.markdown import Markdown
+
+
+def markdown(text: str) -> RenderableType:
+    """A text as rich draws Markdown. Colours are the terminal's own; addresses are shown, not hidden behind words."""
+    return _reply_class()(text, code_theme="ansi_dark", hyperlinks=False)
+
+
+@cache
+def _reply_class() -> type[Markdown]:
+    """rich's Markdown, closer together and from the left."""
+    from rich.markdown import CodeBlock, Heading, Markdown
+    from rich.syntax import Syntax
+    from rich.text import Text as Styled
+
+    class Code(CodeBlock):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 2))
+
+    class Title(Heading):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            yield Styled(self.text.plain, style="bold underline" if self.tag == "h1" else "bold")
+
+    class Reply(Markdown):
+        elements = {**Markdown.elements, "heading_open": Title, "fence": Code, "code_block": Code}
+
+    return Reply
+
+
+def blocks(text: str) -> list[str]:
+    """A growing Markdown text cut into its blocks. All but the last can no longer change their look.
+
+    A block is whole when another one has begun after it, on a line that is whole itself.
+    """
+    from markdown_it import MarkdownIt
+
+    lines = text[: text.rfind("\n") + 1]
+    parser = MarkdownIt().enable("strikethrough").enable("table")
+    starts = [token.map[0] for token in parser.parse(lines) if token.level == 0 and token.nesting >= 0 and token.map]
+    places, line, place = [0], 0, 0
+    for start in starts[1:]:
+        while line < start:
+            place, line = lines.index("\n", place) + 1, line + 1
+        places.append(place)
+    return [text[one:two] for one, two in pairwise([*places, len(text)])]

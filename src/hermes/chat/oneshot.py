@@ -1,0 +1,94 @@
+"""One question, one answer: `hermes chat -q`, and whatever is piped in.
+
+In a pipe the answer alone is on standard output, as bare text; everything else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hermes.chat import housekeeping
+from hermes.chat.conversation import Conversation
+from hermes.chat.leaving import resume_line
+from hermes.chat.render import console, display_for
+from hermes.chat.turns import Terminated
+from hermes.commands.text import harmless, shortened
+
+if TYPE_CHECKING:
+    from hermes.agent.model import Model
+    from hermes.chat.render import Display
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+
+class PipeVoice:
+    """Says everything but the answer on standard error; asks only where somebody can answer."""
+
+    def __init__(self) -> None:
+        self.screen = console()
+
+    def say(self, text: str) -> None:
+        print(harmless(text), file=sys.stderr)
+
+    def note(self, text: str) -> None:
+        print(shortened(text, 1000), file=sys.stderr)
+
+    def ask(self, question: str) -> bool:
+        if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
+            self.note(f"{question} Nobody can be asked here, so: no. (--yes says yes to everything)")
+            return False
+        print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().casefold() in ("y", "yes")
+
+    def choose(self, question: str, options: Sequence[str]) -> int | None:
+        return None
+
+    def display(self) -> Display:
+        return display_for(self.screen)
+
+    def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
+        """None: only the answer was asked for."""
+
+
+def piped_text() -> str:
+    """What was piped in, if anything; bytes that are no UTF-8 become replacement characters."""
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        return ""
+    return sys.stdin.buffer.read().decode("utf-8", "replace")
+
+
+def joined(question: str | None, piped: str) -> str:
+    """The question and what was piped in, as one text."""
+    parts = [part for part in ((question or "").strip(), piped.strip("\n")) if part.strip()]
+    return "\n\n".join(parts)
+
+
+def ask(
+    db: SessionDB,
+    config: Config,
+    model: Model,
+    question: str,
+    *,
+    session_id: str | None,
+    restore_cwd: bool,
+    yes: bool,
+    keep_model: bool,
+) -> int:
+    """Ask once and print the answer; the exit status."""
+    voice = PipeVoice()
+    conversation = Conversation(db, config, model, voice, yes=yes, keep_model=keep_model)
+    status = 0
+    try:
+        if session_id is not None and not conversation.open(session_id, restore_cwd=restore_cwd):
+            return 1
+        housekeeping.start(db, config)
+        status = 130 if conversation.talk(question) else 0
+    except Terminated as ended:
+        status = 128 + ended.number
+    finally:
+        said = conversation.close()
+    if said and sys.stderr.isatty():
+        voice.note(f"{resume_line(conversation.session_id)}  goes on with this")
+    return status

@@ -1,0 +1,128 @@
+"""The recap: where a conversation stood, shown before the prompt when it is resumed.
+
+The last exchanges in a dim panel: what you said (gold ●), what the agent said (green ◆), which tools it called. System
+messages, tool results and reasoning are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hermes.commands.changing import exchanges, is_summary
+from hermes.commands.text import ago, counted, harmless, message_count, said
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+EXCHANGES = 10
+USER_CHARACTERS = 300
+ASSISTANT_CHARACTERS = 200
+ASSISTANT_LINES = 3
+_PANEL_FROM = 24  # columns; below, a frame would take more room than what it holds
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """One thing the recap shows."""
+
+    role: str  # "user", "assistant" or "tools"
+    text: str
+
+
+def recap(db: SessionDB, session_id: str, config: Config, width: int) -> RenderableType:
+    """What to show of a session that is resumed, `width` columns wide (config: display.resume_display)."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.panel import Panel
+    from rich.text import Text
+
+    row = db.get_session(session_id) or {}
+    name = harmless(row.get("title") or "") or session_id
+    if config.display.resume_display == "minimal":
+        number = counted(message_count(db, row) if row else 0, "message")
+        return Text(f"Resumed: {name} · {number} · last active {ago(row.get('last_active'))}", style="dim")
+    earlier, entries = recalled(db.get_messages(session_id))
+    lines: list[RenderableType] = (
+        [Text(f"... {counted(earlier, 'earlier message')} ...", style="dim")] if earlier else []
+    )
+    for entry in entries:
+        lines.append(_drawn(entry))
+    if not lines:
+        lines.append(Text("Nothing was said here yet.", style="dim"))
+    if width < _PANEL_FROM:
+        return Group(*lines)
+    return Panel(
+        Padding(Group(*lines), 0), title=Text(name, style="dim"), title_align="left", border_style="dim", width=width
+    )
+
+
+def _drawn(entry: Entry) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    mark, colour = {"user": ("●", "gold1"), "assistant": ("◆", "green")}.get(entry.role, (" ", "default"))
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=1)
+    grid.add_column(overflow="fold", ratio=1)
+    grid.add_row(Text(mark, style=f"{colour} dim"), Text(entry.text, style="dim", overflow="fold"))
+    return grid
+
+
+def recalled(rows: list[dict[str, Any]]) -> tuple[int, list[Entry]]:
+    """How many messages came before, and what the last exchanges show."""
+    starts = exchanges(rows)
+    first = starts[-EXCHANGES] if len(starts) > EXCHANGES else 0
+    earlier = sum(1 for row in rows[:first] if row["role"] in ("user", "assistant"))
+    return earlier, entries_of(rows[first:])
+
+
+def entries_of(rows: list[dict[str, Any]]) -> list[Entry]:
+    """Messages as they are shown; tool calls that follow each other are one line."""
+    shown: list[Entry] = []
+    calls: list[str] = []
+
+    def settle() -> None:
+        if calls:
+            shown.append(Entry("tools", f"[{counted(len(calls), 'tool call')}: {', '.join(dict.fromkeys(calls))}]"))
+            calls.clear()
+
+    for row in rows:
+        if row["role"] not in ("user", "assistant"):
+            continue
+        text = harmless(said(row["content"])).strip()
+        if row["role"] == "user":
+            settle()
+            shown.append(Entry("user", "[summary of the earlier conversation]" if is_summary(row) else cut_user(text)))
+            continue
+        if text:
+            settle()
+            shown.append(Entry("assistant", cut_assistant(text)))
+        calls += tool_names(row["tool_calls"])
+    settle()
+    return shown
+
+
+def tool_names(calls: Any) -> list[str]:
+    """Which tools a message calls, one name a call."""
+    if not isinstance(calls, list):
+        return []
+    named = [call.get("function") or call for call in calls if isinstance(call, dict)]
+    return [harmless(str(one.get("name") or "?")) if isinstance(one, dict) else "?" for one in named]
+
+
+def cut_user(text: str) -> str:
+    """At most 300 characters."""
+    return text if len(text) <= USER_CHARACTERS else text[:USER_CHARACTERS].rstrip() + "..."
+
+
+def cut_assistant(text: str) -> str:
+    """At most 200 characters or 3 lines."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    kept = "\n".join(lines[:ASSISTANT_LINES])
+    if len(kept) > ASSISTANT_CHARACTERS:
+        return kept[:ASSISTANT_CHARACTERS].rstrip() + "..."
+    return kept + ("..." if len(lines) > ASSISTANT_LINES else "")

@@ -1,0 +1,294 @@
+"""A turn on the screen, as it happens.
+
+On a terminal a reply is Markdown: a block that is whole is printed for good (so the scrollback keeps it), the one being
+written stands in a small region below that is drawn anew a few times a second. Without a terminal it is the bare text.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from hermes.agent.events import Done, Event, Followed, Notice, Text, ToolFinished, ToolStarted
+from hermes.chat.markdown import blocks, markdown
+from hermes.commands.text import harmless, shortened
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.segment import Segments
+
+REFRESH_SECONDS = 0.1
+_MARKDOWN_UP_TO = (
+    8_000  # characters of an unfinished block that are rendered each time; of a longer one its end is shown
+)
+_TAIL = 2_000
+
+
+class Display(Protocol):
+    """Who shows a turn."""
+
+    def feed(self, event: Event) -> None:
+        """Show what happened."""
+
+    def tick(self) -> None:
+        """Time has passed."""
+
+    def pause(self) -> None:
+        """Make room for a question."""
+
+    def finish(self) -> None:
+        """The turn is over, in whatever way."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal as rich sees it; NO_COLOR and TERM=dumb are honoured by rich itself."""
+    from rich.console import Console
+
+    for stream in (sys.stdout, sys.stderr):  # a lone surrogate, or a letter the terminal has no code for, is shown as ?
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def display_for(screen: Console) -> Display:
+    """The display that suits this output."""
+    if screen.is_terminal and not screen.is_dumb_terminal:
+        return LiveDisplay(screen)
+    return PlainDisplay(screen.file, screen.file if screen.is_terminal else sys.stderr, tools=screen.is_terminal)
+
+
+def short_argument(arguments: dict[str, Any]) -> str:
+    """What a tool call is about, in a few words: its first text, else all of it."""
+    for name in ("command", "query", "path", "name", "text"):
+        if isinstance(arguments.get(name), str):
+            return shortened(arguments[name], 200)
+    for value in arguments.values():
+        if isinstance(value, str):
+            return shortened(value, 200)
+    return shortened(json.dumps(arguments, ensure_ascii=False, default=str), 200) if arguments else ""
+
+
+def followed_line(event: Followed) -> str:
+    """What is said when a conversation was compressed by itself."""
+    return f"The conversation was compressed and goes on as {event.session_id}; nothing was deleted."
+
+
+class PlainDisplay:
+    """The bare text of the reply to one stream, everything else to another."""
+
+    def __init__(self, out: IO[str], notes: IO[str], *, tools: bool) -> None:
+        self._out, self._notes, self._tools = out, notes, tools
+        self._arguments: dict[str, str] = {}
+        self._clean = bool(getattr(out, "isatty", bool)())
+        self._open = False  # a line was begun and not ended
+
+    def feed(self, event: Event) -> None:
+        if isinstance(event, Text):
+            text = harmless(event.text) if self._clean else event.text
+            if text:
+                self._out.write(text)
+                self._out.flush()
+                self._open = not text.endswith("\n")
+        elif isinstance(event, ToolStarted):
+            self._end_line()
+            self._arguments[event.call_id] = short_argument(event.arguments)
+        elif isinstance(event, ToolFinished) and self._tools:
+            about = self._arguments.pop(event.call_id, "")
+            self._note(f"  {'+' if event.ok else 'x'} {event.name} {about} {event.seconds:.1f}s")
+        elif isinstance(event, Notice):
+            self._note(harmless(event.text))
+        elif isinstance(event, Followed):
+            self._note(followed_line(event))
+        elif isinstance(event, Done):
+            self._end_line()
+
+    def _note(self, line: str) -> None:
+        self._end_line()
+        self._notes.write(line + "\n")
+        self._notes.flush()
+
+    def _end_line(self) -> None:
+        if self._open:
+            self._out.write("\n")
+            self._out.flush()
+            self._open = False
+
+    def tick(self) -> None:
+        pass
+
+    def pause(self) -> None:
+        self._end_line()
+
+    def finish(self) -> None:
+        self._end_line()
+
+
+class LiveDisplay:
+    """Markdown in a terminal, block by block."""
+
+    def __init__(self, screen: Console) -> None:
+        self._screen = screen
+        self._text = ""  # what is not printed for good yet
+        self._seen_lines = 0
+        self._running: dict[str, ToolStarted] = {}
+        self._live: Live | None = None
+        self._drawn = 0.0
+        self._begun = time.monotonic()
+        self._above = ""  # what was printed last: "text", "line", or nothing
+
+    def feed(self, event: Event) -> None:
+        if isinstance(event, Text):
+            self._text += harmless(event.text)
+            self._settle()
+        elif isinstance(event, ToolStarted):
+            self._flush()
+            self._running[event.call_id] = event
+        elif isinstance(event, ToolFinished):
+            self._flush()
+            started = self._running.pop(event.call_id, None)
+            self._line(self._tool_line(event.name, started.arguments if started else {}, event))
+        elif isinstance(event, Notice):
+            self._flush()
+            self._line(self._dim(event.text))
+        elif isinstance(event, Followed):
+            self._flush()
+            self._line(self._dim(followed_line(event)))
+        elif isinstance(event, Done):
+            self._flush()
+            self.pause()
+            if event.interrupted:
+                self._line(self._dim("Stopped; what was said is kept."))
+            return
+        self.tick()
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if now - self._drawn < REFRESH_SECONDS:
+            return
+        self._drawn = now
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(
+                console=self._screen, get_renderable=self._region, transient=True, auto_refresh=False,
+                redirect_stdout=False, redirect_stderr=False, vertical_overflow="crop",
+            )  # fmt: skip
+            self._live.start()
+        self._live.refresh()
+
+    def pause(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def finish(self) -> None:
+        self._running.clear()
+        self._flush()
+        self.pause()
+
+    # -------------------------------------------------------------------------------- what is printed for good
+
+    def _settle(self) -> None:
+        """Print the blocks that can't change any more."""
+        lines = self._text.count("\n")
+        if lines == self._seen_lines:
+            return
+        *whole, self._text = blocks(self._text)
+        for block in whole:
+            self._print(block)
+        self._seen_lines = self._text.count("\n")
+
+    def _flush(self) -> None:
+        rest, self._text, self._seen_lines = self._text, "", 0
+        for block in blocks(rest + "\n"):
+            self._print(block)
+
+    def _print(self, block: str) -> None:
+        if block.strip():
+            self._gap("text")
+            self._screen.print(self._rendered(block, 1 << 30), end="")
+            self._above = "text"
+
+    def _rendered(self, block: str, room: int) -> Segments:
+        """The last lines of a block, without the blank ones rich puts around some kinds."""
+        from rich.segment import Segment, Segments
+        from rich.text import Text as Styled
+
+        try:
+            lines = self._screen.render_lines(markdown(block), pad=False)
+        except Exception:  # whatever a strange text does to the renderer, it is shown
+            lines = self._screen.render_lines(Styled(block), pad=False)
+        blank = ["".join(segment.text for segment in line).isspace() or not line for line in lines]
+        first = blank.index(False) if False in blank else 0
+        last = len(blank) - blank[::-1].index(False) if False in blank else 1
+        shown = lines[first:last][-room:]
+        return Segments([segment for line in shown for segment in [*line, Segment.line()]])
+
+    def _gap(self, kind: str) -> None:
+        """A blank line between a block and whatever stands above it; lines of one kind stand together."""
+        if self._above and not (self._above == kind == "line"):
+            self._screen.print()
+
+    def _line(self, line: RenderableType) -> None:
+        self._gap("line")
+        self._screen.print(line)
+        self._above = "line"
+
+    def _dim(self, text: str) -> RenderableType:
+        from rich.text import Text as Styled
+
+        return Styled(shortened(text, 1000), style="dim")
+
+    # -------------------------------------------------------------------------------- what is drawn anew
+
+    def _region(self) -> RenderableType:
+        from rich.console import Group
+
+        parts: list[RenderableType] = []
+        if self._text.strip():
+            parts.append(self._tail())
+        parts += [self._tool_line(one.name, one.arguments, None) for one in self._running.values()]
+        if not parts:
+            parts.append(self._waiting("thinking"))
+        return Group(*parts)
+
+    def _tail(self) -> RenderableType:
+        """The end of the block being written, as much as fits on the screen."""
+        from rich.console import Group
+        from rich.text import Text as Styled
+
+        gap: list[RenderableType] = [Styled("")] if self._above else []
+        if len(self._text) > _MARKDOWN_UP_TO:
+            return Group(*gap, Styled(self._text[-_TAIL:]))
+        return Group(*gap, self._rendered(self._text, max(1, self._screen.height - 3 - len(self._running))))
+
+    def _tool_line(self, name: str, arguments: dict[str, Any], done: ToolFinished | None) -> RenderableType:
+        from rich.text import Text as Styled
+
+        line = Styled("  ", no_wrap=True, overflow="ellipsis", end="" if done is None else "\n")
+        if done is None:
+            line.append(self._spinner(), style="cyan")
+        else:
+            line.append("✓" if done.ok else "✗", style="green" if done.ok else "red")
+        line.append(f" {harmless(name)}", style="bold")
+        seconds = f"  {done.seconds:.1f}s" if done is not None else ""
+        room = self._screen.width - line.cell_len - len(seconds) - 2
+        about = short_argument(arguments)
+        if about and room > 3:
+            shown = Styled(about, style="dim")
+            shown.truncate(room, overflow="ellipsis")
+            line.append("  ").append_text(shown)
+        line.append(seconds, style="dim")
+        line.truncate(self._screen.width, overflow="ellipsis")
+        return line
+
+    def _waiting(self, what: str) -> RenderableType:
+        from rich.text import Text as Styled
+
+        return Styled(f"{self._spinner()} {what}…", style="dim", no_wrap=True, overflow="ellipsis")
+
+    def _spinner(self) -> str:
+        return "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"[int((time.monotonic() - self._begun) / REFRESH_SECONDS) % 10]

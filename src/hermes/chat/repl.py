@@ -1,0 +1,251 @@
+"""Talking at a prompt: read a line, run a command or a turn, and say goodbye properly, whatever ends it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from hermes.chat import housekeeping
+from hermes.chat.conversation import Conversation
+from hermes.chat.render import console, display_for
+from hermes.chat.turns import Terminated, quiet_keyboard
+from hermes.commands.registry import run_command, text_of
+from hermes.commands.text import harmless, shortened
+from hermes.errors import HermesError, StoreError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hermes.agent.model import Model
+    from hermes.chat.render import Display
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+
+_COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces part columns
+
+
+class TerminalVoice:
+    """Speaks on the screen and asks at the keyboard. Where standard output is no terminal, only replies go there."""
+
+    def __init__(self) -> None:
+        self.replies = console()
+        self.screen = self.replies if self.replies.is_terminal else console(stderr=True)
+        self.comfortable = self.replies.is_terminal and sys.stdin.isatty()
+
+    def say(self, text: str) -> None:
+        for line in harmless(text).split("\n"):
+            for part in hanging(self.screen, line):
+                self.screen.print(part, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        self.screen.print(shortened(text, 1000), style="dim", overflow="fold")
+
+    def ask(self, question: str) -> bool:
+        from rich.cells import cell_len
+
+        question = shortened(question, 1000)
+        if cell_len(question) + len(" [y/N] y") > self.screen.width:  # what does not fit on a line is no prompt
+            self.say(question)
+            question = ""
+        return self._read(f"{question} [y/N] ".lstrip()).strip().casefold() in ("y", "yes")
+
+    def choose(self, question: str, options: Sequence[str]) -> int | None:
+        for number, option in enumerate(options, 1):
+            self.say(f"{number:>3}  {option}")
+        answer = self._read(f"{question} [{'1' if len(options) == 1 else f'1-{len(options)}'}, Enter: none] ").strip()
+        if answer.isascii() and answer.isdigit() and 1 <= int(answer[:6]) <= len(options):
+            return int(answer) - 1
+        if answer:
+            self.say(f"There is no number {shortened(answer, 20)} in the list.")
+        return None
+
+    def _read(self, question: str) -> str:
+        """A line from the keyboard; empty for Ctrl-C and Ctrl-D."""
+        if not self.comfortable:
+            try:
+                return _read_plainly(question)
+            except EOFError:
+                return ""
+        from prompt_toolkit import PromptSession
+
+        try:
+            return PromptSession[str]().prompt(question)
+        except (KeyboardInterrupt, EOFError):
+            return ""
+
+    def display(self) -> Display:
+        return display_for(self.replies)
+
+    def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
+        from hermes.chat.recap import recap
+
+        self.screen.print(recap(db, session_id, config, self.screen.width))
+
+
+def hanging(screen: Console, line: str) -> list[str]:
+    """A line as the screen is wide; where it has columns, what does not fit goes on below the second one."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    columns = _COLUMNS.match(line)
+    head = columns[1] if columns and cell_len(columns[1]) <= screen.width // 2 else ""
+    head = head or line[: len(line) - len(line.lstrip())][: screen.width // 2]
+    indent = cell_len(head)
+    room = max(screen.width - indent, 1)
+    first, *rest = [part.plain for part in Text(line[len(head) :]).wrap(screen, room, overflow="fold")] or [""]
+    return [head + first, *(" " * indent + part for part in rest)]
+
+
+def talk(
+    db: SessionDB,
+    config: Config,
+    model: Model,
+    *,
+    session_id: str | None,
+    restore_cwd: bool,
+    yes: bool,
+    keep_model: bool,
+) -> int:
+    """Talk until the user leaves; the exit status."""
+    voice = TerminalVoice()
+    conversation = Conversation(db, config, model, voice, yes=yes, keep_model=keep_model)
+
+    def sitting() -> int:
+        if session_id is not None and not conversation.open(session_id, restore_cwd=restore_cwd):
+            return 1
+        banner(voice, conversation)
+        housekeeping.start(db, config)
+        return _loop(conversation, voice)
+
+    with quiet_keyboard() if voice.comfortable else nullcontext():
+        try:
+            status = _guarded(sitting)
+        finally:
+            lines = conversation.close()
+    _goodbye(voice, lines)
+    return status
+
+
+def banner(voice: TerminalVoice, conversation: Conversation) -> None:
+    """What answers here, and how to get on."""
+    from rich.text import Text
+
+    voice.screen.print(Text.assemble(("Hermes", "bold"), f" · {harmless(conversation.model.describe())}"))
+    voice.note("/help lists the commands · Ctrl-C stops a reply · Ctrl-D leaves")
+
+
+def _guarded(loop: Callable[[], int]) -> int:
+    """Run the loop; a signal that asks us to end is an end like any other."""
+
+    def end(number: int, frame: Any) -> None:
+        raise Terminated(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return loop()
+    except Terminated as ended:
+        return 128 + ended.number
+    finally:
+        for number in before:  # from here on nothing may cut the goodbye short
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _goodbye(voice: TerminalVoice, lines: list[str]) -> None:
+    try:
+        if lines:
+            voice.screen.print()
+        for line in lines:
+            voice.screen.print(line, overflow="fold", soft_wrap=True)
+        voice.screen.file.flush()
+    except OSError:  # the terminal is gone; everything is stored
+        pass
+
+
+def _loop(conversation: Conversation, voice: TerminalVoice) -> int:
+    read = _reader(conversation) if voice.comfortable else _read_plainly
+    hinted = False
+    while not conversation.leaving:
+        try:
+            line = read()
+        except EOFError:
+            return 0
+        except KeyboardInterrupt:
+            voice.note("Ctrl-D or /quit leaves." if not hinted else "Ctrl-D leaves.")
+            hinted = True
+            continue
+        if line.strip():
+            _answer(conversation, voice, line)
+    return 0
+
+
+def _answer(conversation: Conversation, voice: TerminalVoice, line: str) -> None:
+    """One line of the user's: a command, or something said. What goes wrong is told; the conversation goes on."""
+    try:
+        if not run_command(conversation, line.strip() if line.startswith("/") else line):
+            voice.screen.print()
+            conversation.talk(text_of(line))
+        voice.screen.print()
+    except KeyboardInterrupt:
+        voice.note("Stopped.")
+    except HermesError as error:
+        _tell(voice, conversation, error)
+
+
+def _tell(voice: TerminalVoice, conversation: Conversation, error: HermesError) -> None:
+    hint = "" if isinstance(error, StoreError) else " (/retry asks again)"
+    voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
+    if isinstance(error, StoreError):
+        voice.note("What you said may not have been saved; mend this before you go on.")
+    voice.screen.print()
+
+
+def _reader(conversation: Conversation) -> Callable[[], str]:
+    """How lines are read on a terminal."""
+    from hermes.chat.prompt import Pastes, prompt_session, readable
+    from hermes.home import get_hermes_home
+
+    pastes = Pastes()
+    session = prompt_session(conversation, get_hermes_home(), pastes)
+
+    def read() -> str:
+        with _signals_wake(session):
+            return readable(pastes.expand(session.prompt("❯ ")))
+
+    return read
+
+
+class _signals_wake:
+    """While the prompt waits, SIGTERM and SIGHUP end it in its own way, so that the terminal is left as it was found."""
+
+    def __init__(self, session: Any) -> None:
+        self._app = session.app
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._before[number] = signal.signal(number, self._end)
+
+    def _end(self, number: int, frame: Any) -> None:
+        loop = self._app.loop
+        if loop is None:
+            raise Terminated(number)
+        loop.call_soon_threadsafe(lambda: self._app.exit(exception=Terminated(number)))
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _read_plainly(question: str = "> ") -> str:
+    """A line where the output is no terminal: the prompt goes to stderr."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\n")

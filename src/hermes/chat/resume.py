@@ -1,0 +1,119 @@
+"""Coming back to a session: which one, whether it is free, and what of it can be restored."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.commands.finding import continued, find
+from hermes.commands.text import shortened
+from hermes.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hermes.agent.model import Model
+    from hermes.store.db import SessionDB
+
+
+def resolve(db: SessionDB, words: str | None) -> str:
+    """The session to go on with: by id, title or the beginning of an id; None: the `cli` session used last.
+
+    A compressed one goes on at the end of its chain. InvalidInput says why there is none.
+    """
+    if words is None:
+        rows = db.list_sessions_rich(source="cli", limit=1, order_by_last_active=True)
+        if not rows:
+            raise InvalidInput("there is no conversation to continue yet: `hermes` begins one")
+        return continued(db, rows[0]["id"])
+    found = find(db, words)
+    if found.session_id is not None:
+        return continued(db, found.session_id)
+    if found.candidates:
+        raise InvalidInput(f"several sessions begin with {words}: {', '.join(found.candidates)}")
+    raise InvalidInput(f"no session is called {words!r}; `hermes sessions list` shows what there is")
+
+
+def is_elsewhere(db: SessionDB, session_id: str) -> bool:
+    """Whether another running process holds the session.
+
+    A crashed process counts as running until its lease runs out; if it ran on this machine we can see that it is gone,
+    and give back what it held.
+    """
+    holder = db.session_holder(session_id)
+    if holder is None:
+        return False
+    if not _is_gone(holder):
+        return True
+    token = db.hold_session(session_id, holder, ttl=1.0)
+    if token is not None:
+        db.release_lease(f"session:{session_id}", token)
+    return False
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether a holder (`host:pid:…`) was a process of this machine that no longer runs, or is this very process."""
+    host, _, rest = holder.partition(":")
+    number = rest.partition(":")[0]
+    if host != socket.gethostname() or not number.isdigit():
+        return False
+    if int(number) == os.getpid():
+        return True
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return _is_zombie(int(number))
+
+
+def _is_zombie(number: int) -> bool:
+    """Whether a process is dead and only waits for its parent to notice; where /proc does not tell, no."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError, UnicodeDecodeError):
+        return False
+
+
+@dataclass(slots=True)
+class Restored:
+    """What a session brings back."""
+
+    cwd: Path
+    model: Model
+    notices: list[str] = field(default_factory=list)
+
+
+def restore(row: dict[str, Any], model: Model, *, cwd: bool, keep_model: bool) -> Restored:
+    """The folder and the model a session was held with, as far as they are still there."""
+    back = Restored(Path.cwd(), model)
+    if cwd and row["cwd"]:
+        if os.path.isdir(row["cwd"]):
+            back.cwd = Path(row["cwd"])
+        else:
+            back.notices.append(f"The folder {shortened(row['cwd'], 200)} is gone; this goes on in {back.cwd}.")
+    if row["model"] and row["model"] != model.name and not keep_model:
+        same = _at_the_same_place(model, row["model"])
+        if same is not None:
+            back.model = same
+        else:
+            was = shortened(row["model"], 80)
+            back.notices.append(f"This was held with {was}, which is not to be had here; {model.name} goes on.")
+    return back
+
+
+def _at_the_same_place(model: Model, name: str) -> Model | None:
+    """The model of this name behind the same endpoint, if the endpoint lists it."""
+    from hermes.agent.asking import listed_models
+    from hermes.agent.endpoint import EndpointModel
+
+    if not isinstance(model, EndpointModel) or model.base_url is None:
+        return None
+    listed = listed_models(model.base_url, key=model.api_key)
+    if not any(item["id"] == name for item in listed or ()):
+        return None
+    return EndpointModel(
+        name, model.base_url, model.api_key, kind=model.kind, timeout=model.timeout, provider=model.provider
+    )

@@ -1,0 +1,133 @@
+"""Times for people: "2h ago" out, "7d", "yesterday" and "2026-01-31" in.
+
+Ages are measured from `now()`, which the variable HERMES_NOW (seconds since 1970) can hold still for screens that are
+compared; nothing but the display of ages asks it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime, tzinfo
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+_UNITS = {"m": MINUTE, "min": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+
+
+def now() -> float:
+    """The moment ages are measured from."""
+    try:
+        return float(os.environ["HERMES_NOW"])
+    except (KeyError, ValueError):
+        return time.time()
+
+
+def ago(then: float | None, zone: tzinfo | None = None, *, at: float | None = None) -> str:
+    """How long ago that was: "just now", "5m ago", "2h ago", "yesterday", "3d ago"; from a week on the date."""
+    if then is None or not math.isfinite(then):
+        return "—"
+    age = (now() if at is None else at) - then
+    if -MINUTE < age < MINUTE:
+        return "just now"
+    if age < 0 or age >= 7 * DAY:
+        return date(then, zone)
+    if age < HOUR:
+        return f"{int(age // MINUTE)}m ago"
+    if age < DAY:
+        return f"{int(age // HOUR)}h ago"
+    return "yesterday" if age < 2 * DAY else f"{int(age // DAY)}d ago"
+
+
+def date(then: float | None, zone: tzinfo | None = None) -> str:
+    """The day, as 2026-01-31."""
+    return _written(then, zone, "%Y-%m-%d")
+
+
+def clock(then: float | None, zone: tzinfo | None = None) -> str:
+    """The day and the minute, as 2026-01-31 14:05."""
+    return _written(then, zone, "%Y-%m-%d %H:%M")
+
+
+def _written(then: float | None, zone: tzinfo | None, form: str) -> str:
+    if then is None or not math.isfinite(then):
+        return "—"
+    try:
+        if zone is None:  # the machine's own, without loading datetime
+            return time.strftime(form, time.localtime(then))
+        from datetime import datetime
+
+        return datetime.fromtimestamp(then, zone).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return "—"  # a time no calendar has
+
+
+def zone_of(name: str | None) -> tzinfo | None:
+    """The time zone config.yaml names; None is the machine's own. ConfigError when nobody knows it."""
+    if not name:
+        return None
+    from zoneinfo import ZoneInfo
+
+    from hermes.errors import ConfigError
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ConfigError(f"timezone: nobody knows {name!r}; give a name such as Europe/Berlin") from None
+
+
+def span(text: str, zone: tzinfo | None = None, *, at: float | None = None) -> tuple[float, float]:
+    """The first and the last moment a person means: a day has both, "7d" (seven days ago) is one moment.
+
+    Takes 2026-01-31, 2026-01, 2026, 2026-01-31 14:05, today, yesterday, and an age: 30m, 12h, 7d, 2w.
+    ValueError says what can be given.
+    """
+    from datetime import datetime, timedelta
+
+    words = text.strip().lower().removesuffix(" ago").strip()
+    reference = time.time() if at is None else at
+    number = words.rstrip("abcdefghijklmnopqrstuvwxyz").strip()
+    unit = _UNITS.get(words[len(number) :].strip()) if number.replace(".", "", 1).isdigit() else None
+    try:
+        if unit is not None:
+            moment = reference - float(number) * unit
+            datetime.fromtimestamp(moment, zone)  # an age before the calendar began is refused here
+            return moment, moment
+        if words in ("today", "yesterday"):
+            today = datetime.fromtimestamp(reference, zone).replace(hour=0, minute=0, second=0, microsecond=0)
+            start = today if words == "today" else today - timedelta(days=1)
+            return _between(start, start + timedelta(days=1))
+        return _calendar(text.strip(), zone)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            f"{text!r} is no time: give 2026-01-31, 2026-01-31 14:05, 7d, 12h, today or yesterday"
+        ) from None
+
+
+def _calendar(text: str, zone: tzinfo | None) -> tuple[float, float]:
+    """A year, a month, a day, or a moment."""
+    from datetime import datetime, timedelta
+
+    parts = text.split("-")
+    if len(parts) <= 2 and all(part.isdigit() for part in parts) and len(parts[0]) == 4:
+        year, month = int(parts[0]), int(parts[1]) if len(parts) == 2 else 1
+        start = datetime(year, month, 1, tzinfo=zone)
+        after = datetime(year + 1, 1, 1, tzinfo=zone)
+        if len(parts) == 2 and month < 12:
+            after = datetime(year, month + 1, 1, tzinfo=zone)
+        return _between(start, after)
+    given = datetime.fromisoformat(text)
+    if given.tzinfo is None:
+        given = given.replace(tzinfo=zone)
+    if len(text) == 10:
+        return _between(given, given + timedelta(days=1))
+    moment = given.timestamp()
+    # "14:05" means the whole minute, "14:05:30" the whole second.
+    return moment, moment + (59.999999 if text.count(":") == 1 and "+" not in text else 0.999999)
+
+
+def _between(start: datetime, after: datetime) -> tuple[float, float]:
+    return start.timestamp(), math.nextafter(after.timestamp(), 0)

@@ -1,0 +1,25 @@
+"""`hermes sessions browse`: choose a conversation on a full screen, and resume it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from hermes.cli.common import store
+
+
+@click.command()
+def command() -> None:
+    """Look through every conversation on a full screen: filter, search inside, preview, resume, rename, delete."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("the browser needs a terminal; `hermes sessions list` and `search` work everywhere")
+    from hermes.chat.browse import browse
+
+    with store() as db:
+        chosen = browse(db)
+    if chosen is not None:
+        sys.stdout.flush()
+        # A fresh process: the conversation starts with nothing of the browser left in memory or in the terminal.
+        os.execv(sys.executable, [sys.executable, "-m", "hermes.cli.main", f"--resume={chosen}"])

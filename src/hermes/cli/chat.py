@@ -1,0 +1,88 @@
+"""`hermes chat`: begin a conversation, go on with one, or ask a single question."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from hermes.cli.common import find_session
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+_LATEST = "\0latest"  # -c without a value; nobody can type this
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-q", "--query", metavar="TEXT", help="Ask once, print the answer and leave.")
+@click.option(
+    "-c", "--continue", "continued", metavar="[SESSION]", is_flag=False, flag_value=_LATEST, default=None,
+    help="Go on with a session: by title, id or the beginning of an id; alone: with the latest one.",
+)  # fmt: skip
+@click.option("-r", "--resume", "resumed", metavar="SESSION", help="The same, for a session that is named.")
+@click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
+@click.option("--model", "model_name", metavar="NAME", help="Another model than config.yaml says.")
+@click.option("--yes", is_flag=True, help="Don't ask before destructive commands of the agent's.")
+def command(
+    query: str | None,
+    continued: str | None,
+    resumed: str | None,
+    no_restore_cwd: bool,
+    model_name: str | None,
+    yes: bool,
+) -> int:
+    """Talk. Text piped in on standard input joins the question.
+
+    \b
+      hermes                        a new conversation
+      hermes -c                     go on where you left off
+      hermes -c "my project"        go on with the newest session of that title
+      hermes chat -q "what is …?"   one answer
+      git diff | hermes chat -q "review this"
+    """
+    if continued is not None and resumed is not None:
+        raise click.UsageError("-c and -r name the same thing: give one of them", click.get_current_context())
+    from hermes.chat.conversation import folder_is_there
+    from hermes.chat.oneshot import ask, joined, piped_text
+    from hermes.config import load_config
+    from hermes.store.opening import open_configured
+
+    config = load_config()
+    if model_name is not None:
+        config.model.default = model_name
+    question = joined(query, piped_text())
+    once = query is not None or sys.stdin is None or not sys.stdin.isatty()
+    if once and not question:
+        raise click.UsageError("there is no question: say it after -q, or pipe it in", click.get_current_context())
+    folder_is_there()
+    with open_configured(config) as db:
+        _writable(db)
+        session_id = _wanted(db, continued, resumed)
+        from hermes.agent.choose import choose_model
+
+        settings = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": model_name is not None}
+        model = choose_model(config, db)
+        if once:
+            return ask(db, config, model, question, session_id=session_id, **settings)
+        from hermes.chat.repl import talk
+
+        return talk(db, config, model, session_id=session_id, **settings)
+
+
+def _wanted(db: SessionDB, continued: str | None, resumed: str | None) -> str | None:
+    """The session to go on with; None for a new one."""
+    from hermes.chat.resume import resolve
+
+    words = resumed if resumed is not None else continued
+    if words is None:
+        return None
+    return resolve(db, None if words == _LATEST else find_session(db, words))
+
+
+def _writable(db: SessionDB) -> None:
+    from hermes.errors import StoreReadOnly
+
+    if db.read_only:
+        raise StoreReadOnly(f"{db.path} can only be read, so nothing said here would be kept; `hermes doctor` says why")

@@ -1,0 +1,346 @@
+"""What `hermes doctor` looks at: each check is one function that yields one line or a few.
+
+A check never raises and never changes anything; those that wait for somebody else (a server, a program) wait a few
+seconds at most. Wrong (✗) is what keeps something from working, a remark (!) what works but deserves a look.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes.cli import checks_models
+from hermes.cli.findings import Finding, Found, remark, well, wrong
+from hermes.config import Config, config_path, load_config
+from hermes.errors import HermesError, StoreError
+from hermes.home import companion, default_database, get_hermes_home
+
+if TYPE_CHECKING:
+    from hermes.store.health import Health
+
+# The libraries every install has, with the oldest version that will do (as in pyproject.toml).
+LIBRARIES = {
+    "apsw": "3.49", "click": "8.1", "httpx": "0.27", "msgspec": "0.19", "prompt_toolkit": "3.0.43", "PyYAML": "6",
+    "rich": "13.7", "ruamel.yaml": "0.18", "wcwidth": "0.2.13", "zstandard": "0.23",
+}  # fmt: skip
+EXTRAS = {
+    "chat": {"openai": "openai", "textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
+    "embedded": {"xllamacpp": "xllamacpp"},
+}
+OLDEST_PYTHON = (3, 11)
+_MODULES = {"PyYAML": "yaml"}
+_MEGABYTE = 1 << 20
+LITTLE_SPACE = 1 << 30
+NO_SPACE = 50 * _MEGABYTE
+LONG_WAL = 200 * _MEGABYTE
+LONG_TAIL = 5000  # messages
+
+
+def examine() -> Iterator[Finding]:
+    """Every finding about this home, in order, each as soon as it is there."""
+    try:
+        config = load_config()
+    except HermesError:
+        config = Config()  # its own check says what is wrong with it
+    with ThreadPoolExecutor(max_workers=len(ALL)) as pool:
+        for answer in [pool.submit(_careful, check, config) for check in ALL]:
+            yield from answer.result()
+
+
+def _careful(check: Callable[[Config], Found], config: Config) -> list[Finding]:
+    try:
+        return list(check(config))
+    except Exception as error:  # a doctor who faints helps nobody
+        name = check.__name__.replace("_", " ")
+        return [wrong(name, f"this check itself failed ({type(error).__name__}: {error})", "please report it")]
+
+
+# ------------------------------------------------------------------------------------------------ the program
+
+
+def python(config: Config) -> Found:
+    """The interpreter and the SQLite that comes with the program."""
+    import platform
+
+    from hermes.cli.main import VERSION
+
+    text = f"hermes {VERSION} on Python {platform.python_version()}"
+    if tuple(map(int, platform.python_version_tuple()[:2])) < OLDEST_PYTHON:
+        yield wrong("program", text, "Python {}.{} or newer is needed".format(*OLDEST_PYTHON))
+    else:
+        yield well("program", text)
+
+
+def libraries(config: Config) -> Found:
+    """What every install brings along."""
+    for name, least in LIBRARIES.items():
+        version = _version(name, _MODULES.get(name, name))
+        if version is None:
+            yield wrong("libraries", f"{name} is not installed", "pip install --force-reinstall hermes-sessions")
+        elif version and _older(version, least):
+            hint = f'pip install --upgrade "{name}>={least}"'
+            yield wrong("libraries", f"{name} {version} is too old, {least} is needed", hint)
+    found = [f"{name} {_version(name, name) or '?'}" for name in ("apsw", "click", "rich")]
+    yield well("libraries", ", ".join(found) + f" and {len(LIBRARIES) - len(found)} more")
+
+
+def extras(config: Config) -> Found:
+    """Libraries that only some things need."""
+    for extra, wanted in EXTRAS.items():
+        missing = [name for name, module in wanted.items() if _version(name, module) is None]
+        if missing:
+            hint = f'pip install "hermes-sessions[{extra}]"'
+            yield remark(f"extra {extra}", f"not installed: {', '.join(missing)}", hint)
+        else:
+            yield well(
+                f"extra {extra}", ", ".join(f"{name} {_version(name, module)}" for name, module in wanted.items())
+            )
+
+
+def _version(name: str, module: str) -> str | None:
+    """The version of a library ("" if it does not say), None when it is not there."""
+    from importlib import metadata, util
+
+    try:
+        if util.find_spec(module) is None:
+            return None
+    except (ImportError, ValueError):
+        return None
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _older(version: str, least: str) -> bool:
+    import re
+
+    def parts(text: str) -> list[int]:
+        return [int(part) for part in re.findall(r"\d+", text)[:3]]
+
+    return parts(version) < parts(least)
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def home(config: Config) -> Found:
+    """The folder everything lies in."""
+    folder = get_hermes_home()
+    try:
+        there = folder.exists()
+    except OSError as error:
+        yield wrong("home", f"{folder} can't be reached ({error.strerror})", "set HERMES_HOME to a place of your own")
+        return
+    if not there:
+        yield well("home", f"{folder} is not there yet; the first conversation makes it")
+        return
+    if not folder.is_dir():
+        yield wrong("home", f"{folder} is a file, not a folder", "move it away, or set HERMES_HOME to another place")
+        return
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        yield wrong("home", f"{folder} can't be written", f"chmod u+rwx {folder}, or set HERMES_HOME to another place")
+        return
+    mode = folder.stat().st_mode & 0o777
+    if mode & 0o077:
+        yield remark("home", f"{folder} can be entered by others (mode {mode:04o})", f"chmod 700 {folder}")
+    free = shutil.disk_usage(folder).free
+    if free < NO_SPACE:
+        yield wrong("home", f"{folder}: only {_size(free)} are free on that disk", "free some space")
+    elif free < LITTLE_SPACE:
+        yield remark("home", f"{folder}: only {_size(free)} are free on that disk", "free some space soon")
+    elif not mode & 0o077:
+        yield well("home", f"{folder}, {_size(free)} free")
+
+
+def configuration(config: Config) -> Found:
+    """config.yaml and .env."""
+    from hermes.config.loading import read_text
+    from hermes.config.reading import check_text
+    from hermes.config.variables import environment, unset_variables
+
+    path = config_path()
+    try:
+        text = read_text(path)
+        problems = check_text(text, path)[1] if text is not None else []
+    except HermesError as error:
+        yield wrong("config", str(error), "`hermes config path` says where it is looked for")
+        return
+    for problem in problems[:10]:
+        yield wrong("config", f"{path} {problem}", "`hermes config edit` opens and checks it")
+    if len(problems) > 10:
+        yield wrong("config", f"{path}: {len(problems) - 10} more problems", "`hermes config edit` opens and checks it")
+    if text is None:
+        yield well("config", f"{path} is not there: every key has its default")
+    elif not problems:
+        unset = unset_variables(text, environment())
+        if unset:
+            names = ", ".join(f"${{{name}}}" for name in unset)
+            yield remark("config", f"{path} asks for {names}, not set anywhere", f"put it into {path.parent / '.env'}")
+        elif _open_to_others(path) and _holds_secrets(text):
+            yield remark("config", f"{path} holds secrets and others can read it", f"chmod 600 {path}")
+        else:
+            yield well("config", f"{path} is fine")
+
+
+def env_file(config: Config) -> Found:
+    """The file for secrets."""
+    from hermes.config.variables import read_env
+
+    path = get_hermes_home() / ".env"
+    if not path.exists():
+        return
+    try:
+        count = len(read_env(path))
+    except HermesError as error:
+        yield wrong(".env", str(error), f"chmod 600 {path}, and save it as UTF-8")
+        return
+    if _open_to_others(path):
+        yield remark(".env", f"{path} can be read by others", f"chmod 600 {path}")
+    else:
+        yield well(".env", f"{path}, {_counted(count, 'variable')}")
+
+
+def _open_to_others(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & 0o077)
+    except OSError:
+        return False
+
+
+def _holds_secrets(text: str) -> bool:
+    from hermes.config.keys import is_secret
+
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        value = value.strip().strip("\"'")
+        if is_secret([key.strip()]) and value and not value.startswith(("${", "null", "~", "#")):
+            return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------------ the record
+
+
+def store(config: Config) -> Found:
+    """The database: does it open, is it sound, is its index complete, who else has it open."""
+    from hermes.store.health import look
+
+    if config.store.url is not None:
+        yield wrong(
+            "store", "store.url is set, and this version keeps its record in a file", "hermes config unset store.url"
+        )
+        return
+    path = default_database()
+    if not path.exists():
+        yield well("store", f"{path} is not there yet: no conversation so far")
+        return
+    mend = f"hermes sessions repair, or `{Path(sys.executable).name} -m hermes.store.check {path} --repair`"
+    if path.is_dir():
+        yield wrong("store", f"{path} is a folder, not a database", "move it away")
+        return
+    try:
+        health = look(path)
+    except StoreError as error:
+        yield wrong("store", str(error), mend)
+        return
+    if health.kind == "foreign-application":
+        yield wrong("store", f"{path} is a database of some other program", "move it away")
+        return
+    for damage in health.damage:
+        yield wrong("store", f"{path} is damaged: {' '.join(damage.split())}", mend)
+    if health.kind == "newer":
+        said = f"{path} was written by a newer or another program: it can only be read"
+        yield remark("store", said, "pip install --upgrade hermes-sessions")
+    if not os.access(path, os.W_OK):
+        yield wrong("store", f"{path} can't be written", f"chmod u+rw {path}")
+    if not health.damage:
+        yield from _contents(path, health)
+
+
+def _contents(path: Path, health: Health) -> Found:
+    if health.kind in ("old", "earlier"):
+        yield well("store", f"{path} is of an earlier version; the next conversation brings it up to date")
+        return
+    quick = "" if health.finished else " (too large for a whole look: `hermes sessions check` is thorough)"
+    if health.kind == "current":
+        counts = f"{_counted(health.sessions, 'session')}, {_counted(health.messages, 'message')}"
+        yield well("store", f"{path}: {counts}, {_size(health.bytes)}{quick}")
+    elif health.kind == "empty":
+        yield well("store", f"{path} is empty: no conversation so far")
+    if health.pending > LONG_TAIL:
+        said = f"{health.pending} messages are not indexed yet: search is slower"
+        yield remark("index", said, "hermes sessions optimize")
+    elif health.kind == "current":
+        left = _counted(health.pending, "message")
+        yield well("index", "complete" if not health.pending else f"{left} to come, found all the same")
+    if health.wal_bytes > LONG_WAL:
+        held = f" (open in {health.used_by})" if health.used_by else ""
+        yield remark("log", f"{path}-wal has grown to {_size(health.wal_bytes)}{held}", "hermes sessions optimize")
+    if health.used_by:
+        yield well("in use", f"also open in {health.used_by}")
+
+
+def transcripts(config: Config) -> Found:
+    """The folder with a readable copy of every conversation."""
+    folder = companion(default_database(), "sessions")
+    if config.sessions.transcripts == "off" or not folder.parent.exists():
+        return
+    if folder.exists() and not folder.is_dir():
+        yield wrong("transcripts", f"{folder} is a file, not a folder", "move it away")
+    elif folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        yield wrong("transcripts", f"{folder} can't be written", f"chmod u+rwx {folder}")
+    elif folder.exists() and _open_to_others(folder):
+        yield remark("transcripts", f"{folder} can be read by others", f"chmod 700 {folder}")
+    elif folder.exists():
+        yield well("transcripts", f"{folder}")
+
+
+# ------------------------------------------------------------------------------------------------ the screen
+
+
+def terminal(config: Config) -> Found:
+    """Can the screen show what we print?"""
+    import locale
+
+    encoding = locale.getpreferredencoding(False)
+    if encoding.lower().replace("-", "") not in ("utf8", "cp65001"):
+        yield remark(
+            "terminal", f"the locale's encoding is {encoding}: some letters can't be shown", "export LANG=C.UTF-8"
+        )
+        return
+    if not sys.stdout.isatty():
+        yield well("terminal", f"{encoding}, output goes to a pipe or file")
+        return
+    kind, width = os.environ.get("TERM", ""), shutil.get_terminal_size().columns
+    if kind in ("", "dumb"):
+        yield remark(
+            "terminal", f"TERM is {kind or 'not set'}: no colour, no full screen", "export TERM=xterm-256color"
+        )
+    elif width < 40:
+        yield remark("terminal", f"only {width} columns wide", "a wider window shows more")
+    else:
+        yield well("terminal", f"{kind}, {width} columns, {encoding}")
+
+
+def _size(size: float) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+ALL: tuple[Callable[[Config], Found], ...] = (
+    python, libraries, extras, home, configuration, env_file, store, transcripts, checks_models.model,
+    checks_models.local_servers, checks_models.embedded, checks_models.auxiliaries, checks_models.mcp_servers, terminal,
+)  # fmt: skip

@@ -1,0 +1,224 @@
+"""`hermes config`: read and change config.yaml from the command line, comments and order kept."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes.config import config_path, load_config
+from hermes.config import keys as table
+
+
+@click.group(help="Read and change config.yaml.")
+def command() -> None:
+    pass
+
+
+@command.command(help="Print where config.yaml is (or would be).")
+def path() -> None:
+    click.echo(config_path())
+
+
+@command.command(help="Print the value of KEY (model.default, sessions.retention_days, …).")
+@click.argument("key")
+@click.option("--reveal", is_flag=True, help="Print secrets as they are.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def get(key: str, reveal: bool, as_json: bool) -> None:
+    from hermes.cli.common import NotFound
+    from hermes.config.editing import known_type, split_key
+
+    keys = split_key(key)
+    known_type(keys)
+    value = _builtins(load_config())
+    for number, name in enumerate(keys):
+        if value is None and table.is_section(table.members(known_type(keys[:number]))[0]):
+            break  # a section that is not set: neither is what would be in it
+        if not isinstance(value, dict) or name not in value:
+            raise NotFound(f"{key} is not set; `hermes config set {key} VALUE` sets it")
+        value = value[name]
+    _print(value if reveal else table.masked(value, keys), as_json)
+
+
+@command.command(name="show", help="Print what config.yaml sets; with --all every key and its value.")
+@click.option("--all", "everything", is_flag=True, help="Also the keys that have their default.")
+@click.option("--reveal", is_flag=True, help="Print secrets as they are.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(everything: bool, reveal: bool, as_json: bool) -> None:
+    from hermes.config.keys import Config
+
+    value = _builtins(load_config())
+    if not everything:
+        value = _different(value, _builtins(Config()))
+        if not value and not as_json:
+            click.echo("Nothing is set: every key has its default. `hermes config show --all` lists them.")
+            return
+    _print(value if reveal else table.masked(value, []), as_json)
+
+
+@command.command(
+    name="set",
+    help="Put VALUE under KEY. Without VALUE it is asked for, a secret unseen.",
+    context_settings={"ignore_unknown_options": True},  # -1 is a value
+)
+@click.argument("key")
+@click.argument("value", required=False)
+def set_(key: str, value: str | None) -> None:
+    from hermes.config.editing import known_type, set_value, split_key
+
+    keys = split_key(key)
+    known_type(keys)
+    if value is None:
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"{key}: give a value, as in `hermes config set {key} VALUE`")
+        hidden = table.is_secret(keys)
+        value = str(click.prompt(key, hide_input=hidden, err=True))
+    set_value(key, value)
+    click.echo(f"{key}: {_one_line(table.masked(_now(keys), keys))}")
+
+
+@command.command(help="Take KEY out of config.yaml: its default holds again.")
+@click.argument("key")
+def unset(key: str) -> None:
+    from hermes.cli.common import NotFound
+    from hermes.config.editing import unset as remove
+
+    if not remove(key):
+        raise NotFound(f"{key} is not set in {config_path()}")
+    click.echo(f"{key}: back to its default")
+
+
+@command.command(help="Open config.yaml in $VISUAL or $EDITOR; it is checked before it is saved.")
+def edit() -> int:
+    from hermes.config.editing import HEAD
+    from hermes.config.loading import read_text
+
+    before = read_text(Path(os.path.realpath(config_path())))
+    copy = _scratch() / "config.yaml"
+    text = before if before is not None else HEAD
+    copy.write_text(text, encoding="utf-8", newline="")
+    try:
+        done = _edited(copy, before)
+    except BaseException:
+        if _still(copy, text):
+            shutil.rmtree(copy.parent)
+        else:
+            click.echo(f"your text is kept in {copy}", err=True)
+        raise
+    if done is not None:
+        click.echo(f"{done}; your text is kept in {copy}", err=True)
+        return 1
+    shutil.rmtree(copy.parent)
+    return 0
+
+
+def _still(copy: Path, text: str) -> bool:
+    """Whether nobody has changed the copy."""
+    try:
+        return copy.read_bytes() == text.encode()
+    except OSError:
+        return False
+
+
+def _edited(copy: Path, before: str | None) -> str | None:
+    """Let the user edit the copy until it can be used, then save it; the reason if it was not saved."""
+    from hermes.config.editing import HEAD, locked, write_whole
+    from hermes.config.loading import read_text
+    from hermes.config.reading import check_text
+    from hermes.errors import ConfigError
+
+    while True:
+        _open_editor(copy)
+        try:
+            text = read_text(copy) or ""
+            problems: list[Any] = check_text(text, config_path())[1]
+        except ConfigError as error:
+            text, problems = "", [error]
+        for problem in problems[:10]:
+            click.echo(f"✗ {problem}", err=True)
+        if not problems:
+            break
+        if not sys.stdin.isatty() or not click.confirm("Open it again?", default=True, err=True):
+            return "config.yaml was not changed"
+    if text == (before if before is not None else HEAD):
+        click.echo("Nothing was changed.")
+        return None
+    with locked() as (target, now):
+        if now != before:
+            return f"{target} was changed by someone else meanwhile, and is left as it is"
+        write_whole(target, text)
+    click.echo(f"{target} is saved.")
+    return None
+
+
+def _open_editor(copy: Path) -> None:
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        words = shlex.split(editor)
+        status = subprocess.run([*words, str(copy)], check=False).returncode
+    except (OSError, ValueError, IndexError):
+        raise click.ClickException(f"the editor {editor!r} can't be started; set VISUAL or EDITOR to another") from None
+    if status:
+        raise click.ClickException(f"the editor {editor!r} ended with status {status}; config.yaml was not changed")
+
+
+def _scratch() -> Path:
+    """A folder for the copy, readable by nobody else: it may hold secrets."""
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix="hermes-config-"))
+
+
+def _now(keys: list[str]) -> Any:
+    value = _builtins(load_config())
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _builtins(config: Any) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(config)
+
+
+def _different(value: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """Only what is not the default."""
+    found = {}
+    for key, item in value.items():
+        usual = default.get(key)
+        if isinstance(item, dict) and isinstance(usual, dict):
+            item = _different(item, usual)
+            if item:
+                found[key] = item
+        elif item != usual:
+            empty: tuple[Any, ...] = (None, [], {})
+            found[key] = {k: v for k, v in item.items() if v not in empty} if isinstance(item, dict) else item
+    return found
+
+
+def _print(value: Any, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    elif isinstance(value, dict) and value:
+        import yaml
+
+        click.echo(yaml.safe_dump(value, allow_unicode=True, sort_keys=False, width=10**9).rstrip())
+    else:
+        click.echo(_one_line(value))
+
+
+def _one_line(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

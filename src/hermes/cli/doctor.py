@@ -1,0 +1,66 @@
+"""`hermes doctor`: what is configured, reachable, wrong, and how to mend it, one line each."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from hermes.cli.findings import Finding
+
+_MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
+
+
+@click.command(help="What is configured, reachable, wrong, and how to mend it. Changes nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(as_json: bool) -> int:
+    from hermes.cli.checks import examine
+
+    findings: list[Finding] = []
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that can't show a letter gets a "?"
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    bad = sum(finding.state == "wrong" for finding in findings)
+    if as_json:
+        _print_json(findings)
+    else:
+        click.echo()
+        click.echo(_summary(bad, sum(finding.state == "remark" for finding in findings)))
+    return 1 if bad else 0
+
+
+def _print(finding: Finding) -> None:
+    mark, colour = _MARKS[finding.state]
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        mark = click.style(mark, fg=colour, bold=True)
+    hint = f" → {finding.hint}" if finding.hint else ""
+    click.echo(f"{mark} {finding.name:<15} {_short(finding.text + hint)}")
+
+
+def _short(text: str) -> str:
+    """The user's own folder as ~, as people (and shells) say."""
+    home = os.path.expanduser("~")
+    return text.replace(f"{home}/", "~/") if len(home) > 1 else text
+
+
+def _print_json(findings: list[Finding]) -> None:
+    import json
+    from dataclasses import asdict
+
+    sound = all(finding.state != "wrong" for finding in findings)
+    click.echo(json.dumps({"ok": sound, "checks": [asdict(finding) for finding in findings]}, indent=2))
+
+
+def _summary(bad: int, remarks: int) -> str:
+    if not bad and not remarks:
+        return "All is well."
+    parts = []
+    if bad:
+        parts.append("1 thing is wrong (✗)" if bad == 1 else f"{bad} things are wrong (✗)")
+    if remarks:
+        parts.append("1 deserves a look (!)" if remarks == 1 else f"{remarks} deserve a look (!)")
+    return ", ".join(parts) + "."

@@ -1,0 +1,129 @@
+"""`hermes sessions export`: sessions to a file or to standard output, one at a time.
+
+A file is written beside its place and moved there when it is whole; only its owner can read it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes.cli.common import find_session
+from hermes.cli.sessions.shared import counted, opened, progress, put, zone
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+FORMATS = {"jsonl": "jsonl", "md": "md", "markdown": "md", "html": "html"}
+_ENDINGS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html"}
+
+
+@click.command(help="Write sessions to FILE (`-`: standard output). JSONL is complete and can be imported again.")
+@click.argument("file", metavar="FILE")
+@click.option("--source", metavar="S", help="Only sessions of this source.")
+@click.option(
+    "--session-id", "--session", "session", metavar="ID", help="Only this session (id, beginning of it, title)."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(FORMATS)),
+    help="jsonl (the default), md or html; a FILE called .md or .html says it itself.",
+)
+def export(file: str, source: str | None, session: str | None, form: str | None) -> None:
+    form = FORMATS[form] if form else _ENDINGS.get(Path(file).suffix.lower(), "jsonl")
+    with opened() as db:
+        told = _Told(db, source, None if session is None else find_session(db, session))
+        with progress("exporting", told.total) as step:
+            pieces = _written(form, told, told.sessions(step), db)
+            if file == "-":
+                for piece in pieces:
+                    put(piece)
+                return
+            target = Path(file).expanduser()
+            _keep_off(target, db)
+            save(target, pieces)
+    click.echo(f"exported {counted(told.count, 'session')} ({counted(told.messages, 'message')}) to {target}", err=True)
+
+
+class _Told:
+    """The sessions to export, counted as they go by."""
+
+    def __init__(self, db: SessionDB, source: str | None, session_id: str | None) -> None:
+        self.db, self.source, self.session_id = db, source, session_id
+        self.total = 1 if session_id else db.session_count(source)
+        self.count = self.messages = 0
+
+    def sessions(self, step: Any) -> Iterator[dict[str, Any]]:
+        if self.session_id is None:
+            found: Iterable[dict[str, Any] | None] = self.db.iter_export(self.source)
+        else:
+            found = [self.db.export_session(self.session_id)]
+        for session in found:
+            if session is not None and (self.source is None or session["source"] == self.source):
+                self.count += 1
+                # What was carried over is counted where it was said.
+                self.messages += sum(one["session_id"] == session["id"] for one in session["messages"])
+                yield session
+                step(self.count)
+
+    def contents(self) -> Iterator[dict[str, Any]]:
+        """What a list of contents shows, if there is more than one: the newest first, a page of rows at a time."""
+        page = 200
+        for offset in range(0, self.total if self.total > 1 else 0, page):
+            yield from self.db.list_sessions_rich(
+                source=self.source, limit=page, offset=offset, include_children=True, project_compression_tips=False
+            )
+
+
+def _written(form: str, told: _Told, sessions: Iterable[dict[str, Any]], db: SessionDB) -> Iterator[bytes]:
+    if form == "md":
+        from hermes.interop import markdown
+
+        return markdown.write(sessions, zone())
+    if form == "html":
+        from hermes.interop import html
+
+        title = "Hermes sessions"
+        if told.session_id is not None:
+            title = db.get_session_title(told.session_id) or told.session_id
+        return html.write(sessions, title, zone(), db.attachments_dir, told.contents())
+    from hermes.interop import jsonl
+
+    return jsonl.write(sessions, db.attachments_dir)
+
+
+def _keep_off(target: Path, db: SessionDB) -> None:
+    """The record itself is not a place to export to."""
+    own = [db.path, *(db.path.with_name(db.path.name + end) for end in ("-wal", "-shm"))]
+    if any(target.resolve() == one.resolve() for one in own):
+        raise click.ClickException(f"{target} is the record itself; name another file")
+    if target.is_dir():
+        raise click.ClickException(f"{target} is a folder; name a file in it")
+    if not target.resolve().parent.is_dir():
+        raise click.ClickException(f"{target} can't be written: its folder does not exist")
+
+
+def save(target: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file whole or not at all, readable by its owner only. A pipe or device is written straight."""
+    real = Path(os.path.realpath(target))
+    if real.exists() and not stat.S_ISREG(real.stat().st_mode):
+        with real.open("wb") as stream:
+            stream.writelines(pieces)
+        return
+    part = real.with_name(f".{real.name[:100]}.{os.getpid()}.part")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.writelines(pieces)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(part, real)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

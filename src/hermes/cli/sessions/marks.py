@@ -1,0 +1,111 @@
+"""`hermes sessions rename`, `tag`, `pin`, `archive` and their opposites: by name, or by filter for many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes.cli.common import find_session
+from hermes.cli.sessions.removing import called
+from hermes.cli.sessions.shared import counted, filtered_ids, filters, is_filter, opened
+from hermes.cli.table import line
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+
+@click.command(help='Give a session a title: all words after ID, quoted or not. "" takes the title away.')
+@click.argument("session", metavar="ID")
+@click.argument("words", nargs=-1, required=True, metavar="TITLE…")
+def rename(session: str, words: tuple[str, ...]) -> None:
+    with opened(writing=True) as db:
+        session_id = find_session(db, session)
+        db.set_session_title(session_id, " ".join(words))
+        title = db.get_session_title(session_id)
+    print(f'{session_id} is now called "{line(title)}"' if title else f"{session_id} has no title now")
+
+
+def chosen(db: SessionDB, words: tuple[str, ...], filtered: dict[str, Any]) -> list[str]:
+    """The sessions a command is about: those named, or those the filter chooses."""
+    if is_filter(filtered):
+        if words:
+            raise click.UsageError("name sessions or give a filter, not both", click.get_current_context())
+        return filtered_ids(db, filtered)
+    if not words:
+        wanted = "name a session, or give a filter (--source, --older-than, --with-tag, --search)"
+        raise click.UsageError(wanted, click.get_current_context())
+    return list(dict.fromkeys(find_session(db, word) for word in words))
+
+
+def _apply(ids: list[str], change: Callable[[str], bool], done: str, db: SessionDB) -> int:
+    """Change sessions and say so; 1 when there were none."""
+    changed = [session_id for session_id in ids if change(session_id)]
+    if len(changed) == 1:
+        print(f"{called(db.get_session(changed[0]) or {'id': changed[0]})} is {done}")
+    elif changed:
+        print(f"{counted(len(changed), 'session')} are {done}")
+    else:
+        click.echo("hermes: no session is like that; nothing was changed", err=True)
+    return 0 if changed else 1
+
+
+def _marking(name: str, text: str, done: str, change: Callable[[SessionDB, str], bool]) -> click.Command:
+    """A command that sets or clears one mark."""
+
+    @click.command(name, help=text)
+    @click.argument("words", nargs=-1, metavar="[ID]…")
+    @filters
+    def mark(words: tuple[str, ...], **filtered: Any) -> int:
+        with opened(writing=True) as db:
+            return _apply(chosen(db, words, filtered), lambda session_id: change(db, session_id), done, db)
+
+    return mark
+
+
+pin = _marking(
+    "pin", "Pin sessions: they are never pruned. By id, beginning of an id, title, or filter.", "pinned",
+    lambda db, session_id: db.pin_session(session_id),
+)  # fmt: skip
+unpin = _marking(
+    "unpin", "Take the pin away. By id, beginning of an id, title, or filter.", "no longer pinned",
+    lambda db, session_id: db.pin_session(session_id, False),
+)  # fmt: skip
+archive = _marking(
+    "archive", "Archive sessions: not listed any more, still found. By id, beginning of an id, title, or filter.",
+    "archived", lambda db, session_id: db.archive_session(session_id),
+)  # fmt: skip
+unarchive = _marking(
+    "unarchive", "List archived sessions again. By id, beginning of an id, title, or filter.", "no longer archived",
+    lambda db, session_id: db.archive_session(session_id, False),
+)  # fmt: skip
+
+
+def _tagging(name: str, text: str, change: Callable[[SessionDB, str, tuple[str, ...]], bool]) -> click.Command:
+    """A command that adds or removes tags. With a filter, every word is a tag; else the first is the session."""
+
+    @click.command(name, help=text)
+    @click.argument("words", nargs=-1, required=True, metavar="[ID] TAG…")
+    @filters
+    def tagging(words: tuple[str, ...], **filtered: Any) -> int:
+        named = () if is_filter(filtered) else words[:1]
+        tags = words[len(named) :]
+        if not tags:
+            raise click.UsageError("name a tag after the session", click.get_current_context())
+        listed = ", ".join(map(line, tags))
+        done = f"tagged {listed}" if name == "tag" else f"no longer tagged {listed}"
+        with opened(writing=True) as db:
+            return _apply(chosen(db, named, filtered), lambda session_id: change(db, session_id, tags), done, db)
+
+    return tagging
+
+
+tag = _tagging(
+    "tag", "Add tags: `tag ID TAG…`, or `tag --source telegram TAG…` for many sessions.",
+    lambda db, session_id, tags: db.tag_session(session_id, *tags),
+)  # fmt: skip
+untag = _tagging(
+    "untag", "Remove tags: `untag ID TAG…`, or with a filter for many sessions.",
+    lambda db, session_id, tags: db.untag_session(session_id, *tags),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""`hermes sessions search`: what was said, found by the same engine the agent uses.
+
+Hits stand under their session, the best session first. What matched is coloured on a terminal and stands between `**`
+where there is no colour; in a pipe each hit is one line.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import click
+
+from hermes.cli.ago import ago, clock
+from hermes.cli.common import find_session
+from hermes.cli.sessions.shared import (
+    BOLD,
+    CYAN,
+    DIM,
+    GOLD,
+    colourful,
+    counted,
+    moment,
+    note,
+    opened,
+    print_json,
+    styled,
+    zone,
+)
+from hermes.cli.table import cells, line, pad, screen_width, wrap
+
+# The innermost pair: text may hold a `>>>` of its own.
+_MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
+_OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
+
+
+@click.command(help='Find what was said.\n\nWords, "phrases", OR, NOT, prefix*: see docs/guide/search.md.')
+@click.argument("query", nargs=-1, required=True)
+@click.option(
+    "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Most hits."
+)
+@click.option("--source", multiple=True, metavar="S", help="Only in sessions of this source; may be repeated.")
+@click.option(
+    "--role", multiple=True, metavar="ROLE", help="Only messages of user, assistant, tool …; may be repeated."
+)
+@click.option("--since", callback=moment(False), metavar="WHEN", help="From then on: 2026-01-31, 7d, yesterday.")
+@click.option("--until", callback=moment(True), metavar="WHEN", help="Up to then, that day included.")
+@click.option("--session", metavar="ID", help="Only in this session.")
+@click.option("--model", metavar="M", help="Only what this model said, or sessions with it.")
+@click.option("--title", metavar="WORDS", help="Only in sessions whose title has this in it.")
+@click.option("--tag", metavar="TAG", help="Only in sessions with this tag.")
+@click.option("--tool", metavar="TOOL", help="Only calls and results of this tool.")
+@click.option("--user", metavar="USER", help="Only in sessions of this user.")
+@click.option("--json", "as_json", is_flag=True, help="The hits as a JSON array; times are seconds since 1970.")
+def search(
+    query: tuple[str, ...], limit: int, source: tuple[str, ...], role: tuple[str, ...], since: float | None,
+    until: float | None, session: str | None, model: str | None, title: str | None, tag: str | None, tool: str | None,
+    user: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    words = " ".join(query)
+    with opened() as db:
+        hits = db.search_messages(
+            words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
+            session_ids=None if session is None else [find_session(db, session)], model=model, title=title, tag=tag,
+            tool=tool, user_id=user,
+        )  # fmt: skip
+    if as_json:
+        print_json(hits)
+    elif hits:
+        if all(hit["relaxed"] for hit in hits):
+            note("no message has all of these words; these come nearest")
+        print("\n".join(screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty())))
+    if not hits:
+        note(f"nothing found for {line(words)!r}")
+    return 0 if hits else 1
+
+
+def screen(hits: list[dict[str, Any]], width: int, *, colour: bool, wrapped: bool) -> list[str]:
+    """The hits as lines, under their sessions."""
+    by_session: dict[str, list[dict[str, Any]]] = {}
+    for hit in hits:
+        by_session.setdefault(hit["session_id"], []).append(hit)
+    where = zone()
+    room = max(9, *(cells(_who(hit)) for hit in hits))
+    out: list[str] = []
+    for session_id, found in by_session.items():
+        newest = max(hit["timestamp"] for hit in found)
+        about = f" · {line(found[0]['source'])} · {ago(newest, where)} · {session_id}"
+        out.append(styled(line(found[0]["title"]) or "—", BOLD, on=colour) + styled(about, DIM, on=colour))
+        for hit in found:
+            out += _hit(hit, pad(_who(hit), room), clock(hit["timestamp"], where), width if wrapped else None, colour)
+        out.append("")
+    total = f"{counted(len(hits), 'hit')} in {counted(len(by_session), 'session')}"
+    return [*out, styled(total, DIM, on=colour)]
+
+
+def _who(hit: dict[str, Any]) -> str:
+    return f"{line(hit['role'])} {line(hit['tool_name'])}".strip()
+
+
+def _hit(hit: dict[str, Any], who: str, when: str, width: int | None, colour: bool) -> list[str]:
+    """Who, when, and the snippet: beside it where there is room, else below."""
+    head = styled(f"  {who}", CYAN, on=colour) + styled(f"  {when}", DIM, on=colour)
+    text = _MATCH.sub(f"{_OPEN}\\1{_CLOSE}" if colour else r"**\1**", line(hit["snippet"]))
+    if width is None or cells(f"  {who}  {when}  {text}") <= width:
+        return [f"{head}  {_coloured([text])[0]}"]
+    return [head, *(f"    {one}" for one in _coloured(wrap(text, width - 4)))]
+
+
+def _coloured(lines: list[str]) -> list[str]:
+    """Marks become colour; a match broken over two lines is coloured on both."""
+    out, inside = [], False
+    start, stop = f"\x1b[{BOLD};{GOLD}m", "\x1b[0m"
+    for text in lines:
+        shown = (start if inside else "") + text.replace(_OPEN, start).replace(_CLOSE, stop)
+        inside = text.rfind(_OPEN) > text.rfind(_CLOSE) or (inside and _CLOSE not in text)
+        out.append(shown + stop if inside else shown)
+    return out

@@ -1,0 +1,166 @@
+"""Commands that only tell: /help, /status, /usage, /history, /sessions."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from hermes.commands.registry import ALIASES, TERMINAL, Host, command, known
+from hermes.commands.text import ago, counted, message_count, said, shortened
+from hermes.errors import InvalidInput
+
+LISTED = 10
+_CUT = 200
+
+
+@command("help", "", "this list")
+def help_(host: Host, arguments: str) -> None:
+    wanted = ALIASES.get(arguments.lstrip("/"), arguments.lstrip("/"))
+    rows = known(host.where)
+    if wanted:
+        rows = [one for one in rows if one.name == wanted] or rows
+    heads = [f"/{one.name} {one.arguments}".rstrip() for one in rows]
+    width = max(map(len, heads))
+    lines = [f"{head:<{width}}  {one.help}" for head, one in zip(heads, rows, strict=True)]
+    if host.where == TERMINAL and len(rows) > 1:
+        lines += [
+            "",
+            "Alt-Enter: a new line · Ctrl-C: stop a reply · Ctrl-D: leave",
+            "//text sends a text that begins with a slash.",
+        ]
+    host.say("\n".join(lines))
+
+
+@command("status", "", "which session and model this is")
+def status(host: Host, arguments: str) -> None:
+    row = host.db.get_session(host.session_id, visible_to=host.user)
+    facts = {"Session": host.session_id if row else "not saved yet: it begins with your first message"}
+    if row is None:
+        if host.pending_title:
+            facts["Title"] = f"{host.pending_title} (from the first message on)"
+    else:
+        facts["Title"] = row["title"] or "—"
+        facts["Messages"] = f"{message_count(host.db, row):,}, {counted(row['tool_call_count'] or 0, 'tool call')}"
+        facts["Started"] = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["started_at"]))
+        if row["parent_session_id"]:
+            facts["Continues" if row["kind"] == "compression" else "Comes from"] = row["parent_session_id"]
+        marks = [*(f"#{tag}" for tag in host.db.get_tags(host.session_id)), *(["pinned"] if row["pinned_at"] else [])]
+        if marks:
+            facts["Marked"] = " ".join(marks)
+        if row["cwd"] and host.where == TERMINAL:
+            facts["Folder"] = row["cwd"]
+    facts["Model"] = host.model.describe()
+    host.say(_aligned(facts))
+
+
+@command("usage", "", "tokens and cost of this session")
+def usage(host: Host, arguments: str) -> None:
+    row = host.db.get_session(host.session_id, visible_to=host.user)
+    if row is None:
+        host.say("Nothing was used yet.")
+        return
+    cached = row["cache_read_tokens"] or 0
+    facts = {
+        "Model calls": f"{row['api_call_count'] or 0:,}",
+        "Input": f"{row['input_tokens'] or 0:,} tokens" + (f" ({cached:,} more from the cache)" if cached else ""),
+        "Output": f"{row['output_tokens'] or 0:,} tokens",
+    }
+    if row["reasoning_tokens"]:
+        facts["Reasoning"] = f"{row['reasoning_tokens']:,} tokens"
+    facts["Cost"] = _cost(row, host.model.kind)
+    host.say(_aligned(facts))
+
+
+def _cost(row: dict[str, Any], kind: str) -> str:
+    if row["actual_cost_usd"] is not None:
+        return f"${row['actual_cost_usd']:,.4f}"
+    if row["estimated_cost_usd"] is not None:
+        source = f" by {row['cost_source']}" if row["cost_source"] else ""
+        partly = "; some calls have no known price" if row["cost_status"] == "unknown" else ""
+        return f"about ${row['estimated_cost_usd']:,.4f} (estimated{source}{partly})"
+    if kind in ("embedded", "extractive") and row["billing_base_url"] is None:
+        return "none: the model runs in this program"
+    return "unknown: no price is known for this model"
+
+
+def _aligned(facts: dict[str, str]) -> str:
+    width = max(map(len, facts))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts.items())
+
+
+@command("history", "[n]", "the last n exchanges (10), with message numbers")
+def history(host: Host, arguments: str) -> None:
+    number = whole_number(arguments, "/history", default=LISTED)
+    rows = host.db.get_messages(host.session_id, visible_to=host.user)
+    starts = [place for place, row in enumerate(rows) if row["role"] == "user"]
+    if not rows:
+        host.say("Nothing was said yet.")
+        return
+    first = starts[-number] if len(starts) >= number else 0
+    lines = [f"... {counted(first, 'earlier message')} ..."] if first else []
+    lines += [line for row in rows[first:] if (line := _line(row))]
+    host.say("\n".join(lines))
+
+
+def _line(row: dict[str, Any]) -> str | None:
+    """A message on one line: its number, who, and what."""
+    text = shortened(said(row["content"]), _CUT)
+    calls = row["tool_calls"] if isinstance(row["tool_calls"], list) else []
+    names = [str((call.get("function") or {}).get("name")) for call in calls if isinstance(call, dict)]
+    if row["role"] == "user":
+        return f"{row['id']:>6}  you: {text}"
+    if row["role"] == "assistant":
+        parts = [text] if text else []
+        parts += [f"[{counted(len(names), 'tool call')}: {', '.join(dict.fromkeys(names))}]"] if names else []
+        return f"{row['id']:>6}  agent: {' '.join(parts)}"
+    return None
+
+
+def whole_number(words: str, name: str, *, default: int) -> int:
+    """A count a person typed; InvalidInput when it is none."""
+    if not words:
+        return default
+    if not (words.isascii() and words.isdigit()) or len(words) > 9 or int(words) == 0:
+        raise InvalidInput(f"{words!r} is not a number from 1 on: {name} 3")
+    return int(words)
+
+
+@command("sessions", "[words]", "recent sessions, or those where this was said")
+def sessions(host: Host, arguments: str) -> None:
+    if arguments:
+        host.say(_search(host, arguments))
+        return
+    rows = recent(host)
+    if not rows:
+        host.say("There are no sessions yet.")
+        return
+    host.say("\n".join(session_line(row, host.session_id) for row in rows) + "\n\n/resume goes on with one of them.")
+
+
+def recent(host: Host, limit: int = LISTED) -> list[dict[str, Any]]:
+    """The sessions one would want to go on with, the latest first."""
+    return host.db.list_sessions_rich(
+        limit=limit, order_by_last_active=True, include_archived=False, visible_to=host.user
+    )
+
+
+def session_line(row: dict[str, Any], current: str | None = None) -> str:
+    """A session on one line: what it is about, when, and its id."""
+    name = shortened(row["title"] or row["preview"] or "—", 48)
+    here = "  (this one)" if row["id"] == current else ""
+    return f"{row['id']}  {ago(row['last_active']):<10}  {name}{here}"
+
+
+def _search(host: Host, words: str) -> str:
+    hits = host.db.search_messages(words, limit=50, visible_to=host.user)
+    best: dict[str, dict[str, Any]] = {}
+    for hit in hits:
+        best.setdefault(hit["session_id"], hit)
+    if not best:
+        return f'Nothing was said about "{shortened(words, 60)}".'
+    lines = []
+    for session_id, hit in list(best.items())[:LISTED]:
+        title = shortened(hit["title"] or "—", 48)
+        lines.append(f"{session_id}  {ago(hit['timestamp']):<10}  {title}")
+        lines.append("    " + shortened(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
+    return "\n".join(lines) + "\n\n/resume with an id (or its beginning) goes on with one of them."

@@ -1,0 +1,169 @@
+"""Slash commands: one list for the terminal and the gateway.
+
+A line that begins with a slash and a word is a command; `//` sends a text that begins with a slash, and so does a first
+word with a second slash in it (a path). A command does its work through a Host: the terminal is one, the gateway another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Protocol
+
+from hermes.errors import HermesError
+
+if TYPE_CHECKING:
+    from hermes.agent.events import Event
+    from hermes.agent.loop import Agent
+    from hermes.agent.model import Model
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+TERMINAL = "cli"
+GATEWAY = "gateway"
+EVERYWHERE = frozenset({TERMINAL, GATEWAY})
+_ORDER = "new title resume sessions branch undo retry compress history status usage tag pin stop quit help".split()
+_COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
+
+
+class Host(Protocol):
+    """Where a command was typed, and what it may do there."""
+
+    where: str  # TERMINAL or GATEWAY
+    platform: str  # the source of the sessions made here: "cli", "telegram", …
+    config: Config
+    db: SessionDB
+    user: User | None  # whose sessions may be seen; None: the owner's, all
+    pending_title: str | None  # a title given before the first message
+    agent: Agent  # who answers here
+
+    @property
+    def model(self) -> Model:
+        """The model that answers here."""
+        ...
+
+    @property
+    def session_id(self) -> str:
+        """The session this is; its row exists from the first message on."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Tell the user something."""
+        ...
+
+    def ask(self, question: str) -> bool:
+        """Yes or no; no when there is nobody to ask."""
+        ...
+
+    def choose(self, question: str, options: Sequence[str]) -> int | None:
+        """Which of these; None for none, or when it can only be shown here, not asked."""
+        ...
+
+    def show(self, events: Iterator[Event]) -> None:
+        """Show a turn as it happens."""
+        ...
+
+    def switch(self, session_id: str | None, *, ending: str | None) -> None:
+        """Go on in another session (None: a new one). `ending` is the reason the present one ends with; None: it doesn't."""
+        ...
+
+    def follow(self, session_id: str) -> None:
+        """The same conversation goes on in another session: it was compressed."""
+        ...
+
+    def leave(self) -> None:
+        """The user wants to go."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Command:
+    """A slash command. `complete` offers what may stand after it."""
+
+    name: str
+    arguments: str
+    help: str
+    where: frozenset[str]
+    run: Callable[[Host, str], None]
+    complete: Callable[[Host], Sequence[str]] | None = None
+
+
+REGISTRY: dict[str, Command] = {}
+ALIASES = {"exit": "quit", "q": "quit", "?": "help"}
+
+
+def command(
+    name: str,
+    arguments: str,
+    help: str,
+    where: frozenset[str] = EVERYWHERE,
+    *,
+    complete: Callable[[Host], Sequence[str]] | None = None,
+) -> Callable[[Callable[[Host, str], None]], Callable[[Host, str], None]]:
+    """Put a function into the registry."""
+
+    def register(run: Callable[[Host, str], None]) -> Callable[[Host, str], None]:
+        REGISTRY[name] = Command(name, arguments, help, where, run, complete)
+        return run
+
+    return register
+
+
+def load() -> dict[str, Command]:
+    """The registry, filled."""
+    from hermes.commands import asking, changing, going  # noqa: F401  (each registers its commands)
+
+    return REGISTRY
+
+
+def known(where: str) -> list[Command]:
+    """The commands that work there, as a person meets them: beginning, finding, changing, looking, leaving."""
+    place = {name: number for number, name in enumerate(_ORDER)}
+    here = [one for one in load().values() if where in one.where]
+    return sorted(here, key=lambda one: place.get(one.name, len(place)))
+
+
+def parse(line: str) -> tuple[str, str] | None:
+    """(name, arguments) of a command; None for a text to send."""
+    if line.startswith("//"):
+        return None
+    match = _COMMAND.fullmatch(line)
+    return None if match is None else (match[1].casefold(), (match[2] or "").strip())
+
+
+def text_of(line: str) -> str:
+    """What a line says that is not a command: `//x` is the text `/x`."""
+    return line[1:] if line.startswith("//") else line
+
+
+def run_command(host: Host, line: str) -> bool:
+    """Run the command in a line; False when it is none, but a text to send (see text_of)."""
+    parsed = parse(line)
+    if parsed is None:
+        return False
+    name, arguments = parsed
+    found = load().get(ALIASES.get(name, name))
+    if found is None:
+        host.say(_unknown(name, host.where))
+    elif host.where not in found.where:
+        host.say(f"/{found.name} does not work here; it works in {_places(found.where)}.")
+    else:
+        try:
+            found.run(host, arguments)
+        except HermesError as error:  # a command that can't be done is a line, not the end of the conversation
+            host.say(f"/{found.name}: {error}")
+    return True
+
+
+def _unknown(name: str, where: str) -> str:
+    names = [one.name for one in known(where)]
+    close = get_close_matches(name, names, n=1, cutoff=0.5) or [one for one in names if name and one.startswith(name)]
+    hint = f"did you mean /{close[0]}?" if close else "/help lists them"
+    return f"There is no command /{name}; {hint} (A text that begins with a slash: type //{name})"
+
+
+def _places(where: frozenset[str]) -> str:
+    return " and ".join({TERMINAL: "the terminal", GATEWAY: "chat apps"}[place] for place in sorted(where))

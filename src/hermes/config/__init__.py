@@ -1,0 +1,22 @@
+"""config.yaml: every key with its default, read once, checked whole.
+
+`keys` is the list of keys; `load_config` reads the file. `${VAR}` and `${VAR:-default}` are expanded from the environment
+and from `<home>/.env`; whatever is wrong (a key nobody knows, a value of the wrong type, broken YAML) is said with the
+file, the line and, for a misspelt key, the name that was probably meant. `editing` changes the file and keeps the rest
+of it as it was.
+"""
+
+from hermes.config.keys import Auxiliary, Config, McpServer, suggestion
+from hermes.config.loading import config_path, load_config, parse_config
+from hermes.config.variables import environment
+
+__all__ = [
+    "Auxiliary",
+    "Config",
+    "McpServer",
+    "config_path",
+    "environment",
+    "load_config",
+    "parse_config",
+    "suggestion",
+]

@@ -1,0 +1,176 @@
+"""Changing config.yaml: one writer at a time, checked whole before it is written, replaced in one step.
+
+Whoever edits the file (`hermes config set`, `hermes config edit`) holds a lock from reading it to writing it, so that
+two processes never lose an edit of each other; the file is swapped by a rename, so that nobody ever reads half of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from hermes.config import keys as table
+from hermes.config.keys import suggestion
+from hermes.config.loading import config_path, parse_config, read_text
+from hermes.config.reading import check_text, composed
+from hermes.errors import ConfigError, InvalidInput
+from hermes.home import make_private
+
+HEAD = """\
+# The configuration of Hermes Sessions. Every key has a default; only what differs needs to stand here.
+# `hermes config show --all` lists them all, `hermes config set KEY VALUE` changes one, `hermes doctor` checks the lot.
+# Secrets are best kept in the environment or in the file .env beside this one, and named here: ${OPENAI_API_KEY}
+"""
+_PART = re.compile(r'"([^"]+)"|([^."]+)')
+
+
+def split_key(key: str) -> list[str]:
+    """The parts of `model.api_key`; a name with a dot in it goes in double quotes: `mcp_servers."my.server".url`."""
+    parts, at = [], 0
+    while True:
+        found = _PART.match(key, at)
+        if found is None:
+            raise InvalidInput(f"{key!r} is not the name of a key; names are joined by dots: model.default")
+        parts.append(found[1] or found[2])
+        at = found.end()
+        if at == len(key):
+            return parts
+        if key[at] != ".":
+            raise InvalidInput(f"{key!r} is not the name of a key; names are joined by dots: model.default")
+        at += 1
+
+
+def known_type(keys: list[str]) -> Any:
+    """The type of a key; InvalidInput (with the name that was probably meant) when nobody knows it."""
+    try:
+        return table.type_at(keys)
+    except KeyError:
+        name = ".".join(keys)
+        hint = suggestion(name, table.keys_beside(keys)) or suggestion(name, table.every_key())
+        if not hint:
+            same = [key for key in table.every_key() if key.split(".")[-1] == keys[-1]]
+            hint = f"; did you mean {same[0]}?" if same else "; `hermes config show --all` lists them"
+        raise InvalidInput(f"nobody knows the key {name}{hint}") from None
+
+
+def parsed(text: str, kind: Any, name: str) -> Any:
+    """What was typed for a key of a type: text as it is, the rest as YAML. `null` (or ~) is no value."""
+    import yaml
+
+    members = table.members(kind)
+    if text in ("null", "~") and (table.may_be_null(kind) or table.is_section(members[0])):
+        return None
+    if str in members and not (text.lstrip().startswith("[") and any(get_origin(one) is list for one in members)):
+        return text
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise InvalidInput(
+            f"{name}: the value can't be understood as YAML; put lists as [a, b], mappings as {{a: b}}"
+        ) from None
+    if get_origin(members[0]) is list and not isinstance(value, list):
+        return [] if value is None else [text if get_args(members[0]) == (str,) else value]
+    return value
+
+
+def set_value(key: str, text: str, path: Path | None = None) -> None:
+    """Put a value under a key in config.yaml (made if it is missing). ConfigError when the result would be wrong."""
+    from hermes.config.splice import with_value
+
+    keys = split_key(key)
+    value = parsed(text, known_type(keys), key)
+    with locked(path) as (target, before):
+        _must_be_readable(before or "", target)
+        _write_checked(target, with_value(before or HEAD, keys, value), keys)
+
+
+def unset(key: str, path: Path | None = None) -> bool:
+    """Take a key out of config.yaml, so that its default holds again; False when it was not there."""
+    from hermes.config.splice import without
+
+    keys = split_key(key)
+    with locked(path) as (target, before):
+        _must_be_readable(before or "", target)
+        try:
+            after = without(before or "", keys)
+        except KeyError:
+            known_type(keys)
+            return False
+        known_before = {problem.text for problem in check_text(before or "", target)[1]}
+        if any(problem.text not in known_before for problem in check_text(after, target)[1]):
+            parse_config(after, target)
+        write_whole(target, after)  # taking out one of two wrong keys is a step forward
+        return True
+
+
+def _write_checked(target: Path, text: str, keys: list[str]) -> None:
+    _, problems = check_text(text, target)
+    wanted = ".".join(keys)
+    about = [problem for problem in problems if _related(problem.text.partition(": ")[0], wanted)]
+    if about:  # what was just asked for is wrong: the line in a file that is not written helps nobody
+        raise InvalidInput(about[0].text)
+    parse_config(text, target)
+    write_whole(target, text)
+
+
+def _related(name: str, other: str) -> bool:
+    """Whether one key is the other, or above it."""
+    return f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
+
+
+def _must_be_readable(text: str, target: Path) -> None:
+    import yaml
+
+    try:
+        composed(text)
+    except (yaml.YAMLError, RecursionError, UnicodeError):
+        parse_config(text, target)  # says what is wrong, and where
+
+
+@contextmanager
+def locked(path: Path | None = None) -> Iterator[tuple[Path, str | None]]:
+    """The file to write (links followed) and its text, while nobody else changes it."""
+    path = config_path() if path is None else path
+    make_private(path.parent)
+    target = Path(os.path.realpath(path))
+    try:
+        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{path.parent} can't be written ({error.strerror}); mend its permissions") from None
+    try:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except ImportError:  # a system without flock: the rename alone has to do
+            pass
+        yield target, read_text(target)
+    finally:
+        os.close(lock)
+
+
+def write_whole(target: Path, text: str) -> None:
+    """Replace the file in one step; only its owner can read it."""
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mode 0600
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ConfigError(f"{target} can't be written ({error.strerror}); nothing was changed") from None

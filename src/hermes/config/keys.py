@@ -1,0 +1,377 @@
+"""The keys of config.yaml: each with its type and its default, and what may stand there.
+
+The classes are the list of keys; the tables below say what a type alone can't (choices, ranges, known names).
+In a table `*` stands for any name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+MOST_BYTES = 1_000_000  # nobody writes a longer configuration by hand
+
+
+class Section(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A mapping with known keys."""
+
+
+class Model(Section):
+    """Who answers. Nothing set: a server on this machine, then the embedded model."""
+
+    default: str | None = None
+    base_url: str | None = None
+    api_key: str | None = None
+    context_length: int | None = None
+
+
+class Auxiliary(Section):
+    """A model for a side task; what is not set is the main model's."""
+
+    model: str | None = None
+    base_url: str | None = None
+    api_key: str | None = None
+    timeout: float | None = None
+
+
+class Summary(Auxiliary):
+    """The model that sums up what session_search found, and how much it may say."""
+
+    max_chars: int = 12_000
+    max_concurrency: int = 3
+
+
+class Auxiliaries(Section):
+    """The side tasks."""
+
+    title: Auxiliary | None = None
+    summary: Summary = msgspec.field(default_factory=Summary)
+    compression: Auxiliary | None = None
+
+
+class Compression(Section):
+    """When a long conversation is summed up, and what stays word for word."""
+
+    enabled: bool = True
+    threshold: float = 0.5
+    protect_first_n: int = 1
+    protect_last_n: int = 20
+
+
+class Display(Section):
+    """What is shown."""
+
+    resume_display: str = "full"
+    busy: str = "interrupt"
+    platforms: dict[str, dict[str, Any]] = {}
+
+
+class Sessions(Section):
+    """How long conversations are kept."""
+
+    auto_prune: bool = False
+    retention_days: float = 90
+    vacuum_after_prune: bool = True
+    min_interval_hours: float = 24
+    transcripts: str = "all"
+    trash_days: float = 7
+
+
+class Privacy(Section):
+    """What is masked before it is stored."""
+
+    redact_secrets: bool = True
+
+
+class Store(Section):
+    """Where the record lies."""
+
+    url: str | None = None
+    durability: str = "full"
+
+
+class Memory(Section):
+    """Lines the agent keeps about you."""
+
+    enabled: bool = True
+
+
+class McpServer(Section):
+    """A server with tools: a program to start (command, args, env) or an address (url, headers)."""
+
+    command: str | None = None
+    args: list[str] = []
+    env: dict[str, str] = {}
+    url: str | None = None
+    headers: dict[str, str] = {}
+
+
+class Terminal(Section):
+    """Which commands the agent asks about before it runs them."""
+
+    confirm: str = "destructive"
+
+
+class ResetOverride(Section):
+    """When sessions of one platform or type begin anew; what is None follows session_reset."""
+
+    mode: str | None = None
+    idle_minutes: float | None = None
+    at_hour: int | None = None
+    notify: bool | None = None
+
+
+class SessionReset(Section):
+    """When a session on a chat platform begins anew."""
+
+    mode: str = "none"
+    idle_minutes: float = 1440
+    at_hour: int = 4
+    notify: bool = True
+    by_platform: dict[str, ResetOverride] = {}
+    by_type: dict[str, ResetOverride] = {}
+
+
+class Streaming(Section):
+    """How a reply grows on a chat platform."""
+
+    enabled: bool = True
+    edit_interval: float = 1.0
+    buffer_threshold: int = 40
+    cursor: str = " ▉"
+
+
+class Media(Section):
+    """Pictures and voice messages."""
+
+    vision_model: str | None = None
+    stt_model: str | None = None
+    max_mb: float = 20
+
+
+class Gateway(Section):
+    """The messengers."""
+
+    streaming: Streaming = msgspec.field(default_factory=Streaming)
+    media: Media = msgspec.field(default_factory=Media)
+
+
+class ApiServer(Section):
+    """The HTTP server."""
+
+    enabled: bool = False
+    host: str = "127.0.0.1"
+    port: int = 8642
+    token: str | None = None
+
+
+class WebhookRoute(Section):
+    """One address that other programs call."""
+
+    secret: str | None = None
+    prompt: str | None = None
+    deliver: str | None = None
+
+
+class Webhooks(Section):
+    """Addresses that other programs call."""
+
+    host: str = "127.0.0.1"
+    port: int = 8644
+    routes: dict[str, WebhookRoute] = {}
+
+
+class Config(Section):
+    """The whole file."""
+
+    model: Model = msgspec.field(default_factory=Model)
+    auxiliary: Auxiliaries = msgspec.field(default_factory=Auxiliaries)
+    compression: Compression = msgspec.field(default_factory=Compression)
+    display: Display = msgspec.field(default_factory=Display)
+    sessions: Sessions = msgspec.field(default_factory=Sessions)
+    privacy: Privacy = msgspec.field(default_factory=Privacy)
+    store: Store = msgspec.field(default_factory=Store)
+    owner: list[str] = []
+    timezone: str | None = None
+    memory: Memory = msgspec.field(default_factory=Memory)
+    mcp_servers: dict[str, McpServer] = {}
+    terminal: Terminal = msgspec.field(default_factory=Terminal)
+    group_sessions_per_user: bool = True
+    thread_sessions_per_user: bool = False
+    session_reset: SessionReset = msgspec.field(default_factory=SessionReset)
+    gateway: Gateway = msgspec.field(default_factory=Gateway)
+    platforms: dict[str, dict[str, Any]] = {}
+    api_server: ApiServer = msgspec.field(default_factory=ApiServer)
+    webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
+    hooks: dict[str, str | list[str]] = {}
+
+
+# Values of which only a few are allowed.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "display.resume_display": ("full", "minimal"),
+    "display.busy": ("interrupt", "queue"),
+    "sessions.transcripts": ("all", "gateway", "off"),
+    "store.durability": ("full", "normal"),
+    "terminal.confirm": ("destructive", "always", "never"),
+    "session_reset.mode": ("none", "idle", "daily", "both"),
+    "session_reset.by_platform.*.mode": ("none", "idle", "daily", "both"),
+    "session_reset.by_type.*.mode": ("none", "idle", "daily", "both"),
+}
+
+# Numbers: the least and the most; None is no limit.
+RANGES: dict[str, tuple[float | None, float | None]] = {
+    "model.context_length": (1, None),
+    "auxiliary.*.timeout": (0.1, None),
+    "auxiliary.summary.max_chars": (100, None),
+    "auxiliary.summary.max_concurrency": (1, 64),
+    "compression.threshold": (0, 1),
+    "compression.protect_first_n": (0, None),
+    "compression.protect_last_n": (0, None),
+    "sessions.retention_days": (0, None),
+    "sessions.min_interval_hours": (0, None),
+    "sessions.trash_days": (0, None),
+    "session_reset.idle_minutes": (0, None),
+    "session_reset.at_hour": (0, 23),
+    "session_reset.by_platform.*.idle_minutes": (0, None),
+    "session_reset.by_platform.*.at_hour": (0, 23),
+    "session_reset.by_type.*.idle_minutes": (0, None),
+    "session_reset.by_type.*.at_hour": (0, 23),
+    "gateway.streaming.edit_interval": (0, None),
+    "gateway.streaming.buffer_threshold": (1, None),
+    "gateway.media.max_mb": (0, None),
+    "api_server.port": (0, 65535),
+    "webhooks.port": (0, 65535),
+}
+
+# Mappings whose keys are free in type, but not in name.
+NAMES: dict[str, tuple[str, ...]] = {"hooks": ("on_session_finalize", "on_session_reset")}
+
+# Addresses of web servers.
+ADDRESSES = ("model.base_url", "auxiliary.*.base_url", "mcp_servers.*.url")
+
+_SECRET = re.compile(
+    r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I
+)
+_SECRET_VARIABLE = re.compile(r"key|token|secret|pass|cred|auth", re.I)
+_PASSWORD_IN_URL = re.compile(r"(://[^/:@\s]*:)[^@/\s]+@")
+
+
+def in_table(table: Any, keys: list[str]) -> str | None:
+    """The entry of a table that speaks of a key, or None."""
+    name = ".".join(keys)
+    if name in table:
+        return name
+    for entry in table:
+        if "*" in entry:
+            parts = entry.split(".")
+            if len(parts) == len(keys) and all(part in ("*", key) for part, key in zip(parts, keys, strict=True)):
+                return str(entry)
+    return None
+
+
+def is_secret(keys: list[str]) -> bool:
+    """Whether what stands under a key is nobody's business."""
+    if len(keys) >= 2 and keys[-2] == "headers":
+        return True
+    if len(keys) >= 2 and keys[-2] == "env":
+        return _SECRET_VARIABLE.search(keys[-1]) is not None
+    return bool(keys) and _SECRET.search(keys[-1]) is not None
+
+
+def masked(value: Any, keys: list[str]) -> Any:
+    """A value as it may be shown: secrets as dots and their last characters, at any depth."""
+    if isinstance(value, dict):
+        return {key: masked(item, [*keys, str(key)]) for key, item in value.items()}
+    if isinstance(value, list):
+        return [masked(item, keys) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if is_secret(keys):
+        text = str(value)
+        return "••••" + (text[-4:] if len(text) >= 16 else "")
+    return _PASSWORD_IN_URL.sub(r"\1••••@", value) if isinstance(value, str) else value
+
+
+def suggestion(name: str, known: Any) -> str:
+    """'; did you mean X?' or nothing."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name[:100], list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def fields_of(kind: Any) -> dict[str, Any]:
+    """The keys of a section and their types."""
+    return {field.name: field.type for field in msgspec.structs.fields(kind)} if is_section(kind) else {}
+
+
+def is_section(kind: Any) -> bool:
+    """Whether a type is a mapping with known keys."""
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def members(kind: Any) -> tuple[Any, ...]:
+    """The types a value may have, without None."""
+    from types import NoneType, UnionType
+    from typing import Union, get_args, get_origin
+
+    if get_origin(kind) in (UnionType, Union):
+        return tuple(part for part in get_args(kind) if part is not NoneType)
+    return (kind,)
+
+
+def may_be_null(kind: Any) -> bool:
+    """Whether null is a value of its own here."""
+    from types import NoneType
+    from typing import get_args
+
+    return kind is Any or NoneType in get_args(kind)
+
+
+def type_at(keys: list[str]) -> Any:
+    """The type of the value under a key; KeyError at the first name nobody knows."""
+    from typing import get_args, get_origin
+
+    kind: Any = Config
+    for number, key in enumerate(keys):
+        inner = members(kind)[0]
+        if is_section(inner):
+            kind = fields_of(inner)[key]
+        elif get_origin(inner) is dict:
+            above = ".".join(keys[:number])
+            if above in NAMES and key not in NAMES[above]:
+                raise KeyError(key)
+            kind = get_args(inner)[1]
+        elif inner is Any:
+            return Any
+        else:
+            raise KeyError(key)
+    return kind
+
+
+def keys_beside(keys: list[str]) -> list[str]:
+    """The names that could stand where the first unknown one of these does."""
+    for number in range(len(keys) - 1, -1, -1):
+        above = keys[:number]
+        try:
+            known = [*fields_of(members(type_at(above))[0]), *NAMES.get(".".join(above), ())]
+        except KeyError:
+            continue
+        return [".".join([*above, name]) for name in known]
+    return []
+
+
+def every_key(kind: Any = Config, above: tuple[str, ...] = ()) -> list[str]:
+    """The full name of each key that has a value of its own, sections that may be null as well."""
+    found = []
+    for name, inner in fields_of(kind).items():
+        section = members(inner)[0]
+        if is_section(section):
+            if may_be_null(inner):
+                found.append(".".join((*above, name)))
+            found += every_key(section, (*above, name))
+        else:
+            found.append(".".join((*above, name)))
+    return found

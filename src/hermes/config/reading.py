@@ -1,0 +1,375 @@
+"""From the text of config.yaml to a Config: every value checked where it stands, so that whatever is wrong has a line.
+
+YAML's own guesses about types are not followed where a key has a type: `transcripts: off` is the word off, and a
+number that comes out of a variable is a number. A message shows what is written in the file, never what a variable
+holds, and nothing at all of a secret.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from hermes.config import keys as table
+from hermes.config.keys import MOST_BYTES, Config, suggestion
+from hermes.config.variables import environment, expanded, hidden, unhidden
+
+_MOST_VALUES = 50_000  # a few aliases of aliases can stand for billions
+_DEEPEST = 50
+_TAG = "tag:yaml.org,2002:"
+_KNOWN_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "value", "merge", "map", "seq"}
+_WHOLE = re.compile(r"[+-]?\d[\d_]{0,17}")
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_TELLTALE = re.compile(r"^(sk-|pk-|gh[pousr]_|xox|AIza|eyJ|AKIA|Bearer )", re.I)
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something wrong: in which line, and what, in plain words."""
+
+    line: int
+    text: str
+    column: int | None = None
+
+    def __str__(self) -> str:
+        at = f" column {self.column}" if self.column is not None else ""
+        return f"line {self.line}{at}: {self.text}"
+
+
+class _Missing:
+    """No value: the default holds."""
+
+
+_MISSING = _Missing()
+
+
+class _TooMuch(Exception):
+    """More values than anybody writes by hand."""
+
+
+def check_text(text: str, path: Path) -> tuple[Config, list[Problem]]:
+    """The configuration in a text, and what is wrong with it (`path` is where it lies, or would)."""
+    import yaml
+
+    if len(text.encode("utf-8", "replace")) > MOST_BYTES:
+        return Config(), [Problem(1, f"this is larger than a configuration can be ({MOST_BYTES // 1_000_000} MB)")]
+    try:
+        root = composed(text)
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        return Config(), [_not_yaml(error, text)]
+    reader = _Reader(environment(path.parent) if "${" in text else {})
+    try:
+        found = reader.value(Config, root, [], 1) if root is not None else _MISSING
+    except (_TooMuch, RecursionError):
+        return Config(), [Problem(1, "this is nested too deeply, or its aliases stand for too much")]
+    problems = sorted(reader.problems, key=lambda problem: problem.line)
+    return found if isinstance(found, Config) and not problems else Config(), problems
+
+
+def composed(text: str) -> Any:
+    """The nodes of a YAML text (None: there are none). Too deep a nesting is RecursionError: the library would crash."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = hidden(text)
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _DEEPEST:
+                raise RecursionError
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return yaml.compose(text, Loader=loader)
+
+
+class _Reader:
+    """Goes through the nodes of a file beside the types they should have."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        self.problems: list[Problem] = []
+        self._variables = variables
+        self._left = _MOST_VALUES
+
+    def value(self, kind: Any, node: Any, keys: list[str], line: int) -> Any:
+        """What a node says, as a value of a type; missing where it says nothing, or nothing that fits."""
+        self._left -= 1
+        if self._left < 0 or len(keys) > _DEEPEST:
+            raise _TooMuch
+        if not self._plain_tag(node, keys, line):
+            return _MISSING
+        said = _said(node)
+        text = expanded(said, self._variables) if said is not None else ""
+        if text is None or node.tag == f"{_TAG}null":
+            return None if table.may_be_null(kind) else _MISSING
+        for member in table.members(kind):
+            found = self._as(member, node, text, keys, line)
+            if found is not _MISSING:
+                return self._checked(found, keys, line, node)
+            if self._fits(member, node):
+                return _MISSING  # what is wrong is inside, and said
+        self._wrong(kind, node, keys, line)
+        return _MISSING
+
+    def _plain_tag(self, node: Any, keys: list[str], line: int) -> bool:
+        if node.tag.removeprefix(_TAG) in _KNOWN_TAGS:
+            return True
+        self._say(line, f"{_name(keys)}: a YAML tag (!…) means nothing here; a value that begins with ! needs quotes")
+        return False
+
+    @staticmethod
+    def _fits(kind: Any, node: Any) -> bool:
+        """Whether a node has the shape of a type."""
+        if table.is_section(kind) or get_origin(kind) is dict:
+            return str(node.id) == "mapping"
+        return get_origin(kind) is list and node.id == "sequence"
+
+    def _as(self, kind: Any, node: Any, text: str, keys: list[str], line: int) -> Any:
+        if kind is Any:
+            return self._anything(node, text, keys)
+        if self._fits(kind, node):
+            if table.is_section(kind):
+                return self._section(kind, node, keys, line)
+            inner = get_args(kind)[-1]
+            if get_origin(kind) is dict:
+                return self._mapping(inner, node, keys)
+            return [
+                item
+                for number, child in enumerate(node.value)
+                if (item := self.value(inner, child, [*keys, str(number + 1)], child.start_mark.line + 1))
+                is not _MISSING
+            ]
+        return _scalar(kind, text) if node.id == "scalar" else _MISSING
+
+    def _section(self, kind: Any, node: Any, keys: list[str], line: int) -> Any:
+        fields = table.fields_of(kind)
+        values = {}
+        for key, at, child in self._entries(node, keys):
+            if key not in fields:
+                self._unknown([*keys, key], at, list(fields))
+                continue
+            value = self.value(fields[key], child, [*keys, key], at)
+            if value is not _MISSING:
+                values[key] = value
+        found = kind(**values)
+        if isinstance(found, table.McpServer) and (found.command is None) == (found.url is None):
+            said = "one of command (a program to start) and url (an address)"
+            self._say(line, f"{_name(keys)}: it needs {said}, {'not both' if found.url else 'and has neither'}")
+        return found
+
+    def _mapping(self, inner: Any, node: Any, keys: list[str]) -> dict[str, Any]:
+        names = table.NAMES.get(".".join(keys))
+        values = {}
+        for key, at, child in self._entries(node, keys):
+            if names is not None and key not in names:
+                self._unknown([*keys, key], at, list(names))
+                continue
+            value = self.value(inner, child, [*keys, key], at)
+            if value is not _MISSING:
+                values[key] = value
+            elif table.is_section(inner) and child.tag == f"{_TAG}null":
+                values[key] = self.value(inner, _empty_like(child), [*keys, key], at)
+        return values
+
+    def _entries(self, node: Any, keys: list[str]) -> Iterator[tuple[str, int, Any]]:
+        """The keys of a mapping with their lines and values; `<<` is followed, a key given twice is told."""
+        seen: dict[str, int] = {}
+        merged = []
+        for key_node, child in node.value:
+            line = key_node.start_mark.line + 1
+            if key_node.tag == f"{_TAG}merge":
+                merged.append(child)
+            elif (key := _said(key_node)) is None:
+                self._say(line, f"{_name(keys)}: a key is a word, not a list or a mapping")
+            elif key in seen:
+                name = _name([*keys, key])
+                self._say(line, f"{name}: it stands here a second time (first in line {seen[key]}); keep one")
+            else:
+                seen[key] = line
+                yield key, line, child
+        for child in merged:
+            for part in child.value if child.id == "sequence" else [child]:
+                self._left -= 1
+                if part.id != "mapping" or self._left < 0 or len(keys) > _DEEPEST:
+                    raise _TooMuch
+                for key, line, inner in self._entries(part, [*keys, "<<"]):
+                    if key not in seen:
+                        seen[key] = line
+                        yield key, line, inner
+
+    def _anything(self, node: Any, text: str, keys: list[str]) -> Any:
+        """A value whose type nobody prescribes: YAML's guess, as far as JSON could say it too."""
+        if node.id == "mapping":
+            return self._mapping(Any, node, keys)
+        if node.id == "sequence":
+            return [self.value(Any, child, keys + ["-"], child.start_mark.line + 1) for child in node.value]
+        guess = node.tag.removeprefix(_TAG)
+        if text != _said(node):  # from a variable: only what can't be meant as text
+            guess = "bool" if node.style is None and text in ("true", "false") else "str"
+        kind = {"bool": bool, "int": int, "float": float}.get(guess)
+        value = _scalar(kind, text) if kind is not None else text
+        return text if value is _MISSING else value
+
+    # what can be wrong
+
+    def _checked(self, value: Any, keys: list[str], line: int, node: Any) -> Any:
+        """The value, after the tables had their say."""
+        entry = table.in_table(table.CHOICES, keys)
+        if entry is not None and value not in table.CHOICES[entry]:
+            allowed = table.CHOICES[entry]
+            hint = suggestion(str(value), allowed) if _may_show(node, keys) else ""
+            self._say(line, f"{_name(keys)}: one of {', '.join(allowed)}{_instead(node, keys)}{hint}")
+        entry = table.in_table(table.RANGES, keys)
+        if entry is not None and isinstance(value, (int, float)):
+            least, most = table.RANGES[entry]
+            if (least is not None and value < least) or (most is not None and value > most):
+                self._say(line, f"{_name(keys)}: {_range(least, most)}{_instead(node, keys)}")
+        if table.in_table(table.ADDRESSES, keys) and not re.match(r"https?://[^/\s]", str(value)):
+            self._say(line, f"{_name(keys)}: an address that begins with http:// or https://{_instead(node, keys)}")
+        if keys[:1] == ["owner"] and len(keys) == 2 and not re.fullmatch(r"[^\s:]+:\S+", str(value)):
+            self._say(line, f"{_name(keys)}: a platform and a user, such as telegram:12345{_instead(node, keys)}")
+        if keys == ["timezone"]:
+            self._check_timezone(str(value), node, line)
+        return value
+
+    def _check_timezone(self, name: str, node: Any, line: int) -> None:
+        from zoneinfo import ZoneInfo, available_timezones
+
+        try:
+            ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            known = available_timezones()
+            if known:  # else this machine has no list to compare with
+                hint = suggestion(name, known)
+                self._say(line, f"timezone: a name such as Europe/Berlin{_instead(node, ['timezone'])}{hint}")
+
+    def _wrong(self, kind: Any, node: Any, keys: list[str], line: int) -> None:
+        wanted = " or ".join(_in_words(member) for member in table.members(kind))
+        self._say(line, f"{_name(keys)}: {wanted}{_instead(node, keys)}")
+
+    def _unknown(self, keys: list[str], line: int, known: list[str]) -> None:
+        hint = suggestion(keys[-1], known)
+        if not hint:
+            elsewhere = [name for name in table.every_key() if name.split(".")[-1] == keys[-1]]
+            hint = f"; did you mean {elsewhere[0]}?" if elsewhere else ""
+        self._say(line, f"nobody knows the key {_name(keys)}{hint}")
+
+    def _say(self, line: int, text: str) -> None:
+        self.problems.append(Problem(line, text))
+
+
+def _scalar(kind: Any, text: str) -> Any:
+    if kind is str:
+        return text
+    if kind is bool:
+        return _BOOLEANS.get(text.lower(), _MISSING)
+    if kind not in (int, float):
+        return _MISSING
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if kind is float and re.fullmatch(r"[+-]?[\d_]*\.?[\d_]*(e[+-]?\d{1,3})?", text, re.I):
+        try:
+            number = float(text)
+        except ValueError:
+            return _MISSING
+        return number if math.isfinite(number) else _MISSING
+    return _MISSING
+
+
+def _empty_like(node: Any) -> Any:
+    import yaml
+
+    return yaml.MappingNode(f"{_TAG}map", [], node.start_mark, node.end_mark)
+
+
+def _in_words(kind: Any) -> str:
+    if table.is_section(kind):
+        known = list(table.fields_of(kind))
+        return f"keys below it ({', '.join(known[:3])}{', …' if len(known) > 3 else ''})"
+    return {dict: "names with values below them", list: "a list"}.get(get_origin(kind)) or _WORDS.get(kind, "a value")
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if least is not None and most is not None:
+        return f"from {least:g} to {most:g}"
+    return f"{least:g} or more" if least is not None else f"{most:g} or less"
+
+
+def _said(node: Any) -> str | None:
+    """What a node says, as it is written; None when it is a list or a mapping."""
+    return unhidden(node.value) if isinstance(node.value, str) else None
+
+
+def _may_show(node: Any, keys: list[str]) -> bool:
+    text = _said(node)
+    if not keys or text is None or table.is_secret(keys) or len(text) > 24 or not text.isprintable():
+        return False
+    return _TELLTALE.match(text) is None
+
+
+def _instead(node: Any, keys: list[str]) -> str:
+    """', not 'soon'': what the file says, unless that is nobody's business."""
+    text = _said(node)
+    if text is None:
+        return f", not {'a list' if node.id == 'sequence' else 'keys with values'}"
+    return f", not {text!r}" if _may_show(node, keys) else ""
+
+
+def _name(keys: list[str]) -> str:
+    shown = [key if len(key) <= 40 and key.isprintable() and not _TELLTALE.match(key) else "…" for key in keys]
+    return ".".join(shown) or "the file"
+
+
+# ------------------------------------------------------------------------------------------------ broken YAML
+
+# What the library says, and what it means to somebody who wrote a file by hand.
+_SAYINGS = {
+    "mapping values are not allowed": "a colon where none can be (look at the indentation; a value with ': ' needs quotes)",
+    "cannot start any token": "a value can't begin with a tab, @, ` or % (indent with spaces, put such values in quotes)",
+    "could not find expected ':'": "a key without a colon",
+    "did not find expected key": "this does not fit the lines above it (indentation, a quote or a bracket)",
+    "did not find expected ',' or": "a bracket is opened and not closed",
+    "did not find expected node content": "a value is missing inside the brackets",
+    "did not find expected '-' indicator": "this does not fit the list above it (indentation)",
+    "unexpected end of stream": "a quote is opened and not closed",
+    "unexpected document indicator": "a quote is opened and not closed",
+    "undefined alias": "a value that begins with * is an alias, and nobody defined it (else put it in quotes)",
+    "another document": "a second document begins here (---); one is all there can be",
+    "document start": "the file goes on after its end (indentation, or a second ---)",
+    "escape": "a backslash inside double quotes with a letter nobody knows (use single quotes)",
+    "block end": "this does not fit the lines above it (indentation, a quote or a bracket)",
+}
+
+
+def _not_yaml(error: BaseException, text: str) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    said = str(getattr(error, "problem", None) or "")
+    if mark is not None:
+        words = next((plain for saying, plain in _SAYINGS.items() if saying in said), None)
+        words = words or re.sub(r"['\"<].*['\"<>]", "…", said) or "it can't be understood"
+        return Problem(mark.line + 1, f"this is not YAML: {words}", mark.column + 1)
+    if isinstance(error, RecursionError):
+        return Problem(1, "this is nested too deeply")
+    bad = next((number for number, sign in enumerate(text) if not _printable(sign)), None)
+    if bad is None:
+        return Problem(1, "this is not YAML")
+    line = text.count("\n", 0, bad) + 1
+    column = bad - (text.rfind("\n", 0, bad) + 1) + 1
+    return Problem(line, f"the character U+{ord(text[bad]):04X} must not be in a YAML file; remove it", column)
+
+
+def _printable(sign: str) -> bool:
+    """Whether YAML allows a character."""
+    code = ord(sign)
+    return (
+        sign in "\t\n\r\x85"
+        or 0x20 <= code <= 0x7E
+        or 0xA0 <= code <= 0xD7FF
+        or 0xE000 <= code <= 0xFFFD
+        or code > 0xFFFF
+    )

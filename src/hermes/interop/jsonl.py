@@ -1,0 +1,127 @@
+"""JSONL: one session a line, whole, with the bytes of its attachments; and back.
+
+A line is what `SessionDB.export_session` gives, and `attachments` where the session refers to any: their bytes in base64
+by hash, so that a file can be carried to another machine alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from hermes.store.attachments import references
+
+ATTACHMENTS = "attachments"
+
+
+def encoded(value: Any) -> bytes:
+    """JSON in UTF-8, on one line. Text that UTF-8 can't hold (lone surrogates) is escaped, so nothing is lost."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # UnicodeEncodeError is a ValueError
+        return json.dumps(value, ensure_ascii=True).encode()
+
+
+def decoded(data: bytes) -> Any:
+    """The value of JSON text; ValueError when it is none."""
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.loads(data.decode("utf-8", "surrogatepass"))  # escaped lone surrogates are fine for Python's own
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON ({error.msg}, at character {error.pos + 1})") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"no UTF-8 (byte {error.start + 1})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def write(sessions: Iterable[dict[str, Any]], attachments: Path | None = None) -> Iterator[bytes]:
+    """Exported sessions as lines. `attachments` is the store's folder of attachments."""
+    for session in sessions:
+        held = _attached(encoded(session.get("messages")), attachments)
+        if session.get("rewound_messages"):
+            held |= _attached(encoded(session["rewound_messages"]), attachments)
+        yield encoded({**session, ATTACHMENTS: held} if held else session) + b"\n"
+
+
+def _attached(text: bytes, folder: Path | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for digest, _, _ in references(text.decode()) if folder is not None else ():
+        assert folder is not None
+        try:
+            found[digest] = base64.b64encode((folder / digest[:2] / digest).read_bytes()).decode()
+        except OSError:
+            continue  # the file is not there: the reference alone goes along
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A line that could not be taken, and why."""
+
+    line: int
+    reason: str
+
+
+def read(stream: BinaryIO, unpack_to: Path | None, problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, session) of each good line; what is not good goes to `problems`.
+
+    A session's attachments lie in `unpack_to` (laid out like a store's folder) until the next one is asked for.
+    """
+    for number, line in enumerate(stream, 1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if not line.strip():
+            continue
+        try:
+            session = _checked(decoded(line.strip()))
+        except ValueError as error:
+            problems.append(Problem(number, str(error)))
+            continue
+        held = session.pop(ATTACHMENTS, None)
+        if isinstance(held, dict) and unpack_to is not None:
+            problems += [Problem(number, f"attachment {name}: damaged") for name in _unpack(held, unpack_to)]
+        yield number, session
+        if held and unpack_to is not None:  # whoever asks for the next one is done with this one's
+            shutil.rmtree(unpack_to, ignore_errors=True)
+
+
+def _checked(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not a session (an object with an id and messages)")
+    if not isinstance(value.get("id"), str):
+        raise ValueError("a session without an id")
+    told = value.get("messages", [])
+    if not isinstance(told, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("role"), str) for one in told
+    ):
+        raise ValueError(f"session {value['id']}: messages is not a list of messages with roles")
+    return value
+
+
+def _unpack(held: dict[str, Any], folder: Path) -> list[str]:
+    """Write attachments out; the names of those whose bytes are not what their name says."""
+    bad = []
+    for digest, text in held.items():
+        try:
+            data = base64.b64decode(text, validate=True)
+        except (ValueError, TypeError):
+            data = b""
+        if hashlib.sha256(data).hexdigest() != digest:
+            bad.append(str(digest)[:20])
+            continue
+        target = folder / digest[:2] / digest
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return bad

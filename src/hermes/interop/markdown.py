@@ -1,0 +1,90 @@
+"""Markdown: conversations to read, print and keep beside other notes. One way only: JSONL is what comes back whole.
+
+A session is a heading, each message a smaller one; tool calls and results stand in fences that nothing inside can close.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime, tzinfo
+from typing import Any
+
+from hermes.interop.jsonl import encoded
+from hermes.store.text import plain_parts
+
+_BACKTICKS = re.compile("`{3,}")
+
+
+def moment(seconds: Any, zone: tzinfo | None) -> str:
+    """A time as 2026-01-31 14:05; nothing when there is none."""
+    try:
+        return datetime.fromtimestamp(seconds, zone).strftime("%Y-%m-%d %H:%M")
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
+
+
+def text_of(content: Any) -> str:
+    """The words of a message's content."""
+    return content if isinstance(content, str) else plain_parts(content) if content is not None else ""
+
+
+def calls_of(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, arguments as JSON text) of each tool call."""
+    given = message.get("tool_calls")
+    for call in given if isinstance(given, list) else [given] if isinstance(given, dict) else []:
+        if isinstance(call, dict):
+            inner = call.get("function")
+            function = inner if isinstance(inner, dict) else call
+            arguments = function.get("arguments", function.get("input"))
+            text = arguments if isinstance(arguments, str) else encoded(arguments).decode() if arguments else ""
+            yield str(function.get("name") or "tool"), text
+
+
+def fenced(text: str, language: str = "") -> str:
+    """Text in a fence longer than any in it."""
+    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=2)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def write(sessions: Iterable[dict[str, Any]], zone: tzinfo | None = None) -> Iterator[bytes]:
+    """Exported sessions as Markdown, one after the other."""
+    first = True
+    for session in sessions:
+        text = "" if first else "\n---\n\n"
+        first = False
+        yield (text + _head(session, zone)).encode("utf-8", "replace")
+        for message in session.get("messages") or []:
+            yield _message(message, zone).encode("utf-8", "replace")
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text).split())
+
+
+def _head(session: dict[str, Any], zone: tzinfo | None) -> str:
+    facts = {
+        "Session": f"`{session['id']}`",
+        "Source": session.get("source"),
+        "Model": session.get("model"),
+        "Began": moment(session.get("started_at"), zone),
+        "Ended": moment(session.get("ended_at"), zone),
+        "Continues": session.get("parent_session_id") and f"`{session['parent_session_id']}`",
+        "Tags": ", ".join(map(str, session.get("tags") or [])),
+    }
+    lines = [f"# {_one_line(session.get('title') or session['id'])}", ""]
+    lines += [f"- {name}: {_one_line(value)}" for name, value in facts.items() if value]
+    return "\n".join(lines) + "\n"
+
+
+def _message(message: dict[str, Any], zone: tzinfo | None) -> str:
+    role = str(message.get("role") or "unknown")
+    name = f"{role.capitalize()} {message['tool_name']}" if message.get("tool_name") else role.capitalize()
+    when = moment(message.get("timestamp"), zone)
+    parts = [f"## {_one_line(name)}" + (f" · {when}" if when else "")]
+    text = text_of(message.get("content"))
+    if text.strip():
+        parts.append(fenced(text) if role == "tool" else text.strip("\n"))
+    parts += [f"Calls `{_one_line(called)}`:\n\n{fenced(given, 'json')}" for called, given in calls_of(message)]
+    return "\n" + "\n\n".join(parts) + "\n"

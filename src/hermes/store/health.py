@@ -1,0 +1,87 @@
+"""A quick look at a store's file, for `hermes doctor`: is it sound as far as a few seconds can tell, and who uses it.
+
+Nothing is changed: an older file keeps its tables, and where nobody has the file open none is put beside it either.
+The thorough look is `SessionDB.check()`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+
+from hermes.errors import StoreCorrupt
+from hermes.store import messages, sessions
+from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite.engine import _holder
+from hermes.store.engines.sqlite.fulltext import SqliteFullText
+from hermes.store.engines.sqlite.transaction import SqliteTx
+
+
+@dataclass(slots=True)
+class Health:
+    """What a quick look tells. Only a file of today's version is counted."""
+
+    kind: str  # current, earlier, old, newer, empty or foreign-application
+    bytes: int
+    wal_bytes: int
+    sessions: int = 0
+    messages: int = 0
+    pending: int = 0  # messages that are not in the index yet
+    damage: list[str] = field(default_factory=list)
+    finished: bool = True  # False: the file is so large that only a part of it was looked at
+    used_by: str = ""
+
+
+def look(path: Path, seconds: float = 3.0) -> Health:
+    """Look at a database file. StoreCorrupt when it can't be read at all."""
+    wal = path.with_name(path.name + "-wal")
+    alone = not _size(wal)
+    health = _look(path, wal, seconds, alone=alone)
+    if alone and _size(wal):  # somebody began to write meanwhile
+        health = _look(path, wal, seconds, alone=False)
+    return health
+
+
+def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
+    uri = path.absolute().as_uri() + ("?immutable=1" if alone else "")
+    try:
+        connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    except apsw.Error as error:
+        raise StoreCorrupt(f"{path} can't be opened ({error})") from error
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.set_busy_timeout(1000)
+        health = Health(migrate.inspect(connection).kind, path.stat().st_size, _size(wal))
+        health.used_by = _holder(path).strip(" ()")
+        _search_for_damage(connection, health, seconds)
+        if health.kind == "current" and not health.damage:
+            tx = SqliteTx(connection)
+            health.sessions, health.messages = sessions.count(tx, None, None), messages.count(tx, None, None)
+            health.pending = SqliteFullText().pending(tx)
+        return health
+    except (apsw.Error, UnicodeDecodeError) as error:
+        raise StoreCorrupt(f"{path} can't be read ({error})") from error
+    finally:
+        connection.close()
+
+
+def _search_for_damage(connection: apsw.Connection, health: Health, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
+        health.damage = [text for text in found if text != "ok"]
+    except apsw.InterruptError:
+        health.finished = False
+    finally:
+        connection.set_progress_handler(None)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,379 @@
+"""Insights: what was used in the last days, counted from the rows.
+
+Messages and tool calls count by their own time, each once, under the session that owns it. A session that began in the
+period brings its whole counters; of one that began before it only what its messages of the period used is counted.
+Days and hours are those of a time zone, so they are worked out here and not in the database.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, tzinfo
+from typing import Any
+
+from hermes.errors import InvalidInput
+from hermes.store import codec, messages
+from hermes.store.engines.base import Tx
+from hermes.store.visibility import User, session_clause
+
+TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
+TOP = 5  # sessions in "longest" and "costliest"
+_SESSION = (
+    "id", "source", "title", "preview", "model", "started_at", "api_call_count", "estimated_cost_usd", "actual_cost_usd",
+    "cost_status", *(f"{name}_tokens" for name in TOKENS),
+)  # fmt: skip
+_MESSAGE_TOKENS = TOKENS[:4]  # a message does not tell its reasoning apart
+_MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(
+    f"m.{name}_tokens" for name in _MESSAGE_TOKENS
+)
+_AT_ONCE = 200  # sessions whose messages are read in one go
+_QUARTER = 900  # seconds: every offset from UTC is a multiple of it, so a quarter of an hour has one local hour
+_CENT = 1e-9  # what adding floats may be off by
+
+Tokens = dict[str, int]
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one model has done for a session."""
+
+    tokens: Tokens = field(default_factory=lambda: dict.fromkeys(TOKENS, 0))
+    cost: float | None = None
+    replies: int = 0
+
+
+@dataclass(slots=True)
+class _Talk:
+    """A session and what was said in it during the period."""
+
+    row: dict[str, Any]
+    began: bool  # in the period
+    messages: int = 0
+    tools: Counter[str] = field(default_factory=Counter)
+    first: float = math.inf
+    last: float = -math.inf
+    models: dict[str | None, _Share] = field(default_factory=dict)
+    unpriced: bool = False  # a message used tokens and nobody knows what they cost
+    tokens: Tokens = field(default_factory=dict)
+    estimated: float | None = None
+    actual: float | None = None
+    unknown: bool = False
+
+    @property
+    def cost(self) -> float | None:
+        return self.estimated if self.actual is None else self.actual
+
+
+def insights(
+    tx: Tx,
+    *,
+    days: float,
+    source: str | None,
+    now: float | None,
+    timezone: str | tzinfo | None,
+    visible_to: User | None,
+) -> dict[str, Any]:
+    """See SessionDB.insights."""
+    zone = _zone(timezone)
+    since, until = _period(days, now)
+    talks = {row["id"]: _Talk(row, since <= row["started_at"] <= until)
+             for row in _candidates(tx, since, until, source, visible_to)}  # fmt: skip
+    quarters: Counter[int] = Counter()
+    for row in _said(tx, list(talks), since, until):
+        quarters[int(row[1] // _QUARTER)] += 1
+        _add(talks[row[0]], row)
+    counted = [talk for talk in talks.values() if talk.began or talk.messages]
+    for talk in counted:
+        _settle(talk)
+    return {
+        "days": days,
+        "since": since,
+        "until": until,
+        "timezone": str(zone) if zone is not None else (datetime.fromtimestamp(until).astimezone().tzname() or "local"),
+        "source": source,
+        "sessions": len(counted),
+        "messages": sum(talk.messages for talk in counted),
+        "tool_calls": sum(talk.tools.total() for talk in counted),
+        "tokens": _tokens(talk.tokens for talk in counted),
+        "cost": _cost(counted),
+        "by_model": _by_model(counted),
+        "by_source": _by_source(counted),
+        "by_tool": _by_tool(counted),
+        **_activity(quarters, until, zone),
+        "longest": _longest(counted),
+        "costliest": _costliest(counted),
+    }
+
+
+def _zone(timezone: str | tzinfo | None) -> tzinfo | None:
+    """The time zone of that name; None is the machine's own."""
+    if timezone is None or isinstance(timezone, tzinfo):
+        return timezone
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(timezone)
+    except (KeyError, ValueError, OSError, TypeError) as error:
+        raise InvalidInput(f"no time zone is called {timezone!r} here; one is written like Europe/Berlin") from error
+
+
+def _period(days: float, now: float | None) -> tuple[float, float]:
+    if isinstance(days, bool) or not isinstance(days, (int, float)) or not days > 0:
+        raise InvalidInput(f"days is a number above 0, not {days!r}")
+    until = time.time() if now is None else float(now)
+    return max(0.0, until - min(days, 1e6) * 86_400), until
+
+
+def _candidates(
+    tx: Tx, since: float, until: float, source: str | None, visible_to: User | None
+) -> list[dict[str, Any]]:
+    """Sessions that began in the period, or may have messages of it."""
+    where, params = session_clause(visible_to)
+    if source is not None:
+        where, params = f"{where} AND s.source = ?", [*params, source]
+    rows = tx.dicts(
+        f"SELECT {', '.join(f's.{name}' for name in _SESSION)} FROM sessions s"
+        f" WHERE {where} AND (s.last_active >= ? OR (s.started_at >= ? AND s.started_at <= ?)) ORDER BY s.id",
+        [*params, since, since, until],
+    )
+    return [{name: codec.restored(value) for name, value in row.items()} for row in rows]
+
+
+def _said(tx: Tx, session_ids: list[str], since: float, until: float) -> Iterator[Any]:
+    """The messages these sessions own and show, of the period: never their text."""
+    for start in range(0, len(session_ids), _AT_ONCE):
+        some = session_ids[start : start + _AT_ONCE]
+        yield from tx.rows(
+            f"SELECT {_MESSAGE} FROM messages m WHERE m.session_id IN ({', '.join('?' * len(some))})"
+            " AND m.hidden IS NULL AND m.timestamp >= ? AND m.timestamp <= ?",
+            [*some, since, until],
+        )
+
+
+def _add(talk: _Talk, row: Any) -> None:
+    """Count one message."""
+    _, stamp, role, calls, model, cost, *used = row
+    talk.messages += 1
+    talk.first, talk.last = min(talk.first, stamp), max(talk.last, stamp)
+    if calls is not None:
+        talk.tools.update(_tool_names(calls))
+    if role != "assistant" and cost is None and not any(used):
+        return
+    share = talk.models.setdefault(codec.restored(model), _Share())
+    share.replies += role == "assistant"
+    for name, value in zip(_MESSAGE_TOKENS, used, strict=True):
+        share.tokens[name] += _whole(value)
+    if _money(cost) is not None:
+        share.cost = (share.cost or 0.0) + cost
+    elif any(used):
+        talk.unpriced = True
+
+
+def _tool_names(stored: Any) -> list[str]:
+    """The tools a message calls, one name for each call."""
+    calls = codec.from_json(stored)
+    listed = calls if isinstance(calls, list) else [calls] * messages.count_calls(calls)
+    return [_tool_name(call) for call in listed]
+
+
+def _tool_name(call: Any) -> str:
+    if isinstance(call, dict):
+        function = call.get("function")
+        name = function.get("name") if isinstance(function, dict) else call.get("name")
+        if isinstance(name, str) and name:
+            return name
+    return "(no name)"
+
+
+def _whole(value: Any) -> int:
+    """A counter; other programs leave out what they don't count."""
+    if type(value) is int:
+        return value
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
+
+
+def _money(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+# ---------------------------------------------------------------------------------------------- tokens and money
+
+
+def _settle(talk: _Talk) -> None:
+    """What the session used in the period, and which model had which part in it. The parts add up to the whole."""
+    row = talk.row
+    if None in talk.models and row["model"] is not None:
+        _merge(talk.models.setdefault(row["model"], _Share()), talk.models.pop(None))
+    if not talk.began:
+        talk.tokens = _tokens(share.tokens for share in talk.models.values())
+        talk.estimated = _sum(share.cost for share in talk.models.values())
+        talk.unknown = talk.unpriced
+        return
+    talk.tokens = {name: _whole(row[f"{name}_tokens"]) for name in TOKENS}
+    talk.estimated, talk.actual = _money(row["estimated_cost_usd"]), _money(row["actual_cost_usd"])
+    used = any(talk.tokens.values()) or bool(row["api_call_count"])
+    talk.unknown = used and (talk.cost is None or row["cost_status"] == "unknown")
+    _split(talk)
+
+
+def _merge(into: _Share, other: _Share) -> None:
+    for name in TOKENS:
+        into.tokens[name] += other.tokens[name]
+    into.replies += other.replies
+    into.cost = _sum((into.cost, other.cost))
+
+
+def _split(talk: _Talk) -> None:
+    """Divide the session's counters: what its messages tell goes to their models, the rest to the session's own."""
+    told = _tokens(share.tokens for share in talk.models.values())
+    if any(told[name] > talk.tokens[name] for name in TOKENS):  # they contradict the counters, which are the record
+        told = dict.fromkeys(TOKENS, 0)
+        for share in talk.models.values():
+            share.tokens = dict.fromkeys(TOKENS, 0)
+    priced = _sum(share.cost for share in talk.models.values())
+    if priced is not None and (talk.cost is None or priced > talk.cost + _CENT):
+        priced = None
+        for share in talk.models.values():
+            share.cost = None
+    owner = talk.row["model"]
+    if owner is None and len(talk.models) == 1:
+        owner = next(iter(talk.models))
+    rest = talk.models.setdefault(owner, _Share())
+    for name in TOKENS:
+        rest.tokens[name] += talk.tokens[name] - told[name]
+    if talk.cost is not None and (priced is None or talk.cost - priced > _CENT):
+        rest.cost = (rest.cost or 0.0) + talk.cost - (priced or 0.0)
+
+
+def _tokens(many: Iterable[Tokens]) -> Tokens:
+    total = dict.fromkeys(TOKENS, 0)
+    for tokens in many:
+        for name in TOKENS:
+            total[name] += tokens[name]
+    return total
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum of what is known; None when nothing is."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if known else None
+
+
+def _cost(talks: list[_Talk]) -> dict[str, Any]:
+    return {
+        "estimated_usd": _sum(talk.estimated for talk in talks),
+        "actual_usd": _sum(talk.actual for talk in talks),
+        "usd": _sum(talk.cost for talk in talks),
+        "priced_sessions": sum(talk.cost is not None for talk in talks),
+        "unknown_sessions": sum(talk.unknown for talk in talks),
+    }
+
+
+# ---------------------------------------------------------------------------------------------- who, with what, when
+
+
+def _by_model(talks: list[_Talk]) -> list[dict[str, Any]]:
+    found: dict[str | None, list[_Share]] = {}
+    for talk in talks:
+        for model, share in talk.models.items():
+            found.setdefault(model, []).append(share)
+    rows = [
+        {
+            "model": model,
+            "sessions": len(shares),
+            "replies": sum(share.replies for share in shares),
+            "tokens": _tokens(share.tokens for share in shares),
+            "cost_usd": _sum(share.cost for share in shares),
+        }
+        for model, shares in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-_spent(row), -row["replies"], -row["sessions"], row["model"] or ""))
+
+
+def _by_source(talks: list[_Talk]) -> list[dict[str, Any]]:
+    found: dict[str, list[_Talk]] = {}
+    for talk in talks:
+        found.setdefault(talk.row["source"], []).append(talk)
+    rows = [
+        {
+            "source": source,
+            "sessions": len(some),
+            "messages": sum(talk.messages for talk in some),
+            "tool_calls": sum(talk.tools.total() for talk in some),
+            "tokens": _tokens(talk.tokens for talk in some),
+            "cost_usd": _sum(talk.cost for talk in some),
+        }
+        for source, some in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["sessions"], -row["messages"], row["source"]))
+
+
+def _spent(row: dict[str, Any]) -> int:
+    """Input and output; whether these hold the cached and reasoning tokens differs between endpoints."""
+    return int(row["tokens"]["input"] + row["tokens"]["output"])
+
+
+def _by_tool(talks: list[_Talk]) -> list[dict[str, Any]]:
+    calls: Counter[str] = Counter()
+    within: Counter[str] = Counter()
+    for talk in talks:
+        calls.update(talk.tools)
+        within.update(talk.tools.keys())
+    rows = [{"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in calls.items()]
+    return sorted(rows, key=lambda row: (-row["calls"], row["tool"]))
+
+
+def _activity(quarters: Counter[int], until: float, zone: tzinfo | None) -> dict[str, Any]:
+    """Messages by hour of the day, by weekday (Monday first) and by day, and the streaks of days."""
+    hours, weekdays, days = [0] * 24, [0] * 7, Counter[date]()
+    for quarter, count in sorted(quarters.items()):
+        when = datetime.fromtimestamp(quarter * _QUARTER, zone)
+        hours[when.hour] += count
+        weekdays[when.weekday()] += count
+        days[when.date()] += count
+    return {
+        "by_hour": hours,
+        "by_weekday": weekdays,
+        "by_day": {day.isoformat(): count for day, count in sorted(days.items())},
+        "streaks": _streaks(sorted(day.toordinal() for day in days), datetime.fromtimestamp(until, zone).toordinal()),
+    }
+
+
+def _streaks(days: list[int], today: int) -> dict[str, int]:
+    """Days in a row; the current streak may end yesterday, for today is not over."""
+    longest = run = 0
+    before: int | None = None
+    for day in days:
+        run = run + 1 if before is not None and day == before + 1 else 1
+        longest, before = max(longest, run), day
+    current = run if before is not None and before >= today - 1 else 0
+    return {"current": current, "longest": longest, "days_active": len(days)}
+
+
+def _line(talk: _Talk) -> dict[str, Any]:
+    return {
+        "id": talk.row["id"],
+        "title": talk.row["title"],
+        "preview": messages.preview_of(talk.row["preview"]),
+        "source": talk.row["source"],
+        "messages": talk.messages,
+        "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,
+        "tokens": talk.tokens,
+        "cost_usd": talk.cost,
+    }
+
+
+def _longest(talks: list[_Talk]) -> list[dict[str, Any]]:
+    spoken = [talk for talk in talks if talk.messages]
+    spoken.sort(key=lambda talk: (-talk.messages, talk.first - talk.last, talk.row["id"]))
+    return [_line(talk) for talk in spoken[:TOP]]
+
+
+def _costliest(talks: list[_Talk]) -> list[dict[str, Any]]:
+    paid = [talk for talk in talks if talk.cost]
+    paid.sort(key=lambda talk: (-(talk.cost or 0.0), talk.row["id"]))
+    return [_line(talk) for talk in paid[:TOP]]

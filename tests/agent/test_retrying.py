@@ -1,0 +1,243 @@
+"""A model that does not answer is asked again, with patience and without anything doubled; a full window is made room in."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from hermes.agent.events import Done, Followed, Notice, Text
+from hermes.agent.retries import TRIES, pause
+from hermes.agent.tools.base import Tool
+from hermes.config import Config
+from hermes.errors import ContextTooLong, ModelRefused, ModelUnreachable, RateLimited
+from tests.support.aimock import free_port
+from tests.support.wire import CUT, Wire, call, delta, end, error, said, sse
+
+BUSY = error(429, {"error": {"message": "slow down"}})
+DOWN = error(503, {"error": {"message": "down"}})
+TOO_LONG = error(400, {"error": {"message": "too long", "code": "context_length_exceeded"}})
+
+
+def spoken(agent: Any) -> list[tuple[str, Any]]:
+    return [(row["role"], row["content"]) for row in agent.db.get_messages(agent.session_id)]
+
+
+def notices(events: list[Any]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Notice)]
+
+
+def test_a_busy_server_is_asked_again_after_the_time_it_names(aimock: Any, make_agent: Any) -> None:
+    server = aimock(
+        [
+            {
+                "match": {"userMessage": "hi", "sequenceIndex": 0},
+                "response": {"error": {"message": "slow down"}, "status": 429, "retryAfter": 1},
+            },
+            {"match": {"userMessage": "hi", "sequenceIndex": 1}, "response": {"content": "Here I am."}},
+        ]
+    )
+    agent = make_agent(server)
+    began = time.monotonic()
+    events = list(agent.turn("hi"))
+    assert time.monotonic() - began >= 1.0  # never sooner than it asked for
+    assert events[-1] == Done("Here I am.")
+    assert len(notices(events)) == 1
+    assert "slow down" in notices(events)[0]
+    assert spoken(agent) == [("user", "hi"), ("assistant", "Here I am.")]
+    assert len(server.requests()) == 2
+
+
+def test_server_errors_are_outlasted(aimock: Any, make_agent: Any) -> None:
+    broken = {"error": {"message": "oops"}, "status": 500}
+    fixtures = [{"match": {"userMessage": "hi", "sequenceIndex": n}, "response": broken} for n in range(3)]
+    server = aimock([*fixtures, {"match": {}, "response": {"content": "At last."}}])
+    agent = make_agent(server)
+    events = list(agent.turn("hi"))
+    assert events[-1] == Done("At last.")
+    assert len(notices(events)) == 3
+    assert spoken(agent) == [("user", "hi"), ("assistant", "At last.")]
+
+
+def test_after_five_tries_the_error_is_told_and_the_message_is_kept(make_agent: Any) -> None:
+    with Wire([DOWN]) as wire:
+        agent = make_agent(wire)
+        with pytest.raises(RateLimited, match="down"):
+            list(agent.turn("hi"))
+        assert len(wire.bodies) == TRIES == 5
+    assert spoken(agent) == [("user", "hi")]
+
+
+def test_a_refusal_is_not_repeated(make_agent: Any) -> None:
+    with Wire([error(401, {"error": {"message": "who?"}})]) as wire:
+        agent = make_agent(wire)
+        with pytest.raises(ModelRefused):
+            list(agent.turn("hi"))
+        assert len(wire.bodies) == 1
+
+
+def test_a_dead_server_is_given_up_soon(make_agent: Any) -> None:
+    class Nobody:
+        base_url = f"http://127.0.0.1:{free_port()}/v1"
+
+    agent = make_agent(Nobody)
+    events = []
+    with pytest.raises(ModelUnreachable):
+        for event in agent.turn("hi"):
+            events.append(event)
+    assert len(notices(events)) == 2
+    assert spoken(agent) == [("user", "hi")]
+
+
+def test_a_broken_stream_begins_anew_says_so_and_is_stored_once(aimock: Any, make_agent: Any) -> None:
+    text = "A long and winding reply that goes on."
+    server = aimock(
+        [
+            {
+                "match": {"userMessage": "hi", "sequenceIndex": 0},
+                "response": {"content": text},
+                "chunkSize": 6,
+                "latency": 40,  # time enough for each piece to be on its way before the cut
+                "truncateAfterChunks": 4,
+            },
+            {"match": {"userMessage": "hi", "sequenceIndex": 1}, "response": {"content": text}, "chunkSize": 6},
+        ]
+    )
+    agent = make_agent(server)
+    events = list(agent.turn("hi"))
+    at = next(n for n, event in enumerate(events) if isinstance(event, Notice))
+    assert "begins anew" in events[at].text
+    before = "".join(event.text for event in events[:at] if isinstance(event, Text))
+    after = "".join(event.text for event in events[at:] if isinstance(event, Text))
+    assert before
+    assert text.startswith(before)
+    assert after == text
+    assert spoken(agent) == [("user", "hi"), ("assistant", text)]
+
+
+def test_what_arrived_before_the_last_break_is_kept(make_agent: Any) -> None:
+    with Wire([sse(delta(content="Half a rep"), CUT)]) as wire:
+        agent = make_agent(wire)
+        with pytest.raises(ModelUnreachable):
+            list(agent.turn("hi"))
+        assert len(wire.bodies) == 5
+    assert spoken(agent) == [("user", "hi"), ("assistant", "Half a rep")]
+    assert agent.db.get_messages("s1")[1]["finish_reason"] == "interrupted"
+
+
+def test_waiting_for_the_next_try_can_be_interrupted(make_agent: Any) -> None:
+    with Wire([error(429, {"error": {"message": "later"}}, retry_after="100")]) as wire:
+        agent = make_agent(wire)
+        events = []
+        for event in agent.turn("hi"):
+            events.append(event)
+            if isinstance(event, Notice):
+                threading.Timer(0.1, agent.interrupt).start()
+        assert len(wire.bodies) == 1
+        assert events[-1] == Done("", interrupted=True)
+    assert spoken(agent) == [("user", "hi")]
+
+
+def test_the_pauses_grow_and_honour_the_server() -> None:
+    def waits(error: Any, **more: Any) -> list[float | None]:
+        return [pause(n, error, first=1.0, heard=False, **more) for n in range(1, 6)]
+
+    growing = waits(RateLimited("busy"))
+    assert growing[4] is None
+    for number, wait in enumerate(growing[:4]):
+        assert wait is not None
+        assert 0.75 * 2**number <= wait <= 1.25 * 2**number
+    asked = waits(RateLimited("busy", 7.0))[0]
+    assert asked is not None
+    assert 7.0 <= asked <= 7.7
+    assert waits(RateLimited("come back tomorrow", 80_000.0))[0] is None
+
+
+# ── a full window ──
+
+
+def long_talk(agent: Any, exchanges: int = 30) -> None:
+    agent.db.create_session("s1", "cli", system_prompt="be good")
+    for number in range(exchanges):
+        agent.db.append_message("s1", "user", f"question {number} about the parser " * 20)
+        agent.db.append_message("s1", "assistant", f"answer {number}: we decided on parsers.py " * 20)
+
+
+def test_a_conversation_that_no_longer_fits_is_compressed_and_goes_on_in_the_child(make_agent: Any) -> None:
+    with Wire([TOO_LONG, said("## Goal\n- a parser"), said("On we go.")]) as wire:
+        agent = make_agent(wire)
+        long_talk(agent)
+        events = list(agent.turn("and now?"))
+        followed = [event for event in events if isinstance(event, Followed)]
+        assert len(followed) == 1
+        assert followed[0].old_session_id == "s1"
+        assert agent.session_id == followed[0].session_id != "s1"
+        assert agent.context.session_id == agent.session_id
+        assert events[-1] == Done("On we go.")
+        assert len(wire.bodies[2]["messages"]) < len(wire.bodies[0]["messages"])
+    assert agent.db.get_session("s1")["end_reason"] == "compression"
+    assert spoken(agent)[-2:] == [("user", "and now?"), ("assistant", "On we go.")]
+    assert agent.db.is_live(agent.session_id)
+    assert not agent.db.is_live("s1")
+    assert agent.db.get_messages("s1")[-1]["content"] == "and now?"  # nothing was deleted, the reply is in the child
+
+
+def test_a_prompt_past_the_threshold_is_compressed_before_the_call(make_agent: Any) -> None:
+    with Wire([said("## Goal\n- a parser"), said("On we go.")]) as wire:
+        agent = make_agent(wire)
+        long_talk(agent)
+        agent.model.context_length = 14_000
+        events = list(agent.turn("and now?"))
+        assert [type(event) for event in events if isinstance(event, Followed)] == [Followed]
+        assert events[-1] == Done("On we go.")
+        assert len(wire.bodies) == 2
+
+
+def test_a_failed_compression_changes_nothing_and_says_so(make_agent: Any) -> None:
+    refusal = error(400, {"error": {"message": "no summaries here"}})
+    with Wire([refusal, said("I manage.")]) as wire:
+        agent = make_agent(wire)
+        long_talk(agent)
+        agent.model.context_length = 14_000
+        events = list(agent.turn("and now?"))
+        assert any("could not be compressed" in text for text in notices(events))
+        assert events[-1] == Done("I manage.")
+    assert agent.session_id == "s1"
+    assert agent.db.get_session("s1")["ended_at"] is None
+
+
+def test_compression_that_is_switched_off_stays_off(make_agent: Any) -> None:
+    config = Config()
+    config.compression.enabled = False
+    with Wire([TOO_LONG]) as wire:
+        agent = make_agent(wire, config=config)
+        long_talk(agent)
+        with pytest.raises(ContextTooLong, match="/compress"):
+            list(agent.turn("and now?"))
+        assert agent.session_id == "s1"
+
+
+def test_a_result_too_big_for_the_window_is_shown_shorter_and_shorter(make_agent: Any) -> None:
+    asks = sse(delta(tool_calls=[call("big", "{}", index=0, id="c")]), end("tool_calls"))
+    with Wire([asks, TOO_LONG, TOO_LONG, said("Now it fits.")]) as wire:
+        big = Tool("big", "much", {"type": "object", "properties": {}}, lambda context, arguments: "x" * 300_000)
+        agent = make_agent(wire, tools=[big])
+        agent.model.context_length = 1_000_000
+        events = list(agent.turn("go"))
+        assert events[-1] == Done("Now it fits.")
+        sizes = [len(body["messages"][-1]["content"]) for body in wire.bodies[1:]]
+        assert sizes[0] > 40_000 > sizes[1] > sizes[2]
+    assert len(agent.db.get_messages("s1")[2]["content"]) == 300_000
+
+
+def test_an_agent_follows_a_session_that_another_process_compressed(make_agent: Any) -> None:
+    with Wire([said("Found you.")]) as wire:
+        agent = make_agent(wire)
+        long_talk(agent)
+        agent.db.compress_session("s1", "child", summary="notes")
+        events = list(agent.turn("hello?"))
+        assert Followed("s1", "child") in events
+        assert agent.session_id == "child"
+    assert spoken(agent)[-2:] == [("user", "hello?"), ("assistant", "Found you.")]

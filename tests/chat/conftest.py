@@ -1,0 +1,66 @@
+"""A home with a model server behind it, and terminals that are closed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chat.server import ModelServer
+from tests.support.program import PROGRAM, environment
+from tests.support.screen import Screen
+
+OFFLINE = {"HERMES_NO_LOCAL": "1", "HERMES_NO_EMBEDDED": "1"}
+_KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY", "HERMES_MODEL")
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test talks to a real endpoint."""
+    for name in _KEYS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in OFFLINE.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def home(hermes_home: Path) -> Path:
+    hermes_home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return hermes_home
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[ModelServer]:
+    with ModelServer() as one:
+        (home / "config.yaml").write_text(one.config())
+        yield one
+
+
+@pytest.fixture
+def open_screen(home: Path) -> Iterator[Callable[..., Screen]]:
+    """open_screen("-c", width=…) → `hermes -c` in a terminal."""
+    opened: list[Screen] = []
+
+    def start(*words: str, width: int = 80, height: int = 24, **more: Any) -> Screen:
+        screen = Screen([*PROGRAM, *words], width, height, env=environment(home), **more)
+        opened.append(screen)
+        return screen
+
+    yield start
+    for screen in opened:
+        screen.close()
+
+
+@pytest.fixture
+def look(home: Path) -> Callable[[Callable[[Any], Any]], Any]:
+    """look(question) → what the store answers, opened for the moment."""
+
+    def ask(question: Callable[[Any], Any]) -> Any:
+        from hermes_state import SessionDB
+
+        with SessionDB(db_path=home / "state.db", read_only=True) as db:
+            return question(db)
+
+    return ask

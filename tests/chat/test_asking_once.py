@@ -1,0 +1,333 @@
+"""`hermes chat -q`, pipes, and what is said when something is wrong: run as a process, the way a shell does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_state import SessionDB
+from tests.chat.server import Call, Gate, ModelServer
+from tests.support.program import PROGRAM, environment, run, start
+
+Look = Callable[[Callable[[Any], Any]], Any]
+
+
+def messages(db: Any) -> list[tuple[str, Any]]:
+    (row,) = db.list_sessions_rich(limit=2)
+    return [(one["role"], one["content"]) for one in db.get_messages(row["id"])]
+
+
+def test_the_answer_alone_is_on_standard_output_as_plain_text(server: ModelServer, home: Path, look: Look) -> None:
+    server.scripts = [["It is ", "**four**."]]
+    done = run("chat", "-q", "two and two?", home=home)
+    assert (done.status, done.out, done.err) == (0, "It is **four**.\n", "")
+    assert look(messages) == [("user", "two and two?"), ("assistant", "It is **four**.")]
+    (row,) = look(lambda db: db.list_sessions_rich())
+    assert row["end_reason"] == "user_exit" and row["source"] == "cli" and row["title"]
+
+
+def test_hermes_alone_takes_the_options_of_chat(server: ModelServer, home: Path) -> None:
+    assert run("-q", "hello", home=home).out == "That is all I have to say.\n"
+
+
+def test_piped_text_joins_the_question_and_alone_it_is_the_question(server: ModelServer, home: Path) -> None:
+    run("chat", "-q", "review this", home=home, input="diff --git a b\n")
+    run("chat", home=home, input="just this\n")
+    asked = [body["messages"][-1]["content"] for body in server.requests]
+    assert asked == ["review this\n\ndiff --git a b", "just this"]
+
+
+def test_bytes_that_are_no_text_are_replaced(server: ModelServer, home: Path, look: Look) -> None:
+    assert run("chat", "-q", "what?", home=home, input=b"caf\xe9 \xff\xfe ok").status == 0
+    assert look(messages)[0] == ("user", "what?\n\ncaf\ufffd \ufffd\ufffd ok")
+
+
+def test_a_megabyte_is_read_whole(server: ModelServer, home: Path, look: Look) -> None:
+    text = "0123456789abcdef " * 65_000
+    assert run("chat", "-q", "count", home=home, input=text).status == 0
+    assert look(messages)[0] == ("user", f"count\n\n{text}")
+
+
+@pytest.mark.parametrize("words", [("chat",), ("chat", "-q", ""), ("chat", "-q", "  \n")])
+def test_no_question_is_wrong_usage(server: ModelServer, home: Path, words: tuple[str, ...]) -> None:
+    done = run(*words, home=home)
+    assert done.status == 2 and "no question" in done.err and done.err.count("\n") == 1
+    assert server.requests == []
+
+
+def test_a_closed_pipe_is_quiet_and_the_answer_is_kept(server: ModelServer, home: Path, look: Look) -> None:
+    gate = Gate()
+    server.scripts = [["first line\n", gate, *["more and more text\n"] * 5000]]
+    child = start("chat", "-q", "talk", home=home)
+    assert child.stdout is not None and child.stderr is not None
+    assert child.stdout.readline() == "first line\n"
+    child.stdout.close()
+    gate.open.set()
+    errors = child.stderr.read()
+    assert child.wait(60) == 0 and errors == ""
+    assert look(messages)[1][1].startswith("first line\n")
+
+
+def test_ctrl_c_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look) -> None:
+    gate = Gate()
+    server.scripts = [["first line\n", gate]]
+    child = start("chat", "-q", "talk", home=home)
+    assert child.stdout is not None and child.stdout.readline() == "first line\n"
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) == 130
+    gate.open.set()
+    assert look(messages) == [("user", "talk"), ("assistant", "first line\n")]
+
+
+def test_sigterm_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look) -> None:
+    gate = Gate()
+    server.scripts = [["first line\n", gate]]
+    child = start("chat", "-q", "talk", home=home)
+    assert child.stdout is not None and child.stdout.readline() == "first line\n"
+    child.terminate()
+    assert child.wait(60) == 128 + signal.SIGTERM
+    gate.open.set()
+    (row,) = look(lambda db: db.list_sessions_rich())
+    assert look(messages)[1] == ("assistant", "first line\n") and row["end_reason"] == "user_exit"
+
+
+def test_a_destructive_command_needs_yes_where_nobody_can_be_asked(
+    server: ModelServer, home: Path, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("x")
+    server.scripts = [
+        [Call("terminal", command=f"rm {precious}")],
+        ["no?"],
+        [Call("terminal", command=f"rm {precious}")],
+        ["yes."],
+    ]
+    done = run("chat", "-q", "remove it", home=home)
+    assert done.out == "no?\n" and "Nobody can be asked here" in done.err and precious.exists()
+    done = run("chat", "-q", "remove it", "--yes", home=home)
+    assert done.out == "yes.\n" and not precious.exists()
+
+
+# ---------------------------------------------------------------------------------------------- going on
+
+
+def test_continuing_with_a_question(server: ModelServer, home: Path, look: Look) -> None:
+    run("chat", "-q", "one", home=home)
+    for words in (("-c",), ("--continue",), ("-c", "Talking About Test Things"), ("-r", "Talking About Test Things")):
+        assert run("chat", *words, "-q", f"next {words}", home=home).status == 0
+    assert [text for role, text in look(messages) if role == "user"][0::4] == [
+        "one",
+        "next ('-r', 'Talking About Test Things')",
+    ]
+    assert len(server.requests[-1]["messages"]) == 10
+    assert look(lambda db: db.session_count()) == 1
+
+
+def seed(home: Path, *ids: str, **columns: Any) -> SessionDB:
+    db = SessionDB(db_path=home / "state.db")
+    for number, name in enumerate(ids):
+        db.create_session(name, columns.pop("source", "cli"), started_at=1_000_000.0 + number, **columns)
+        db.append_message(name, "user", f"hello from {name}", timestamp=1_000_000.0 + number)
+    return db
+
+
+def test_an_exact_id_comes_before_a_title_and_a_title_before_a_prefix(server: ModelServer, home: Path) -> None:
+    with seed(home, "abc", "abcdef", "xyz") as db:
+        db.set_session_title("xyz", "abcd")
+        for words, wanted in (("abc", "abc"), ("abcd", "xyz"), ("abcde", "abcdef")):
+            assert run("chat", "-r", words, "-q", f"to {words}", home=home).status == 0
+            assert db.get_messages(wanted)[-2]["content"] == f"to {words}"
+
+
+def test_an_ambiguous_prefix_lists_the_candidates(server: ModelServer, home: Path) -> None:
+    seed(home, "abc1", "abc2").close()
+    for option in ("-c", "-r", "--resume", "--continue"):
+        done = run("chat", option, "abc", "-q", "x", home=home)
+        assert done.status == 2 and "abc1" in done.err and "abc2" in done.err and done.out == ""
+
+
+def test_an_unknown_session_suggests_titles(server: ModelServer, home: Path) -> None:
+    with seed(home, "s") as db:
+        db.set_session_title("s", "garden plans")
+    done = run("-r", "gardn plans", "-q", "x", home=home)
+    assert done.status == 1 and '"garden plans"' in done.err and done.out == ""
+    assert run("-r", "", "-q", "x", home=home).status == 1
+    assert server.requests == []
+
+
+def test_continuing_without_any_session_is_refused(server: ModelServer, home: Path) -> None:
+    done = run("-c", "-q", "x", home=home)
+    assert done.status == 1 and "no conversation to continue" in done.err
+
+
+def test_continue_means_the_session_used_last_in_a_terminal(server: ModelServer, home: Path) -> None:
+    with seed(home, "older", "newer") as db:
+        db.append_message("older", "assistant", "the latest word")
+        db.create_session("elsewhere", "telegram")
+        db.append_message("elsewhere", "user", "even later")
+        run("-c", "-q", "go on", home=home)
+        assert db.get_messages("older")[-2]["content"] == "go on"
+
+
+def test_a_compressed_session_goes_on_at_its_end(server: ModelServer, home: Path) -> None:
+    with seed(home, "root") as db:
+        db.compress_session("root", "tip", summary="[summary]")
+        run("-r", "root", "-q", "go on", home=home)
+        assert db.get_messages("tip")[-2]["content"] == "go on" and len(db.get_messages("root")) == 1
+
+
+def test_both_c_and_r_are_wrong_usage(server: ModelServer, home: Path) -> None:
+    assert run("-c", "x", "-r", "y", "-q", "z", home=home).status == 2
+
+
+def test_a_session_held_by_another_process_is_refused_and_a_dead_one_is_not(server: ModelServer, home: Path) -> None:
+    import os
+    import socket
+
+    with seed(home, "s") as db:
+        db.hold_session("s", "another.example:1:abc")
+        done = run("-r", "s", "-q", "x", home=home)
+        assert done.status == 1 and "open in another process" in done.err and server.requests == []
+        token = db.hold_session("s", "another.example:1:abc")
+        db.release_lease("session:s", token)
+        db.hold_session("s", f"{socket.gethostname()}:{os.getpid()}:abc")
+        assert run("-r", "s", "-q", "x", home=home).status == 1
+        gone = subprocess.Popen(["true"])
+        gone.wait()  # a process that is certainly over
+        token = db.hold_session("s", f"{socket.gethostname()}:{os.getpid()}:abc")
+        db.release_lease("session:s", token)
+        db.hold_session("s", f"{socket.gethostname()}:{gone.pid}:abc")
+        assert run("-r", "s", "-q", "x", home=home).status == 0
+
+
+# ---------------------------------------------------------------------------------------------- what is restored
+
+
+def where(server: ModelServer, home: Path, *words: str, cwd: Path) -> tuple[str, str]:
+    server.scripts = [[Call("terminal", command="pwd")], ["done"]]
+    done = run(*words, "-q", "where?", home=home, cwd=cwd)
+    assert done.status == 0, done
+    return server.requests[-1]["messages"][-1]["content"], done.err
+
+
+def test_the_folder_is_restored_unless_one_says_no(server: ModelServer, home: Path, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    here.mkdir()
+    assert str(there) in where(server, home, cwd=there)[0]
+    assert str(there) in where(server, home, "-c", cwd=here)[0]
+    assert str(here) in where(server, home, "-c", "--no-restore-cwd", cwd=here)[0]
+    there.rmdir()
+    output, notes = where(server, home, "-c", cwd=here)
+    assert str(here) in output and f"{there} is gone" in notes
+
+
+def test_the_model_is_restored_if_the_endpoint_still_has_it(server: ModelServer, home: Path) -> None:
+    server.models = ("test-model", "other-model")
+    run("-q", "x", "--model", "other-model", home=home)
+    assert server.requests[-1]["model"] == "other-model"
+    done = run("-c", "-q", "x", home=home)
+    assert server.requests[-1]["model"] == "other-model" and done.err == ""
+    run("-c", "-q", "x", "--model", "test-model", home=home)
+    assert server.requests[-1]["model"] == "test-model"
+    server.models = ("test-model",)
+    done = run("-c", "-q", "x", home=home)
+    assert server.requests[-1]["model"] == "test-model" and "other-model" in done.err
+
+
+def test_the_system_prompt_is_restored(server: ModelServer, home: Path) -> None:
+    seed(home, "s", system_prompt="You are a pirate.").close()
+    run("-r", "s", "-q", "x", home=home)
+    assert server.requests[-1]["messages"][0] == {"role": "system", "content": "You are a pirate."}
+
+
+# ---------------------------------------------------------------------------------------------- trouble
+
+
+def one_line(done: Any, status: int = 1) -> None:
+    assert done.status == status and done.out == "" and done.err.startswith("hermes: ") and done.err.count("\n") == 1, (
+        done
+    )
+
+
+def test_a_corrupt_config_is_one_line_before_anything_is_asked(server: ModelServer, home: Path) -> None:
+    (home / "config.yaml").write_text("model: [")
+    one_line(run("-q", "x", home=home))
+    (home / "config.yaml").write_text("modle: {}\n")
+    done = run("-q", "x", home=home)
+    one_line(done)
+    assert "did you mean model?" in done.err and server.requests == []
+
+
+def test_a_dead_model_server_is_one_line_and_the_question_is_kept(server: ModelServer, home: Path, look: Look) -> None:
+    server.close()
+    done = run("-q", "anybody?", home=home)
+    assert done.status == 1 and done.out == "" and "Traceback" not in done.err
+    assert done.err.splitlines()[-1].startswith("hermes: ")
+    assert look(messages) == [("user", "anybody?")]
+
+
+def test_a_home_that_cannot_be_written_is_one_line(server: ModelServer, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    one_line(run("-q", "x", home=blocked / "home", env={"HERMES_NO_LOCAL": "1"}))
+
+
+def test_a_store_that_can_only_be_read_is_refused(server: ModelServer, home: Path) -> None:
+    import sqlite3
+
+    seed(home, "s").close()
+    with sqlite3.connect(home / "state.db") as file:
+        file.execute("UPDATE schema_version SET version = 999")
+    file.close()
+    done = run("-q", "x", home=home)
+    assert done.status == 1 and "can only be read" in done.err and "Traceback" not in done.err
+
+
+def test_unknown_options_and_stray_words_are_wrong_usage(server: ModelServer, home: Path) -> None:
+    for words in (("--nonsense",), ("chat", "stray", "words"), ("chat", "-q")):
+        done = run(*words, home=home)
+        assert done.status == 2 and done.err.count("\n") == 1, done
+
+
+def test_help_shows_every_option(home: Path) -> None:
+    done = run("chat", "--help", home=home)
+    assert done.status == 0
+    for option in ("-q", "-c", "--continue", "-r", "--resume", "--no-restore-cwd", "--model", "--yes"):
+        assert option in done.out
+
+
+def test_without_any_model_the_history_answers(home: Path) -> None:
+    with seed(home, "s") as db:
+        db.append_message("s", "assistant", "We decided to keep the recursive parser.")
+    done = run("-q", "what did we decide about the parser?", home=home)
+    assert done.status == 0 and "recursive parser" in done.out
+
+
+# ---------------------------------------------------------------------------------------------- tidying
+
+
+def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, home: Path) -> None:
+    with seed(home, "old") as db:
+        db.end_session("old", "user_exit")
+        run("-q", "x", home=home)
+        assert db.get_session("old") is not None
+        with (home / "config.yaml").open("a") as config:
+            config.write("sessions: {auto_prune: true, retention_days: 30}\n")
+        gate = Gate()
+        server.scripts = [["wait ", gate, "done"]]
+        child = subprocess.Popen(
+            [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        until = time.monotonic() + 60
+        while db.get_session("old") is not None and time.monotonic() < until:
+            time.sleep(0.05)
+        gate.open.set()
+        assert child.wait(60) == 0
+        assert db.get_session("old") is None

@@ -1,0 +1,607 @@
+"""The session browser, used the way a person does: by keys and clicks, on a store of ten thousand conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from textual.widgets import Input, Static
+
+from hermes.chat.browse_app import Browser
+from hermes.chat.browse_list import SessionList
+from hermes.chat.browse_rows import Line, harmless, matching
+from hermes.errors import StoreClosed
+from hermes_state import SessionDB
+from tests.support.program import environment, run
+
+MANY = 10_000
+TOPICS = ("Docker on the Pi", "Café Übersicht", "服务器部署配置", "Einkauf 🛒 Samstag", "שלום עולם", "👨‍👩‍👧 plans")
+
+
+class Hand:
+    """Someone at the keyboard."""
+
+    def __init__(self, pilot: Any) -> None:
+        self.pilot, self.app = pilot, pilot.app
+
+    @property
+    def list(self) -> SessionList:
+        return self.app.screen_stack[1].query_one(SessionList)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def type(self, text: str) -> None:
+        await self.pilot.press(*("space" if c == " " else c for c in text))
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 30) -> Any:
+        stop = time.monotonic() + seconds
+        while True:
+            answer = condition()
+            if answer:
+                return answer
+            assert time.monotonic() < stop, f"it never became true; status: {self.status!r}"
+            await self.pilot.pause(0.02)
+
+    async def loaded(self) -> None:
+        await self.until(lambda: self.app.screen_stack[1].loaded)
+
+    def text(self, selector: str) -> str:
+        """What a widget says (of the window on top, else of the screen)."""
+        for screen in reversed(self.app.screen_stack):
+            for widget in screen.query(selector):
+                if isinstance(widget, Static):
+                    return str(widget.content)
+        raise AssertionError(f"no {selector}")
+
+    @property
+    def status(self) -> str:
+        return self.text("#status")
+
+    def ids(self) -> list[str]:
+        return [line.id for line in self.list.lines]
+
+    def rows(self) -> list[str]:
+        """The lines of the list as they are drawn."""
+        return [self.list.render_line(y).text for y in range(self.list.size.height)]
+
+
+def browsing(db: Any, script: Callable[[Hand], Awaitable[None]], size: tuple[int, int] = (110, 30)) -> str | None:
+    """Open the browser, do this, and give back what it ended with."""
+
+    async def go() -> str | None:
+        app = Browser(db)
+        async with app.run_test(size=size) as pilot:
+            hand = Hand(pilot)
+            await hand.until(lambda: len(app.screen_stack) > 1)
+            await hand.loaded()
+            await script(hand)
+        return app.return_value
+
+    return asyncio.run(go())
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionDB]:
+    """Ten thousand conversations; nobody changes them."""
+    now = time.time()
+
+    def conversation(number: int) -> dict[str, Any]:
+        at = now - (MANY - number) * 60
+        topic = TOPICS[number % len(TOPICS)]
+        said = [
+            ("user", f"Please help with {topic}, number {number}"),
+            ("assistant", f"The secret word is kiwi{number}x."),
+        ]
+        return {
+            "id": f"s{number:05}", "source": ("cli", "telegram")[number % 2], "started_at": at,
+            "title": f"{topic} {number}" if number % 3 else None,
+            "messages": [{"role": role, "content": text, "timestamp": at} for role, text in said],
+        }  # fmt: skip
+
+    with SessionDB(tmp_path_factory.mktemp("many") / "state.db", durability="normal", transcripts="off") as db:
+        db.import_sessions(conversation(number) for number in range(MANY))
+        yield db
+
+
+@pytest.fixture
+def few(db: Any) -> Any:
+    for number, (name, title) in enumerate([("old", "Alpha plan"), ("middle", None), ("new", "Beta plan")]):
+        at = time.time() - 1000 + number
+        db.create_session(name, "cli", started_at=at)
+        db.append_message(name, "user", f"First words of {name}", timestamp=at)
+        db.append_message(name, "assistant", f"An answer about pears in {name}", timestamp=at + 0.1)
+        if title:
+            db.set_session_title(name, title)
+    return db
+
+
+# ── ten thousand ──
+
+
+def test_ten_thousand_are_all_there_newest_first_and_only_what_is_seen_is_drawn(many: SessionDB) -> None:
+    async def script(hand: Hand) -> None:
+        assert len(hand.list.lines) == MANY and hand.ids()[:2] == ["s09999", "s09998"]
+        assert "10,000 conversations" in hand.status
+        assert len(hand.list.children) == 0  # no widget per line
+        await hand.press("ctrl+end")
+        assert hand.list.current.id == "s00000" and "Docker on the Pi" in hand.rows()[-1]
+        await hand.press("pageup", "ctrl+home", "down", "down", "up")
+        assert hand.list.current.id == "s09998"
+
+    browsing(many, script)
+
+
+def test_the_first_lines_are_there_before_the_last(many: SessionDB) -> None:
+    """Nobody waits for ten thousand rows: the first page is shown while the rest is being read."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    class Slowly:
+        """The store, with a pause before the second page."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(many, name)
+
+        def list_sessions_rich(self, **more: Any) -> Any:
+            if more["offset"]:
+                reached.set()
+                go_on.wait(30)
+            return many.list_sessions_rich(**more)
+
+    async def go() -> None:
+        app = Browser(Slowly())  # type: ignore[arg-type]
+        async with app.run_test(size=(110, 30)) as pilot:
+            hand = Hand(pilot)
+            await hand.until(reached.is_set)
+            await hand.until(lambda: hand.list.lines)
+            assert "s09999" in hand.ids() and "loading" in hand.status
+            await hand.type("number 9995")  # and it can be used meanwhile
+            await hand.until(lambda: hand.ids() == ["s09995"])
+            go_on.set()
+            await hand.loaded()
+            assert "s09995" in hand.ids() and "loading" not in hand.status
+
+    try:
+        asyncio.run(go())
+    finally:
+        go_on.set()
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("number 4321", ["s04321"]),  # first words
+        ("S04321", ["s04321"]),  # id
+        ("CAFE docker 4321", []),
+        ("cafe ubersicht 4327", ["s04327"]),  # no accents, other case, words in any order
+        ("4327 ÜBERSICHT", ["s04327"]),
+        ("部署 4328", ["s04328"]),
+        ("nothing like this", []),
+    ],
+)
+def test_typing_filters_by_title_first_words_and_id(many: SessionDB, typed: str, found: list[str]) -> None:
+    async def script(hand: Hand) -> None:
+        hand.app.screen.query_one(Input).value = typed
+        await hand.until(lambda: hand.ids() == found)
+        assert f"{len(found)} of 10,000 conversations" in hand.status
+        if not found:
+            assert "Tab searches inside" in "".join(hand.rows())
+        await hand.press("escape")
+        await hand.until(lambda: len(hand.list.lines) == MANY)
+
+    browsing(many, script)
+
+
+def test_tab_searches_inside_the_conversations(many: SessionDB) -> None:
+    async def script(hand: Hand) -> None:
+        await hand.type("kiwi777x")
+        await hand.until(lambda: not hand.list.lines)  # not in any title
+        await hand.press("tab")
+        await hand.until(lambda: hand.ids() == ["s00777"])
+        assert "kiwi777x" in hand.rows()[0] and ">>>" not in hand.rows()[0]
+        await hand.until(lambda: "found here" in hand.text("#conversation"))
+        await hand.press("escape", "escape")  # what was typed, then the search
+        await hand.until(lambda: len(hand.list.lines) == MANY)
+        assert hand.text("#mode") == "Filter"
+
+    browsing(many, script)
+
+
+def test_an_answer_to_an_older_question_is_dropped(few: Any) -> None:
+    asked, go_on, answered = threading.Event(), threading.Event(), threading.Event()
+
+    class Slowly:
+        """The store, where the search for `old` takes until the next one is answered."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(few, name)
+
+        def search_messages(self, query: str, **more: Any) -> Any:
+            if query == "old":
+                asked.set()
+                go_on.wait(30)
+            found = few.search_messages(query, **more)
+            if query == "old":
+                answered.set()
+            return found
+
+    async def script(hand: Hand) -> None:
+        await hand.press("tab")
+        await hand.type("old")
+        await hand.until(asked.is_set)
+        hand.app.screen.query_one(Input).value = "middle"
+        await hand.until(lambda: hand.ids() == ["middle"])
+        go_on.set()
+        await hand.until(answered.is_set)
+        await hand.pilot.pause(0.1)
+        assert hand.ids() == ["middle"]
+
+    try:
+        browsing(Slowly(), script)
+    finally:
+        go_on.set()
+
+
+# ── choosing ──
+
+
+def test_enter_ends_with_the_chosen_session(few: Any) -> None:
+    async def script(hand: Hand) -> None:
+        await hand.press("down", "enter")
+
+    assert browsing(few, script) == "middle"
+
+
+def test_escape_and_ctrl_c_leave_without_one(few: Any) -> None:
+    for key in ("escape", "ctrl+c", "ctrl+q"):
+
+        async def script(hand: Hand, key: str = key) -> None:
+            await hand.press(key)
+
+        assert browsing(few, script) is None
+
+
+def test_the_mouse_moves_and_chooses(few: Any) -> None:
+    async def script(hand: Hand) -> None:
+        await hand.pilot.click(SessionList, offset=(5, 1))
+        assert hand.list.current.id == "middle"
+        await hand.pilot.click(SessionList, offset=(5, 20))  # below the last line: nothing
+        assert hand.list.current.id == "middle"
+        await hand.pilot.click(SessionList, offset=(5, 2), times=2)
+
+    assert browsing(few, script) == "old"
+
+
+def test_a_chain_of_compressions_is_one_line(few: Any) -> None:
+    few.compress_session("old", "old-2", summary="so far, with apricots")
+
+    async def script(hand: Hand) -> None:
+        assert hand.ids() == ["old-2", "new", "middle"] and "Alpha plan #2" in hand.rows()[0]
+
+    browsing(few, script)
+
+
+# ── the preview ──
+
+
+def test_the_preview_shows_the_conversation_under_the_cursor(few: Any) -> None:
+    few.tag_session("new", "work")
+
+    async def script(hand: Hand) -> None:
+        await hand.until(lambda: "pears in new" in hand.text("#conversation"))
+        shown = hand.text("#conversation")
+        assert "Beta plan" in shown and "● you" in shown and "◆ assistant" in shown and "#work" in shown
+        await hand.press("down")
+        await hand.until(lambda: "pears in middle" in hand.text("#conversation"))
+        await hand.press("ctrl+t")
+        await hand.until(lambda: not hand.app.screen.query_one("#preview").display)
+        await hand.press("ctrl+t")
+        await hand.until(lambda: hand.app.screen.query_one("#preview").display)
+
+    browsing(few, script)
+
+
+def test_of_a_long_conversation_the_beginning_and_the_end_are_shown(db: Any) -> None:
+    db.create_session("long", "cli")
+    for number in range(100):
+        db.append_message("long", "user", f"question {number} " + "x" * 5000)
+        call = {"id": "c", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
+        db.append_message("long", "assistant", None, tool_calls=[call, call])
+        db.append_message("long", "tool", "OUTPUT", tool_name="terminal", tool_call_id="c")
+
+    async def script(hand: Hand) -> None:
+        await hand.until(lambda: "question 99" in hand.text("#conversation"))
+        shown = hand.text("#conversation")
+        assert "question 0 " in shown and "question 40" not in shown and "earlier messages" in shown
+        assert "[2 tool calls: terminal]" in shown and "OUTPUT" not in shown and len(shown) < 30_000
+
+    browsing(db, script)
+
+
+# ── changing ──
+
+
+def test_rename_and_a_clash_that_is_explained(few: Any) -> None:
+    async def script(hand: Hand) -> None:
+        await hand.press("ctrl+r")
+        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        field = hand.app.screen.query_one(Input)
+        assert field.value == "Beta plan"
+        field.value = "Alpha plan"
+        await hand.press("enter")
+        await hand.until(lambda: "Alpha plan" in hand.text("#wrong"))  # names the holder, and stays open
+        field.value = "Gamma plan"
+        await hand.press("enter")
+        await hand.until(lambda: len(hand.app.screen_stack) == 2)
+        await hand.until(lambda: "Gamma plan" in hand.rows()[0])
+        await hand.type("gamma")
+        await hand.until(lambda: hand.ids() == ["new"])
+
+    browsing(few, script)
+    assert few.get_session_title("new") == "Gamma plan"
+
+
+def test_delete_asks_and_puts_it_into_the_trash(few: Any) -> None:
+    async def script(hand: Hand) -> None:
+        await hand.press("ctrl+x")
+        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.press("n")
+        await hand.until(lambda: len(hand.app.screen_stack) == 2)
+        assert few.get_session("new") is not None
+        await hand.press("ctrl+x")
+        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.press("y")
+        await hand.until(lambda: hand.ids() == ["middle", "old"])
+        assert "hermes sessions restore new" in hand.status
+
+    browsing(few, script)
+    assert [row["id"] for row in few.list_trash()] == ["new"]
+
+
+def test_a_live_session_is_not_deleted(few: Any) -> None:
+    few.hold_session("new", "somebody")
+
+    async def script(hand: Hand) -> None:
+        await hand.press("ctrl+x")
+        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.press("y")
+        await hand.until(lambda: "in use" in hand.status)
+
+    browsing(few, script)
+    assert few.get_session("new") is not None
+
+
+def test_pin_and_unpin(few: Any) -> None:
+    async def script(hand: Hand) -> None:
+        await hand.press("ctrl+p")
+        await hand.until(lambda: hand.rows()[0].startswith("★"))
+        assert few.get_session("new")["pinned_at"] is not None
+        await hand.press("ctrl+p")
+        await hand.until(lambda: not hand.rows()[0].startswith("★"))
+
+    browsing(few, script)
+    assert few.get_session("new")["pinned_at"] is None
+
+
+def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: Any, tmp_path: Path) -> None:
+    there = tmp_path / "there.md"
+    there.write_text("mine")
+
+    async def script(hand: Hand) -> None:
+        await hand.press("ctrl+e")
+        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        field = hand.app.screen.query_one(Input)
+        assert field.value == "Beta-plan.jsonl"
+        for wrong, reason in (
+            (there, "exists already"),
+            (tmp_path / "x.pdf", "must end with"),
+            (tmp_path / "no/x.md", "No such"),
+        ):
+            field.value = str(wrong)
+            await hand.press("enter")
+            await hand.until(lambda reason=reason: reason in hand.text("#wrong"))
+        field.value = str(tmp_path / "out.jsonl")
+        await hand.press("enter")
+        await hand.until(lambda: "exported into" in hand.status)
+        for ending in ("md", "html"):
+            await hand.press("ctrl+e")
+            await hand.until(lambda: len(hand.app.screen_stack) == 3)
+            hand.app.screen.query_one(Input).value = str(tmp_path / f"out.{ending}")
+            await hand.press("enter")
+            await hand.until(lambda ending=ending: f"out.{ending}" in hand.status)
+
+    browsing(few, script)
+    assert there.read_text() == "mine"
+    assert "pears in new" in (tmp_path / "out.md").read_text() and "pears in new" in (tmp_path / "out.html").read_text()
+    other = make_db()
+    assert other.import_session(json.loads((tmp_path / "out.jsonl").read_text()))
+    assert other.export_session("new")["messages"] == few.export_session("new")["messages"]
+
+
+def test_the_keys_are_explained(few: Any) -> None:
+    async def script(hand: Hand) -> None:
+        await hand.press("f1")
+        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        await hand.press("x")
+        await hand.until(lambda: len(hand.app.screen_stack) == 2)
+        assert len(hand.list.lines) == 3  # the key went nowhere else
+
+    browsing(few, script)
+
+
+# ── little room, nothing there, strange text ──
+
+
+def test_an_empty_store_says_so(db: Any) -> None:
+    async def script(hand: Hand) -> None:
+        assert "No conversations yet" in "".join(hand.rows())
+        await hand.press("enter", "ctrl+r", "ctrl+x", "ctrl+p", "ctrl+e", "down", "pagedown", "ctrl+end", "tab", "tab")
+        assert len(hand.app.screen_stack) == 2
+
+    assert browsing(db, script) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "preview"), [((110, 30), True), ((80, 24), True), ((60, 15), False), ((30, 7), False)]
+)
+def test_where_there_is_no_room_the_preview_goes(few: Any, size: tuple[int, int], preview: bool) -> None:
+    async def script(hand: Hand) -> None:
+        assert hand.app.screen.query_one("#preview").display is preview
+        assert "Beta plan" in hand.rows()[0]
+        await hand.press("down", "enter")
+
+    assert browsing(few, script, size) == "middle"
+
+
+@pytest.mark.parametrize("size", [(8, 3), (3, 2), (1, 1)])
+def test_a_terminal_of_any_size_can_be_left(few: Any, size: tuple[int, int]) -> None:
+    async def script(hand: Hand) -> None:
+        await hand.press("down", "ctrl+x", "n", "f1", "x", "enter")
+
+    assert browsing(few, script, size) == "middle"
+
+
+def test_every_line_has_exactly_the_width_of_the_list(many: SessionDB) -> None:
+    async def script(hand: Hand) -> None:
+        width = hand.list.scrollable_content_region.width
+        assert {cell_len(row) for row in hand.rows()} == {width}
+        await hand.press("tab")
+        await hand.type("please")
+        await hand.until(lambda: hand.list.lines)
+        assert {cell_len(row) for row in hand.rows()} == {hand.list.scrollable_content_region.width}
+
+    for size in ((60, 15), (81, 24), (140, 40)):
+        browsing(many, script, size)
+
+
+def test_text_from_elsewhere_can_do_nothing_to_the_terminal(db: Any) -> None:
+    db.create_session("evil", "cli\x1b[2J")
+    db.append_message("evil", "user", "\x1b]0;owned\x07\x1b[31mred\x9b2J \u202eturned \ud800 [bold]not markup[/bold]")
+    db.append_message("evil", "assistant", "fine\x1b[2J\x00\x07")
+
+    async def script(hand: Hand) -> None:
+        await hand.until(lambda: "fine" in hand.text("#conversation"))
+        await hand.press("ctrl+x")
+        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        assert "[bold]not markup[/bold]" in hand.text("#conversation") + "".join(hand.rows())
+        picture = hand.app.export_screenshot()
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]", picture)
+
+    browsing(db, script)
+
+
+@given(st.text())
+def test_no_text_keeps_a_control_character(text: str) -> None:
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", harmless(text))
+
+
+@given(st.lists(st.text(max_size=20), max_size=8), st.text(max_size=5))
+def test_a_filter_keeps_the_order_and_loses_nothing_for_no_words(titles: list[str], text: str) -> None:
+    lines = [Line(f"id{number}", title, "", "cli", 0.0) for number, title in enumerate(titles)]
+    assert matching(lines, "  ") == lines
+    kept = matching(lines, text)
+    assert [line for line in lines if line in kept] == kept
+    for line in lines:
+        assert line in matching(lines, line.id)
+
+
+def test_a_store_that_can_not_be_read_ends_it_with_the_reason(few: Any) -> None:
+    async def go() -> Any:
+        app = Browser(few)
+        few.close()
+        async with app.run_test() as pilot:
+            await Hand(pilot).until(lambda: app.problem)
+        return app.problem
+
+    assert isinstance(asyncio.run(go()), StoreClosed)
+
+
+# ── as a program ──
+
+
+def test_without_a_terminal_it_is_refused_in_one_line(home: Path) -> None:
+    done = run("sessions", "browse", home=home)
+    assert done.status == 2 and len(done.err.strip().splitlines()) == 1 and "needs a terminal" in done.err
+
+
+def test_without_the_library_the_extra_is_named(home: Path) -> None:
+    script = (
+        "import sys; sys.modules['textual'] = None\n"
+        "from hermes.chat.browse import browse\n"
+        "from hermes_state import SessionDB\n"
+        "try: browse(SessionDB())\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment(home), check=True
+    )
+    assert done.stdout.startswith("MissingExtra the session browser needs") and "[chat]" in done.stdout
+
+
+def _talks(home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        for number in range(30):
+            db.create_session(f"s{number}", "cli", started_at=time.time() - 1000 + number)
+            db.append_message(
+                f"s{number}", "user", f"The {number}th question about Zürich", timestamp=time.time() - 900 + number
+            )
+            db.append_message(f"s{number}", "assistant", f"The {number}th answer", timestamp=time.time() - 899 + number)
+
+
+def test_in_a_terminal_enter_resumes_the_conversation(home: Path, server: Any, open_screen: Any) -> None:
+    _talks(home)
+    screen = open_screen("sessions", "browse", width=100)
+    screen.wait_for("30 conversations")
+    screen.type("zurich 7th")
+    screen.wait_for("3 of 30 conversations")
+    screen.press("Down")
+    screen.wait_for("The 17th answer")
+    screen.press("Enter")
+    screen.wait_for("Ctrl-D leaves")
+    assert "The 17th question about Zürich" in screen.text() and "The 18th" not in screen.text()
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert "s17" in screen.history()
+    with SessionDB(home / "state.db") as db:
+        assert db.get_session("s17")["end_reason"] == "user_exit"
+
+
+def test_what_was_found_in_an_older_part_goes_on_in_the_newest(home: Path, server: Any, open_screen: Any) -> None:
+    _talks(home)
+    with SessionDB(home / "state.db") as db:
+        db.compress_session("s3", "s3-next", summary="So far we spoke of lakes.")
+    screen = open_screen("sessions", "browse", width=100)
+    screen.wait_for("30 conversations")
+    screen.press("Tab")
+    screen.type('"3th answer"')
+    screen.wait_for("found in 1 conversation")
+    screen.press("Enter")
+    screen.wait_for("Ctrl-D leaves")
+    assert "s3-next" in screen.text()
+
+
+def test_no_color_is_honoured(home: Path, open_screen: Any) -> None:
+    _talks(home)
+    from tests.support.program import PROGRAM
+    from tests.support.screen import Screen
+
+    screen = Screen([*PROGRAM, "sessions", "browse"], 100, 24, env=environment(home, {"NO_COLOR": "1"}))
+    try:
+        screen.wait_for("30 conversations")
+        assert not re.search(r"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)", screen.styled())
+        screen.press("Escape")
+        assert screen.wait_until_over() == 0
+    finally:
+        screen.close()

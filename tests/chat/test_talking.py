@@ -1,0 +1,489 @@
+"""Talking in a terminal the way a person does: start, talk, interrupt, leave, come back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.chat.server import Call, Gate, ModelServer
+from tests.support.screen import Screen
+
+Open = Callable[..., Screen]
+Look = Callable[[Callable[[Any], Any]], Any]
+
+
+def only_session(db: Any) -> dict[str, Any]:
+    rows = db.list_sessions_rich(limit=10, include_children=True)
+    assert len(rows) == 1, rows
+    return dict(db.get_session(rows[0]["id"]))
+
+
+def said(db: Any, session_id: str | None = None) -> list[tuple[str, Any]]:
+    session_id = session_id or only_session(db)["id"]
+    return [(row["role"], row["content"]) for row in db.get_messages(session_id)]
+
+
+def test_a_conversation_is_saved_and_leaving_says_how_to_come_back(
+    server: ModelServer, open_screen: Open, look: Look
+) -> None:
+    server.scripts = [["Hello ", "there, **friend**."]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    assert "test-model" in screen.text()
+    screen.line("good morning")
+    screen.wait_for("Hello there, friend.")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    row = look(only_session)
+    assert row["source"] == "cli" and row["end_reason"] == "user_exit"
+    assert re.fullmatch(r"\d{8}_\d{6}_[0-9a-f]{6}", row["id"])
+    assert look(said) == [("user", "good morning"), ("assistant", "Hello there, **friend**.")]
+    text = screen.text()
+    assert f"Session   {row['id']}" in text and "Messages  2" in text and f"hermes -r {row['id']}" in text
+    assert f"Title     {row['title']}" in text and "Duration" in text
+
+
+def test_saying_nothing_leaves_nothing(server: ModelServer, open_screen: Open, look: Look) -> None:
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert "Session" not in screen.text()
+    assert look(lambda db: db.session_count()) == 0
+
+
+def test_ctrl_c_stops_a_reply_and_keeps_what_was_said(server: ModelServer, open_screen: Open, look: Look) -> None:
+    gate = Gate()
+    server.scripts = [["The first half", gate, " and the second"], ["All good."]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("tell me")
+    screen.wait_for("The first half")
+    screen.press("C-c")
+    screen.wait_for("Stopped; what was said is kept.")
+    gate.open.set()
+    screen.line("go on")
+    screen.wait_for("All good.")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert look(said)[:3] == [("user", "tell me"), ("assistant", "The first half"), ("user", "go on")]
+    assert [m["content"] for m in server.requests[1]["messages"]][-2:] == ["The first half", "go on"]
+
+
+def test_ctrl_c_at_the_prompt_says_how_to_leave(server: ModelServer, open_screen: Open) -> None:
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.press("C-c")
+    screen.wait_for("Ctrl-D or /quit leaves.")
+    screen.line("/quit")
+    assert screen.wait_until_over() == 0
+
+
+def test_continuing_shows_the_recap_and_sends_the_whole_history(
+    server: ModelServer, open_screen: Open, look: Look
+) -> None:
+    server.scripts = [["Two and two is four."], ["And three more is seven."]]
+    first = open_screen()
+    first.wait_for("❯")
+    first.line("two and two?")
+    first.wait_for("is four.")
+    first.press("C-d")
+    first.wait_until_over()
+    second = open_screen("-c")
+    text = second.wait_for("Hermes ·")
+    assert "● two and two?" in text and "◆ Two and two is four." in text
+    second.line("and three?")
+    second.wait_for("is seven.")
+    second.press("C-d")
+    assert second.wait_until_over() == 0
+    assert [m["content"] for m in server.requests[1]["messages"][1:]] == [
+        "two and two?",
+        "Two and two is four.",
+        "and three?",
+    ]
+    row = look(only_session)
+    assert row["end_reason"] == "user_exit" and row["message_count"] == 4
+
+
+def test_the_recap_is_gold_for_you_green_for_the_agent_and_dim(server: ModelServer, open_screen: Open) -> None:
+    first = open_screen()
+    first.wait_for("❯")
+    first.line("hello")
+    first.wait_for("That is all")
+    first.press("C-d")
+    first.wait_until_over()
+    second = open_screen("-c")
+    second.wait_for("Hermes ·")
+    styled = second.styled()
+    assert re.search(r"\x1b\[[0-9;]*2[0-9;]*38;5;220m●|\x1b\[2m\x1b\[38;5;220m●", styled), styled
+    assert re.search(r"\x1b\[[0-9;]*32m◆|\x1b\[2m\x1b\[32m◆", styled), styled
+
+
+def test_compressing_goes_on_in_number_2_which_the_title_then_finds(
+    server: ModelServer, open_screen: Open, look: Look, home: Path
+) -> None:
+    with (home / "config.yaml").open("a") as config:
+        config.write("compression: {protect_last_n: 2}\n")
+    server.task_answer = lambda body: "Goal: count. Decisions: count to five."
+    server.scripts = [[f"Number {n}."] for n in range(1, 6)]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("/title counting")
+    for n in range(1, 6):
+        screen.line(f"say {n}")
+        screen.wait_for(f"Number {n}.")
+    screen.line("/compress")
+    text = screen.wait_for("Nothing was deleted")
+    assert '"counting #2"' in text
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    tip = look(lambda db: db.resolve_session_by_title("counting"))
+    assert look(lambda db: db.get_session_title(tip)) == "counting #2"
+    assert f"hermes -r {tip}" in screen.history()
+    again = open_screen("-c", "counting")
+    again.wait_for("counting #2")
+    again.line("say six")
+    again.wait_for("That is all I have to say.")
+    again.press("C-d")
+    again.wait_until_over()
+    assert look(lambda db: db.get_messages(tip))[-1]["content"] == "That is all I have to say."
+    old = look(lambda db: db.get_session(tip)["parent_session_id"])
+    assert [text for _, text in look(lambda db: said(db, old))] == [
+        x for n in range(1, 6) for x in (f"say {n}", f"Number {n}.")
+    ]
+
+
+def test_killed_in_mid_reply_nothing_is_lost_and_it_goes_on_at_once(
+    server: ModelServer, open_screen: Open, look: Look
+) -> None:
+    gate = Gate()
+    server.scripts = [["Half of an", gate, " answer"], ["Where were we?"]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("a question")
+    screen.wait_for("Half of an")
+    os.kill(screen.pid(), signal.SIGKILL)
+    screen.wait_until_over()
+    gate.open.set()
+    again = open_screen("-c")
+    again.wait_for("● a question")
+    again.wait_for("❯")
+    again.line("hello again")
+    again.wait_for("Where were we?")
+    again.press("C-d")
+    assert again.wait_until_over() == 0
+    assert look(said) == [
+        ("user", "a question"),
+        ("assistant", "Half of an"),
+        ("user", "hello again"),
+        ("assistant", "Where were we?"),
+    ]
+
+
+def test_an_eight_column_terminal_works(server: ModelServer, open_screen: Open, look: Look) -> None:
+    server.scripts = [["A **bold** word\n\n```python\nprint('hello world')\n```\n\ndone."]]
+    screen = open_screen(width=8, height=12)
+    screen.wait_for("❯")
+    screen.line("hi")
+    screen.wait_for("done.")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    again = open_screen("-c", width=8, height=12)
+    again.wait_for("❯")
+    again.press("C-d")
+    assert again.wait_until_over() == 0
+    assert "Traceback" not in screen.history() + again.history()
+    assert len(look(said)) == 2
+
+
+def test_a_dead_model_server_is_one_line_and_retry_asks_again(
+    server: ModelServer, open_screen: Open, look: Look, home: Path
+) -> None:
+    server.close()
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("is anybody there?")
+    screen.wait_for("/retry asks again", timeout=120)
+    assert "Traceback" not in screen.history()
+    assert look(said) == [("user", "is anybody there?")]
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+
+
+def test_sigterm_at_the_prompt_ends_the_session_properly(server: ModelServer, open_screen: Open, look: Look) -> None:
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("hello")
+    screen.wait_for("That is all")
+    os.kill(screen.pid(), signal.SIGTERM)
+    assert screen.wait_until_over() == 128 + signal.SIGTERM
+    row = look(only_session)
+    assert row["end_reason"] == "user_exit" and not look(lambda db: db.is_live(row["id"]))
+    assert f"hermes -r {row['id']}" in screen.text()
+
+
+def test_sigterm_in_mid_reply_keeps_what_was_said(server: ModelServer, open_screen: Open, look: Look) -> None:
+    gate = Gate()
+    server.scripts = [["One moment", gate]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("hello")
+    screen.wait_for("One moment")
+    os.kill(screen.pid(), signal.SIGTERM)
+    assert screen.wait_until_over() == 128 + signal.SIGTERM
+    gate.open.set()
+    assert look(said) == [("user", "hello"), ("assistant", "One moment")]
+    assert look(only_session)["end_reason"] == "user_exit"
+
+
+def test_a_closed_terminal_ends_the_session_properly(server: ModelServer, open_screen: Open, look: Look) -> None:
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("hello")
+    screen.wait_for("That is all")
+    pid = screen.pid()
+    screen.close()
+    _wait_for_end(pid)
+    assert look(only_session)["end_reason"] == "user_exit"
+
+
+def _wait_for_end(pid: int) -> None:
+    import time
+
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the program still runs")
+
+
+def test_several_lines_are_one_message(server: ModelServer, open_screen: Open, look: Look) -> None:
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.type("one")
+    screen.press("M-Enter")
+    screen.type("two")
+    screen.press("C-j")
+    screen.type("three")
+    screen.press("Enter")
+    screen.wait_for("That is all")
+    assert look(said)[0] == ("user", "one\ntwo\nthree")
+
+
+def test_a_paste_of_a_megabyte_arrives_whole(server: ModelServer, open_screen: Open, look: Look) -> None:
+    text = "\n".join(f"line {n} with some words in it" for n in range(35_000))
+    assert len(text) > 1_000_000
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.type("look: ")
+    screen.paste(text)
+    screen.wait_for("[pasted text 1: 35,000 lines")
+    screen.press("Enter")
+    screen.wait_for("That is all", timeout=120)
+    assert look(said)[0] == ("user", "look: " + text)
+
+
+def test_tool_calls_are_one_line_each_and_a_destructive_one_asks(
+    server: ModelServer, open_screen: Open, look: Look, tmp_path: Path
+) -> None:
+    (tmp_path / "precious.txt").write_text("x")
+    server.scripts = [
+        [Call("terminal", command="rm precious.txt")],
+        ["As you wish."],
+        [Call("terminal", command="rm precious.txt")],
+        ["Gone."],
+    ]
+    screen = open_screen(cwd=tmp_path)
+    screen.wait_for("❯")
+    screen.line("remove it")
+    screen.wait_for("[y/N]")
+    screen.press("Enter")
+    screen.wait_for("As you wish.")
+    assert (tmp_path / "precious.txt").exists()
+    screen.line("really remove it")
+    screen.wait_for("[y/N]", times=2)
+    screen.line("y")
+    text = screen.wait_for("Gone.")
+    assert not (tmp_path / "precious.txt").exists()
+    assert re.search(r"✓ terminal  rm precious.txt  \d+\.\ds", text)
+
+
+def test_tab_completes_commands_and_titles(server: ModelServer, open_screen: Open) -> None:
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("/title a rather special name")
+    screen.line("hello")
+    screen.wait_for("That is all")
+    screen.line("/new")
+    screen.wait_for("A new session")
+    screen.type("/res")
+    screen.press("Tab")
+    screen.wait_for("❯ /resume")
+    screen.type("spec")
+    screen.press("Tab")
+    screen.wait_for("❯ /resume a rather special name")
+    screen.press("Enter")
+    screen.wait_for("● hello")
+
+
+def test_lines_typed_before_come_back_in_the_next_conversation(
+    server: ModelServer, open_screen: Open, home: Path
+) -> None:
+    first = open_screen()
+    first.wait_for("❯")
+    first.line("a memorable question")
+    first.wait_for("That is all")
+    first.press("C-d")
+    first.wait_until_over()
+    assert (home / "history").stat().st_mode & 0o777 == 0o600
+    second = open_screen()
+    second.wait_for("❯")
+    second.press("Up")
+    second.wait_for("❯ a memorable question")
+
+
+def test_ctrl_c_stops_a_compression_and_nothing_has_changed(
+    server: ModelServer, open_screen: Open, look: Look, home: Path
+) -> None:
+    with (home / "config.yaml").open("a") as config:
+        config.write("compression: {protect_last_n: 2}\n")
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(body: dict[str, Any]) -> str:
+        if len(body["messages"]) and "## Goal" in str(body["messages"]):
+            begun.set()
+            release.wait(120)
+        return "A Title Of Some Words"
+
+    server.task_answer = slow
+    screen = open_screen()
+    screen.wait_for("❯")
+    for number in range(1, 5):
+        screen.line("hello")
+        screen.wait_for("That is all", times=number)
+    screen.line("/compress")
+    assert begun.wait(60)
+    screen.press("C-c")
+    screen.wait_for("Stopped.")
+    release.set()
+    screen.line("hello")
+    screen.wait_for("That is all", times=5)
+    assert look(lambda db: db.session_count()) == 1 and len(look(said)) == 10
+
+
+def test_a_reply_longer_than_the_screen_scrolls_by_and_nothing_of_it_is_lost(
+    server: ModelServer, open_screen: Open
+) -> None:
+    code = "```python\n" + "".join(f"value_{n} = {n}\n" for n in range(40)) + "```\n\n"
+    text = code + "\n\n".join(f"Paragraph {n}. 日本語" for n in range(40)) + "\n\nThe end."
+    server.scripts = [[text[at : at + 5] for at in range(0, len(text), 5)]]
+    screen = open_screen(width=40, height=10)
+    screen.wait_for("❯")
+    screen.line("talk")
+    screen.wait_for("The end.")
+    screen.press("C-d")
+    screen.wait_until_over()
+    shown = screen.history()
+    assert [n for n in range(40) if shown.count(f"value_{n} = {n}\n") != 1] == []
+    assert [n for n in range(40) if shown.count(f"Paragraph {n}. 日本語") != 1] == []
+
+
+def test_where_output_is_piped_only_replies_go_there(
+    server: ModelServer, open_screen: Open, home: Path, tmp_path: Path
+) -> None:
+    import shlex
+
+    from tests.support.program import PROGRAM, environment
+
+    out = tmp_path / "out.txt"
+    with Screen(["sh", "-c", f"{shlex.join(PROGRAM)} > {out}"], env=environment(home)) as screen:
+        screen.wait_for(">")
+        screen.line("hello")
+        screen.wait_for(">", times=2)
+        screen.press("C-d")
+        screen.wait_until_over()
+        assert "hermes -r" in screen.text()
+    assert out.read_text() == "That is all I have to say.\n"
+
+
+def test_an_unknown_command_is_one_line_with_a_suggestion(server: ModelServer, open_screen: Open, look: Look) -> None:
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("/titel x")
+    screen.wait_for("There is no command /titel; did you mean /title?")
+    screen.line("//titel x")
+    screen.wait_for("That is all")
+    assert look(said)[0] == ("user", "/titel x")
+
+
+def test_what_is_typed_during_a_reply_is_sent_after_it(server: ModelServer, open_screen: Open, look: Look) -> None:
+    gate = Gate()
+    server.scripts = [["Wait", gate, " a bit."], ["Second reply."]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("first")
+    screen.wait_for("Wait")
+    screen.line("second")
+    gate.open.set()
+    screen.wait_for("Second reply.")
+    assert [text for role, text in look(said) if role == "user"] == ["first", "second"]
+
+
+def test_a_session_open_elsewhere_is_continued_in_a_branch_or_not_at_all(
+    server: ModelServer, open_screen: Open, look: Look
+) -> None:
+    first = open_screen()
+    first.wait_for("❯")
+    first.line("hello")
+    first.wait_for("That is all")
+    second = open_screen("-c")
+    second.wait_for("is open in another process")
+    second.press("Enter")
+    assert second.wait_until_over() == 1
+    third = open_screen("-c")
+    third.wait_for("is open in another process")
+    third.line("y")
+    third.wait_for("● hello")
+    third.line("in the branch")
+    third.wait_for("That is all", times=2)
+    assert look(lambda db: db.session_count()) == 2
+    assert len(look(lambda db: said(db, db.list_sessions_rich(limit=5)[-1]["id"]))) == 2
+
+
+def test_without_any_model_the_history_answers(home: Path, open_screen: Open, look: Look) -> None:
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("what did we decide about the parser?")
+    screen.wait_for("❯", times=2)
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert [role for role, _ in look(said)] == ["user", "assistant"]
+
+
+def test_a_dumb_terminal_gets_plain_text(server: ModelServer, open_screen: Open, look: Look) -> None:
+    server.scripts = [["plain **text**"]]
+    screen = open_screen(terminal="dumb")
+    screen.wait_for("Hermes ·")
+    screen.line("hi")
+    screen.wait_for("plain **text**")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert len(look(said)) == 2
+
+
+def test_one_question_on_a_terminal_is_rendered_and_says_how_to_go_on(
+    server: ModelServer, open_screen: Open, look: Look
+) -> None:
+    server.scripts = [["It is **four**."]]
+    screen = open_screen("-q", "two and two?")
+    assert screen.wait_until_over() == 0
+    assert "It is four." in screen.text() and f"hermes -r {look(only_session)['id']}" in screen.text()
+    assert "Hermes ·" not in screen.text()

@@ -1,0 +1,329 @@
+"""Completion in real shells: scripts are sourced, Tab is pressed, and what lands on the line means the right thing."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.cli.completion import SCRIPTS, Typed, for_bash
+from hermes.cli.main import COMMANDS
+from hermes_state import SessionDB
+from tests.support.program import environment, run
+from tests.support.screen import Screen
+
+TITLES = ["Parser rewrite", "Fix: the 'odd' \"quotes\" & $HOME `x` \\ !", "漢字 title", "slash/in it", "key=value: x"]
+IDS = [f"20260101_00000{number}_abcde{number}" for number in range(len(TITLES) + 1)]
+BREAKS = " \t\n\"'@><=;|&(:"
+
+
+@pytest.fixture
+def home(hermes_home: Path) -> Path:
+    """Sessions with awkward titles, and one without."""
+    with SessionDB(db_path=hermes_home / "state.db") as db:
+        for number, session_id in enumerate(IDS):
+            db.create_session(session_id, "cli" if number else "telegram", model="gpt-5")
+            db.append_message(session_id, role="user", content=f"question {number}", timestamp=1_700_000_000 + number)
+        for session_id, title in zip(IDS, TITLES, strict=False):
+            db.set_session_title(session_id, title)
+    return hermes_home
+
+
+def words(home: Path, *typed: str) -> list[str]:
+    """What is offered after these words (the last one is being typed)."""
+    done = run("completion", "--words", "zsh", "--", *typed, home=home)
+    assert (done.status, done.err) == (0, "")
+    return [line.partition("\t")[0] for line in done.out.splitlines()]
+
+
+# ── what is offered ──
+
+
+def test_commands_and_options(home: Path) -> None:
+    assert words(home, "") == list(COMMANDS)
+    assert words(home, "se") == ["sessions"]
+    assert "list" in words(home, "sessions", "") and words(home, "sessions", "exp") == ["export"]
+    assert words(home, "config", "") == ["edit", "get", "path", "set", "show", "unset"]
+    assert "--json" in words(home, "sessions", "list", "--")
+    assert {"--continue", "--resume"} <= set(words(home, "--"))
+    assert {"--continue", "--resume"} <= set(words(home, "chat", "--"))
+    assert words(home, "completion", "") == ["bash", "zsh", "fish"]
+    assert words(home, "sessions", "nonsense", "") == [] or "list" in words(home, "sessions", "nonsense", "")
+
+
+def test_every_command_and_subcommand_can_be_asked_for_its_options(home: Path) -> None:
+    from hermes.cli.sessions import COMMANDS as SESSIONS
+
+    for path in [[name] for name in COMMANDS] + [["sessions", name] for name in SESSIONS]:
+        offered = words(home, *path, "--")
+        assert "--help" in offered, path
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ["-c"],
+        ["--continue"],
+        ["-r"],
+        ["chat", "--resume"],
+        ["sessions", "show"],
+        ["sessions", "rename"],
+        ["sessions", "pin", "x"],
+    ],
+)
+def test_sessions_by_title_and_untitled_ones_by_id(home: Path, before: list[str]) -> None:
+    assert words(home, *before, "") == [*reversed(TITLES), IDS[-1]]
+    assert words(home, *before, "pars") == ["Parser rewrite"]
+    assert words(home, *before, "20260101_000002") == [IDS[2]]
+    assert words(home, *before, "2026") == IDS
+
+
+def test_option_values(home: Path) -> None:
+    assert set(words(home, "sessions", "list", "--source", "")) == {"cli", "telegram"}
+    assert words(home, "sessions", "list", "--source=t") == ["--source=telegram"]
+    assert words(home, "sessions", "export", "--session-id", "Par") == ["Parser rewrite"]
+    assert set(words(home, "sessions", "export", "--format", "")) >= {"jsonl", "md", "html"}
+    assert words(home, "sessions", "export", "") == [":files"]
+
+
+def test_config_keys_and_values(home: Path) -> None:
+    (home / "config.yaml").write_text("model: {default: my-model}\nmcp_servers: {files: {command: sh}}\n")
+    assert words(home, "config", "get", "model.") == [
+        "model.default",
+        "model.base_url",
+        "model.api_key",
+        "model.context_length",
+    ]
+    assert "mcp_servers.files.command" in words(home, "config", "set", "mcp")
+    assert words(home, "config", "set", "store.durability", "") == ["full", "normal"]
+    assert words(home, "config", "set", "memory.enabled", "f") == ["false"]
+    assert words(home, "config", "set", "model.default", "") == ["my-model", "gpt-5", "embedded", "extractive"]
+    assert words(home, "--model", "g") == ["gpt-5"]
+    assert words(home, "config", "get", "model.default", "") == []
+
+
+def test_the_trash_is_offered_to_restore(home: Path) -> None:
+    with SessionDB(db_path=home / "state.db") as db:
+        db.trash_session(IDS[0])
+    assert words(home, "sessions", "restore", "") == [IDS[0]]
+    assert IDS[0] not in words(home, "sessions", "show", "2")
+
+
+def test_nothing_is_made_and_nothing_is_said_when_there_is_no_history_or_it_is_broken(hermes_home: Path) -> None:
+    assert words(hermes_home, "-c", "") == []
+    assert not hermes_home.exists()
+    hermes_home.mkdir()
+    (hermes_home / "state.db").write_bytes(b"rubbish" * 100)
+    (hermes_home / "config.yaml").write_text("modle: [")
+    assert words(hermes_home, "-c", "") == []
+    assert "model.default" in words(hermes_home, "config", "get", "")
+
+
+def test_the_command_itself() -> None:
+    for shell, script in SCRIPTS.items():
+        done = run("completion", shell, home=Path("/nowhere"))
+        assert (done.status, done.out, done.err) == (0, script, "")
+    for wrong in ([], ["tcsh"], ["bash", "zsh"]):
+        done = run("completion", *wrong, home=Path("/nowhere"))
+        assert (done.status, done.out) == (2, "")
+        assert done.err.startswith("hermes: ")
+
+
+# ── bash, by calling the function ──
+
+
+def need(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        if os.environ.get("HERMES_TEST_REQUIRE") == "all":
+            pytest.fail(f"{program} is not installed")
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
+@pytest.fixture
+def shell_home(home: Path, tmp_path: Path) -> dict[str, str]:
+    """The variables of a shell that finds `hermes` on its path."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    hermes = programs / "hermes"
+    hermes.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hermes.cli.main "$@"\n')
+    hermes.chmod(0o755)
+    variables = environment(home, {"HOME": str(tmp_path), "TERM": "xterm", "HISTFILE": str(tmp_path / "history")})
+    return variables | {"PATH": f"{programs}:{variables['PATH']}"}
+
+
+def in_bash(shell_home: dict[str, str], line: str) -> list[str]:
+    """What the function puts into COMPREPLY for a line."""
+    script = """
+source <(hermes completion bash)
+COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=($2) COMP_CWORD=$3
+_hermes_completion hermes "" ""
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    done = subprocess.run(
+        [need("bash"), "-c", script, "bash", line, line, "1"],
+        env=shell_home,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "error" not in done.stderr
+    return done.stdout.splitlines()
+
+
+def test_bash_asks_for_what_is_before_the_cursor(shell_home: dict[str, str]) -> None:
+    assert in_bash(shell_home, "hermes sess") == ["sessions"]
+    assert in_bash(shell_home, "hermes sessions show Pars") == ["Parser\\ rewrite"]
+    assert in_bash(shell_home, "hermes config get model.d") == ["model.default"]
+    assert in_bash(shell_home, "hermes sessions show 20260101_000002") == [IDS[2]]
+
+
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+def test_what_is_offered_means_the_title_again(shell_home: dict[str, str], quote: str) -> None:
+    offered = in_bash(shell_home, f"hermes -c {quote}")
+    assert len(offered) == len(IDS)
+    for line, title in zip(offered, reversed(TITLES), strict=False):
+        got = subprocess.run(
+            ["bash", "-c", f"printf %s {quote}{line}{quote}"],
+            env=shell_home,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert got.stdout == title
+
+
+printable = st.text(
+    st.characters(exclude_categories=("C", "Zl", "Zp"), exclude_characters="\x85"), min_size=1, max_size=20
+)
+
+
+@given(printable, st.sampled_from(["", "'", '"']), st.integers(0, 20))
+def test_a_word_that_was_begun_in_any_quoting_is_understood_and_completed_in_it(
+    title: str, quote: str, length: int
+) -> None:
+    from hermes.cli.completion import _quoted
+
+    begun = title[:length]
+    line = f"hermes -c {quote}{_quoted(begun, quote)}"
+    typed = Typed(line)
+    if begun or quote:
+        assert typed.words == ["hermes", "-c"]
+    assert typed.partial == begun
+    kept = typed.before_break(BREAKS)
+    whole = f"{quote}{_quoted(kept, quote)}{_quoted(title[len(kept) :], quote)}{quote}"
+    assert Typed(f"{whole} ").words == [title]
+
+
+def test_bash_reads_any_quoted_title_as_it_was() -> None:
+    from hermes.cli.completion import _quoted
+
+    dice = random.Random(7)
+    signs = "ab \t\"'\\$`!&|;<>()[]{}*?~#=:@%^,+-./äß漢😀é\u200f"
+    titles = ["".join(dice.choices(signs, k=dice.randrange(1, 12))) for _ in range(500)]
+    for quote in ("", "'", '"'):
+        lines = "\n".join(f"printf '%s\\0' {quote}{_quoted(title, quote)}{quote}" for title in titles)
+        done = subprocess.run([need("bash")], input=lines.encode(), capture_output=True, check=True)
+        assert done.stdout.decode().split("\0")[:-1] == titles
+
+
+def test_half_a_line_of_any_kind_is_no_error(home: Path) -> None:
+    for line in (
+        "",
+        "hermes",
+        "hermes ",
+        "hermes 'a",
+        'hermes "a\\',
+        "hermes \\",
+        "hermes -c -- -",
+        "hermes --x=",
+        "hermes --source=",
+        "x" * 5000,
+    ):
+        assert isinstance(for_bash(line, BREAKS), list)
+
+
+# ── a real Tab ──
+
+SHELLS = {
+    "bash": (
+        ["--norc", "--noprofile", "-i"],
+        "PS1='$ '; source <(hermes completion bash); words() { printf '<%s>\\n' \"$@\"; }; complete -F _hermes_completion words; echo rea''dy",
+    ),
+    "zsh": (
+        ["-f", "-i"],
+        "PS1='$ '; autoload -Uz compinit; compinit -u -D; source <(hermes completion zsh); words() { printf '<%s>\\n' \"$@\" }; compdef _hermes words; echo rea''dy",
+    ),
+    "fish": (
+        ["--no-config", "-i"],
+        "function fish_prompt; echo '$ '; end; hermes completion fish | source; function words; printf '<%s>\\n' $argv; end; complete -c words -f -k -a '(__hermes_completion)'; echo rea''dy",
+    ),
+}
+
+
+@pytest.mark.parametrize("shell", list(SHELLS))
+def test_a_real_tab_completes_commands_keys_ids_and_titles(shell: str, shell_home: dict[str, str]) -> None:
+    options, setup = SHELLS[shell]
+    awkward = TITLES[1]
+    seen: list[str] = []
+    with Screen([need(shell), *options], width=150, height=50, env=shell_home) as screen:
+        screen.line(setup)
+        screen.wait_for("ready")
+        for typed, wanted in [
+            ("words sess", ["sessions"]),
+            ("words config get sessions.ret", ["config", "get", "sessions.retention_days"]),
+            ("words sessions show 20260101_000002", ["sessions", "show", IDS[2]]),
+            ("words -c Pars", ["-c", "Parser rewrite"]),
+            ("words -c 漢", ["-c", "漢字 title"]),
+            ("words -c Fix", ["-c", awkward]),
+            ("words -c 'Fix", ["-c", awkward]),
+            ('words -c "Pars', ["-c", "Parser rewrite"]),
+            ('words -c "漢', ["-c", "漢字 title"]),
+            ('words -c "Fix', ["-c", awkward]),
+            ("words -c slash", ["-c", "slash/in it"]),
+            ("words -c key", ["-c", "key=value: x"]),
+        ]:
+            screen.press("C-l")
+            screen.type(typed)
+            before = screen.text()
+            screen.press("Tab")
+            changed(screen, before)
+            screen.press("Enter")
+            seen.append("\n".join(f"<{word}>" for word in wanted))
+            screen.wait_for(seen[-1], times=seen.count(seen[-1]))
+
+
+def changed(screen: Screen, before: str) -> None:
+    """Wait until the line has grown."""
+    until = time.monotonic() + 30
+    while screen.text() == before:
+        assert time.monotonic() < until, f"Tab did nothing:\n{before}"
+        time.sleep(0.05)
+
+
+def test_tab_after_a_colon_goes_on_where_it_was(shell_home: dict[str, str]) -> None:
+    options, setup = SHELLS["bash"]
+    with Screen([need("bash"), *options], width=150, height=50, env=shell_home) as screen:
+        screen.line(setup)
+        screen.wait_for("ready")
+        for typed, wanted in [
+            ("words -c Fix:", TITLES[1]),
+            ("words -c key=value:", TITLES[4]),
+            ("words -c Parser\\ r", TITLES[0]),
+        ]:
+            screen.press("C-l")
+            screen.type(typed)
+            before = screen.text()
+            screen.press("Tab")
+            changed(screen, before)
+            screen.press("Enter")
+            screen.wait_for(f"<-c>\n<{wanted}>")

@@ -1,0 +1,553 @@
+"""`hermes doctor`: each thing broken in turn, and the line it gets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.cli.checks import EXTRAS, LIBRARIES
+from hermes_state import SessionDB
+from tests.support.program import PROGRAM, environment, run
+from tests.support.screen import Screen
+
+QUIET = {
+    "HERMES_NO_LOCAL": "1", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "", "OPENROUTER_API_KEY": "", "HERMES_MODEL": "",
+    "http_proxy": "", "https_proxy": "", "no_proxy": "*",
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(hermes_home: Path) -> Path:
+    """A home with a little history, where all is well."""
+    with SessionDB(db_path=hermes_home / "state.db") as db:
+        db.create_session("one", "cli")
+        db.append_message("one", role="user", content="hello")
+    return hermes_home
+
+
+def doctor(home: Path, **env: str) -> tuple[int, list[dict[str, str]]]:
+    """The exit status and the findings."""
+    done = run("doctor", "--json", home=home, env=QUIET | env)
+    assert done.err == "", done.err
+    said = json.loads(done.out)
+    assert said["ok"] == (done.status == 0)
+    return done.status, said["checks"]
+
+
+def about(found: list[dict[str, str]], name: str) -> list[tuple[str, str, str]]:
+    return [(one["state"], one["text"], one["hint"]) for one in found if one["name"] == name]
+
+
+def only(home: Path, name: str, **env: str) -> tuple[str, str, str]:
+    """The one line about a thing; a wrong one must give exit status 1, and no other thing may be wrong."""
+    status, found = doctor(home, **env)
+    (line,) = about(found, name)
+    assert status == (1 if line[0] == "wrong" else 0), found
+    if line[0] != "well":
+        assert line[2], "a hint says what to do"
+    assert [one for one in found if one["state"] == "wrong" and one["name"] != name] == []
+    return line
+
+
+def config(home: Path, text: str) -> Path:
+    path = home / "config.yaml"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def snapshot(home: Path) -> dict[str, tuple[int, int, str]]:
+    found = {}
+    for path in sorted(home.rglob("*")):
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(home))] = (path.stat().st_mode, path.stat().st_mtime_ns, content)
+    return found
+
+
+# ── when all is well ──
+
+
+def test_all_is_well_and_nothing_is_changed(home: Path) -> None:
+    config(home, "model: {default: extractive}\n")
+    (home / ".env").write_text("A=1\nB=2\n")
+    (home / ".env").chmod(0o600)
+    before = snapshot(home)
+    done = run("doctor", home=home, env=QUIET)
+    assert done.status == 0, done.out
+    assert done.err == ""
+    assert snapshot(home) == before
+    lines = done.out.splitlines()
+    assert f"✓ store           {home / 'state.db'}: 1 session, 1 message, " in done.out
+    assert f"✓ config          {home / 'config.yaml'} is fine" in lines
+    assert f"✓ .env            {home / '.env'}, 2 variables" in lines
+    assert "✓ model           extractive, as model.default says" in lines
+    assert "\x1b" not in done.out
+
+
+def test_a_fresh_machine_is_well_and_stays_empty(hermes_home: Path) -> None:
+    status, found = doctor(hermes_home)
+    assert status == 0
+    assert about(found, "home") == [("well", f"{hermes_home} is not there yet; the first conversation makes it", "")]
+    assert about(found, "store")[0][0] == "well"
+    assert not hermes_home.exists()
+
+
+def test_one_wrong_thing_is_one_line_with_a_hint(home: Path) -> None:
+    config(home, "modle: {default: x}\n")
+    done = run("doctor", home=home, env=QUIET)
+    assert done.status == 1
+    wrong = [line for line in done.out.splitlines() if line.startswith("✗")]
+    assert wrong == [
+        f"✗ config          {home / 'config.yaml'} line 1: nobody knows the key modle; did you mean model?"
+        " → `hermes config edit` opens and checks it"
+    ]
+    assert done.out.endswith("\n1 thing is wrong (✗).\n")
+
+
+# ── the program ──
+
+
+def blocked(home: Path, module: str) -> list[dict[str, str]]:
+    """The findings where a library is not installed."""
+    program = f"""
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r} or name.startswith({module + "."!r}):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocked())
+from hermes.cli.main import main
+sys.exit(main(["doctor", "--json"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(home, QUIET), capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout)["checks"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("library", ["wcwidth", "ruamel.yaml", "zstandard"])
+def test_a_missing_library_is_wrong(home: Path, library: str) -> None:
+    lines = about(blocked(home, library), "libraries")
+    assert ("wrong", f"{library} is not installed", "pip install --force-reinstall hermes-sessions") in lines
+
+
+@pytest.mark.parametrize(("extra", "library"), [("chat", "textual"), ("embedded", "xllamacpp")])
+def test_a_missing_extra_is_a_remark(home: Path, extra: str, library: str) -> None:
+    (line,) = about(blocked(home, library), f"extra {extra}")
+    assert line[0] == "remark" and library in line[1]
+    assert line[2] == f'pip install "hermes-sessions[{extra}]"'
+
+
+def test_the_libraries_are_those_of_the_project() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert dict(line.split(">=") for line in project["dependencies"]) == LIBRARIES
+    extras = project["optional-dependencies"]
+    for name, wanted in EXTRAS.items():
+        assert {line.split(">=")[0] for line in extras[name]} == set(wanted)
+
+
+# ── files ──
+
+
+def test_a_home_others_can_enter(home: Path) -> None:
+    home.chmod(0o755)
+    assert only(home, "home") == ("remark", f"{home} can be entered by others (mode 0755)", f"chmod 700 {home}")
+
+
+def test_a_file_where_the_home_should_be(hermes_home: Path) -> None:
+    hermes_home.write_text("x")
+    assert only(hermes_home, "home")[:2] == ("wrong", f"{hermes_home} is a file, not a folder")
+
+
+def test_a_home_that_cant_be_written() -> None:
+    root = Path(tempfile.mkdtemp(prefix="hermes-doctor-"))  # tmp_path lies below a folder only root can enter
+    home, other = root / "home", root / "other"
+    home.mkdir(mode=0o555)
+    root.chmod(0o755)
+    program = f"""
+import io, os, sys
+from contextlib import redirect_stdout
+from hermes.cli.main import main
+os.environ["HERMES_HOME"] = {str(other)!r}
+with redirect_stdout(io.StringIO()):
+    main(["doctor", "--json"])   # loads all it needs, while it can be read
+os.environ["HERMES_HOME"] = {str(home)!r}
+if os.geteuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+sys.exit(main(["doctor", "--json"]))
+"""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment(home, QUIET), capture_output=True, text=True, check=False
+        )
+    finally:
+        home.chmod(0o700)
+        shutil.rmtree(root)
+    assert done.returncode == 1, done.stderr
+    (line,) = about(json.loads(done.stdout)["checks"], "home")
+    assert line[:2] == ("wrong", f"{home} can't be written")
+
+
+def test_every_mistake_in_the_configuration_has_its_line(home: Path) -> None:
+    path = config(home, "modle: x\nsessions:\n  retention_days: soon\n")
+    status, found = doctor(home)
+    hint = "`hermes config edit` opens and checks it"
+    assert status == 1
+    assert about(found, "config") == [
+        ("wrong", f"{path} line 1: nobody knows the key modle; did you mean model?", hint),
+        ("wrong", f"{path} line 3: sessions.retention_days: a number, not 'soon'", hint),
+    ]
+
+
+def test_a_configuration_that_cant_be_read(home: Path) -> None:
+    (home / "config.yaml").mkdir()
+    assert "is a folder" in only(home, "config")[1]
+
+
+def test_a_variable_that_is_set_nowhere(home: Path) -> None:
+    path = config(home, "api_server: {token: ${NO_SUCH_TOKEN}, host: ${HOST_OF:-127.0.0.1}}\n")
+    said = f"{path} asks for ${{NO_SUCH_TOKEN}}, not set anywhere"
+    assert only(home, "config") == ("remark", said, f"put it into {home / '.env'}")
+    assert only(home, "config", NO_SUCH_TOKEN="x")[0] == "well"
+
+
+def test_secrets_in_a_file_others_can_read(home: Path) -> None:
+    path = config(home, "api_server:\n  token: abcdef\n")
+    path.chmod(0o644)
+    assert only(home, "config") == ("remark", f"{path} holds secrets and others can read it", f"chmod 600 {path}")
+    path.chmod(0o600)
+    assert only(home, "config")[0] == "well"
+
+
+def test_an_env_file_others_can_read_or_nobody(home: Path) -> None:
+    path = home / ".env"
+    path.write_text("A=1\n")
+    path.chmod(0o644)
+    assert only(home, ".env") == ("remark", f"{path} can be read by others", f"chmod 600 {path}")
+    path.write_bytes(b"A=\xff")
+    assert only(home, ".env")[:2] == ("wrong", f"{path} is not UTF-8 text; save it as UTF-8 or move it away")
+
+
+# ── the record ──
+
+
+def test_a_store_that_is_no_database(home: Path) -> None:
+    (home / "state.db").write_bytes(b"not a database at all " * 100)
+    line = only(home, "store")
+    assert line[0] == "wrong" and "can't be read" in line[1] and "hermes sessions repair" in line[2]
+
+
+def test_a_folder_where_the_store_should_be(hermes_home: Path) -> None:
+    (hermes_home / "state.db").mkdir(parents=True, mode=0o700)
+    hermes_home.chmod(0o700)
+    assert only(hermes_home, "store") == (
+        "wrong",
+        f"{hermes_home / 'state.db'} is a folder, not a database",
+        "move it away",
+    )
+
+
+def test_a_database_of_another_program(home: Path) -> None:
+    for path in home.glob("state.db*"):
+        path.unlink()
+    with sqlite3.connect(home / "state.db") as other:
+        other.execute("CREATE TABLE birds(name)")
+    other.close()
+    assert only(home, "store")[1] == f"{home / 'state.db'} is a database of some other program"
+
+
+def test_a_damaged_store(home: Path) -> None:
+    with SessionDB(db_path=home / "state.db") as db:
+        for number in range(300):
+            db.append_message("one", role="user", content=f"{number} " + "words and more words " * 60)
+    path = home / "state.db"
+    content = bytearray(path.read_bytes())
+    for page in range(10, len(content) // 8192, 3):
+        content[page * 8192 : page * 8192 + 200] = b"\xff" * 200
+    path.write_bytes(content)
+    status, found = doctor(home)
+    lines = about(found, "store")
+    assert status == 1
+    assert lines and all(line[0] == "wrong" and "damaged" in line[1] and "repair" in line[2] for line in lines)
+
+
+def test_a_store_of_a_newer_version_can_only_be_read(home: Path) -> None:
+    with sqlite3.connect(home / "state.db") as newer:
+        newer.execute("PRAGMA user_version = 9999")
+    newer.close()
+    status, found = doctor(home)
+    assert status == 0
+    assert about(found, "store")[0][0] == "remark"
+    assert "newer or another program" in about(found, "store")[0][1]
+
+
+def test_an_index_that_is_far_behind(home: Path) -> None:
+    with sqlite3.connect(home / "state.db") as other:
+        rows = ((number,) for number in range(6000))
+        other.executemany(
+            "INSERT INTO messages(session_id, role, content, timestamp) VALUES('one', 'user', 'x', ?)", rows
+        )
+    other.close()
+    line = only(home, "index")
+    assert line == ("remark", "6000 messages are not indexed yet: search is slower", "hermes sessions optimize")
+
+
+def test_a_log_that_has_grown_long_and_who_has_the_store_open(home: Path) -> None:
+    with SessionDB(db_path=home / "state.db") as db:
+        db.append_message("one", role="user", content="again")
+        status, found = doctor(home)
+        assert status == 0
+        assert about(found, "in use") == [
+            ("well", f"also open in process {os.getpid()}, {Path('/proc/self/comm').read_text().strip()}", "")
+        ]
+        assert about(found, "log") == []
+    with open(home / "state.db-wal", "wb") as wal:
+        wal.truncate(300 << 20)  # sparse: no real room is taken
+    status, found = doctor(home)
+    (line,) = about(found, "log")
+    assert line[0] == "remark" and "has grown to 300.0 MB" in line[1] and line[2] == "hermes sessions optimize"
+
+
+def test_a_store_url_this_version_cant_use(home: Path) -> None:
+    config(home, "store: {url: 'postgresql://me:secret@host/db'}\n")
+    line = only(home, "store")
+    assert line[0] == "wrong" and line[2] == "hermes config unset store.url" and "secret@" not in line[1]
+
+
+def test_the_transcripts_folder(home: Path) -> None:
+    folder = home / "sessions"
+    folder.chmod(0o755)
+    assert only(home, "transcripts") == ("remark", f"{folder} can be read by others", f"chmod 700 {folder}")
+    folder.rename(home / "aside")
+    folder.write_text("x")
+    assert only(home, "transcripts")[:2] == ("wrong", f"{folder} is a file, not a folder")
+    config(home, "sessions: {transcripts: off}\n")
+    assert about(doctor(home)[1], "transcripts") == []
+
+
+# ── models ──
+
+
+class Server:
+    """A little HTTP server that answers as told and remembers who asked."""
+
+    def __init__(self) -> None:
+        self.status, self.body, self.delay = 200, b'{"data": [{"id": "gpt-5"}, {"id": "small"}]}', 0.0
+        self.key: str | None = None
+        self.seen: list[tuple[str, str | None]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.seen.append((self.path, self.headers.get("Authorization")))
+                time.sleep(server.delay)
+                refused = server.key is not None and self.headers.get("Authorization") != f"Bearer {server.key}"
+                body = b"{}" if refused else server.body
+                self.send_response(401 if refused else server.status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.port = self.http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.http.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.http.shutdown()
+        server.http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as one:
+        yield one
+
+
+def test_an_endpoint_that_is_well(home: Path, server: Server) -> None:
+    server.key = "sk-right"
+    config(home, f"model: {{default: gpt-5, base_url: '{server.url}', api_key: sk-right}}\n")
+    assert only(home, "model") == ("well", f"gpt-5 at {server.url}, 2 listed", "")
+    assert server.seen == [("/v1/models", "Bearer sk-right")]
+
+
+def test_an_endpoint_given_by_the_environment(home: Path, server: Server) -> None:
+    server.key = "sk-env"
+    line = only(home, "model", OPENAI_BASE_URL=server.url, OPENAI_API_KEY="sk-env", HERMES_MODEL="small")
+    assert line == ("well", f"small at {server.url}, 2 listed", "")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "state", "said"),
+    [
+        (401, b"{}", "wrong", "does not accept the key"),
+        (403, b"{}", "wrong", "does not accept the key"),
+        (500, b"oops", "wrong", "has trouble (status 500)"),
+        (404, b"{}", "remark", "does not say which models it has (status 404)"),
+        (200, b"<html>", "remark", "does not say which models it has"),
+        (200, b'{"data": "no"}', "remark", "does not say which models it has"),
+        (200, b'{"data": [{"id": "gpt-4"}, {}, 3]}', "wrong", "does not list gpt-5; did you mean gpt-4?"),
+        (200, b'{"data": []}', "wrong", "does not list gpt-5"),
+    ],
+)
+def test_an_endpoint_with_something_wrong(
+    home: Path, server: Server, status: int, body: bytes, state: str, said: str
+) -> None:
+    server.status, server.body = status, body
+    config(home, f"model: {{default: gpt-5, base_url: '{server.url}', api_key: sk-secret-of-mine}}\n")
+    line = only(home, "model")
+    assert line[0] == state and said in line[1]
+    assert "sk-secret" not in line[1] + line[2]
+
+
+def test_an_endpoint_without_a_key(home: Path, server: Server) -> None:
+    server.key = "k"
+    config(home, f"model: {{default: gpt-5, base_url: '{server.url}'}}\n")
+    assert only(home, "model") == (
+        "wrong",
+        f"{server.url} wants a key, and none is set",
+        "hermes config set model.api_key",
+    )
+
+
+def test_an_endpoint_nobody_listens_at(home: Path) -> None:
+    config(home, "model: {default: gpt-5, base_url: 'http://me:pw@127.0.0.1:9/v1'}\n")
+    assert only(home, "model")[:2] == ("wrong", "nobody answers at http://127.0.0.1:9/v1")
+
+
+def test_an_endpoint_that_does_not_answer_in_time(home: Path, server: Server) -> None:
+    server.delay = 8
+    config(home, f"model: {{default: gpt-5, base_url: '{server.url}'}}\n")
+    assert only(home, "model")[:2] == ("wrong", f"{server.url} does not answer within 4 seconds")
+
+
+def test_a_model_nobody_offers(home: Path) -> None:
+    config(home, "model: {default: llama}\n")
+    assert only(home, "model")[:2] == ("wrong", "model.default is llama, and nobody offers it")
+
+
+def test_a_local_server_is_found(home: Path, server: Server) -> None:
+    status, found = doctor(home, HERMES_NO_LOCAL="", OLLAMA_HOST=f"127.0.0.1:{server.port}")
+    assert status == 0
+    assert ("well", f"Ollama at {server.url}: gpt-5, small", "") in about(found, "local servers")
+
+
+def test_an_embedded_model_with_the_wrong_hash(home: Path) -> None:
+    from hermes.agent.installing import MODELS
+
+    folder = home / "models"
+    folder.mkdir(mode=0o700)
+    (folder / MODELS["smollm2"].file).write_bytes(b"half a download")
+    line = only(home, "embedded model")
+    assert line[0] == "wrong" and "its hash is wrong" in line[1] and line[2] == "hermes model install smollm2"
+
+
+def test_an_embedded_model_that_is_wanted_and_not_there(home: Path) -> None:
+    config(home, "model: {default: embedded}\n")
+    assert only(home, "embedded model")[:2] == ("wrong", "model.default is embedded, and none is installed")
+
+
+def test_auxiliary_models_each_have_a_line(home: Path, server: Server) -> None:
+    config(
+        home,
+        f"auxiliary: {{title: {{model: small, base_url: '{server.url}'}}, summary: {{model: huge, base_url: '{server.url}'}}}}\n",
+    )
+    status, found = doctor(home)
+    assert status == 1
+    assert about(found, "auxiliary title") == [("well", f"small at {server.url}, 2 listed", "")]
+    (line,) = about(found, "auxiliary summary")
+    assert (
+        line[0] == "wrong"
+        and "does not list huge" in line[1]
+        and line[2] == "hermes config set auxiliary.summary.model NAME"
+    )
+
+
+# ── MCP servers ──
+
+
+def test_mcp_servers(home: Path, server: Server) -> None:
+    with serving() as refusing, serving() as lost:
+        server.status, refusing.key, lost.status = 405, "k", 404
+        config(
+            home,
+            f"""
+mcp_servers:
+  here: {{command: sh}}
+  gone: {{command: no-such-program-anywhere}}
+  web: {{url: '{server.url}'}}
+  keyed: {{url: '{refusing.url}', headers: {{Authorization: Bearer k}}}}
+  closed: {{url: '{refusing.url}'}}
+  lost: {{url: '{lost.url}'}}
+  dead: {{url: 'http://127.0.0.1:9/mcp'}}
+""",
+        )
+        status, found = doctor(home)
+    assert status == 1
+    states = {one["name"]: one["state"] for one in found if one["name"].startswith("MCP ")}
+    assert states == {
+        "MCP here": "well", "MCP gone": "wrong", "MCP web": "well", "MCP keyed": "well", "MCP closed": "wrong",
+        "MCP lost": "wrong", "MCP dead": "wrong",
+    }  # fmt: skip
+    assert about(found, "MCP gone") == [
+        (
+            "wrong",
+            "the program no-such-program-anywhere is not there",
+            "install it, or look at mcp_servers.gone.command",
+        )
+    ]
+
+
+# ── the screen ──
+
+
+def test_a_locale_that_cant_show_everything(home: Path) -> None:
+    env = {"LC_ALL": "POSIX", "LANG": "", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run("doctor", home=home, env=QUIET | env)
+    assert done.status == 0, done.err
+    assert "the locale's encoding is" in done.out and "export LANG=C.UTF-8" in done.out
+    assert done.err == ""
+
+
+@pytest.mark.parametrize(("width", "term", "said"), [(30, "xterm", "only 30 columns"), (200, "dumb", "TERM is dumb")])
+def test_a_terminal_that_is_narrow_or_dumb(home: Path, width: int, term: str, said: str) -> None:
+    with Screen(["env", f"TERM={term}", *PROGRAM, "doctor"], width=width, env=environment(home, QUIET)) as screen:
+        screen.wait_for("deserves")
+        assert said.replace(" ", "") in screen.history().replace("\n", "").replace(" ", "")
+
+
+def test_marks_have_colours_on_a_terminal_unless_no_color(home: Path) -> None:
+    for extra, coloured in ({}, True), ({"NO_COLOR": "1"}, False):
+        with Screen(
+            [*PROGRAM, "doctor"], width=150, env=environment(home, QUIET | {"TERM": "xterm-256color"} | extra)
+        ) as screen:
+            screen.wait_for("All is well.")
+            assert ("\x1b[1m\x1b[32m✓" in screen.styled() or "32m✓" in screen.styled()) is coloured

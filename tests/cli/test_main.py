@@ -1,0 +1,237 @@
+"""The door: exit statuses, one line for every error, --version, --help of everything, pipes that close."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from hermes.cli.main import COMMANDS, VERSION
+from hermes.cli.sessions import COMMANDS as SESSIONS
+from hermes_state import SessionDB
+from tests.support.program import PROGRAM, environment, run, start
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERY = [[]] + [[name] for name in COMMANDS] + [["sessions", name] for name in SESSIONS]
+EVERY += [["config", name] for name in ("get", "set", "unset", "path", "edit", "show")]
+
+
+def test_version(hermes_home: Path) -> None:
+    done = run("--version", home=hermes_home)
+    assert (done.status, done.out, done.err) == (0, f"hermes {VERSION}\n", "")
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == VERSION
+    assert run("--version", "--debug", home=hermes_home).out == f"hermes {VERSION}\n"
+
+
+def test_version_loads_no_library(hermes_home: Path) -> None:
+    program = "import sys; from hermes.cli.main import main; main(['--version']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(hermes_home), capture_output=True, text=True, check=True
+    )
+    assert not {"click", "msgspec", "yaml", "apsw", "rich", "httpx"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_command_has_help_and_needs_nothing_for_it(path: list[str], hermes_home: Path) -> None:
+    for flag in ("--help", "-h"):
+        done = run(*path, flag, home=hermes_home)
+        assert (done.status, done.err) == (0, ""), done.err
+        assert done.out.startswith(f"Usage: hermes{' ' if path else ''}{' '.join(path)} ")
+        said = re.sub(r"\s+", " ", done.out.partition("\n\n")[2])
+        assert re.match(r" ?[A-Z`].{15}", said), f"say what it does: {said[:60]}"
+    assert not hermes_home.exists()
+
+
+def test_the_overview_names_every_command(hermes_home: Path) -> None:
+    done = run("--help", home=hermes_home)
+    for name, (_, text) in COMMANDS.items():
+        assert re.search(rf"^  {name} ", done.out, re.MULTILINE) and text in re.sub(r"\s+", " ", done.out)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sesions"], "there is no command `hermes sesions`; did you mean sessions?"),
+        (["nonsense"], "there is no command `hermes nonsense`"),
+        (["sessions", "lst"], "did you mean list?"),
+        (["sessions", "list", "--nonsense"], "--nonsense"),
+        (["sessions", "list", "--limit", "many"], "many"),
+        (["sessions", "list", "--limit"], "--limit"),
+        (["sessions", "show"], "Missing argument"),
+        (["config", "get"], "Missing argument"),
+        (["config", "nonsense"], "nonsense"),
+        (["doctor", "extra"], "extra"),
+        (["completion", "tcsh"], "tcsh"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(words: list[str], said: str, hermes_home: Path) -> None:
+    done = run(*words, home=hermes_home)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("hermes: ") and said in done.err
+    assert len(done.err.splitlines()) == 1, done.err
+
+
+def test_what_is_not_found_is_status_1(hermes_home: Path) -> None:
+    done = run("sessions", "show", "nobody", home=hermes_home)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("hermes: ") and "nobody" in done.err and "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("words", [["sessions", "list"], ["insights"], ["sessions", "stats"]])
+def test_a_broken_config_is_one_line_with_the_line(words: list[str], hermes_home: Path) -> None:
+    hermes_home.mkdir()
+    (hermes_home / "config.yaml").write_text("sessions:\n  retention_days: soon\n")
+    done = run(*words, home=hermes_home)
+    said = f"hermes: {hermes_home / 'config.yaml'} line 2: sessions.retention_days: a number, not 'soon'\n"
+    assert (done.status, done.out, done.err) == (1, "", said)
+
+
+@pytest.mark.parametrize("how", ["before", "after", "variable"])
+def test_debug_shows_where_an_error_came_from(how: str, hermes_home: Path) -> None:
+    hermes_home.mkdir()
+    (hermes_home / "config.yaml").write_text("modle: x\n")
+    words = {"before": ["--debug", "sessions", "list"], "after": ["sessions", "list", "--debug"]}.get(
+        how, ["sessions", "list"]
+    )
+    done = run(*words, home=hermes_home, env={"HERMES_DEBUG": "1"} if how == "variable" else None)
+    assert done.status == 1
+    assert "Traceback (most recent call last)" in done.err
+    assert "ConfigError" in done.err.splitlines()[-1]
+
+
+def test_an_error_nobody_foresaw_is_still_one_line(hermes_home: Path) -> None:
+    program = (
+        "import sys, hermes.cli.main as m; m.COMMANDS['boom'] = ('boom', 'x');"
+        "import types, click; b = types.ModuleType('boom'); b.command = click.Command('boom', callback=lambda: 1 / 0);"
+        "sys.modules['boom'] = b; sys.exit(m.main(['boom']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(hermes_home), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "hermes: this should not have happened (ZeroDivisionError: division by zero); --debug shows where\n"
+    )
+
+
+def test_a_store_that_is_no_database_is_one_line(hermes_home: Path) -> None:
+    hermes_home.mkdir()
+    (hermes_home / "state.db").write_bytes(b"rubbish" * 200)
+    for words in (["sessions", "list"], ["sessions", "stats"], ["insights"]):
+        done = run(*words, home=hermes_home)
+        assert done.status == 1
+        assert len(done.err.splitlines()) == 1 and "is not a database" in done.err
+
+
+def test_a_file_where_the_home_should_be_is_one_line(hermes_home: Path) -> None:
+    hermes_home.write_text("x")
+    done = run("sessions", "list", home=hermes_home)
+    assert done.status == 1
+    assert len(done.err.splitlines()) == 1 and "Traceback" not in done.err
+
+
+# ── pipes and signals ──
+
+
+@pytest.fixture
+def many(hermes_home: Path) -> Path:
+    with SessionDB(db_path=hermes_home / "state.db", durability="normal", transcripts="off") as db:
+        for number in range(400):
+            db.create_session(f"20260101_{number:06}_abcdef", "cli")
+            db.append_message(f"20260101_{number:06}_abcdef", role="user", content="words " * 30)
+    return hermes_home
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sessions list --limit 400",
+        "sessions export -",
+        "sessions list --json --limit 400",
+        "config show --all",
+        "doctor",
+        "--help",
+    ],
+)
+@pytest.mark.parametrize("reader", ["head -1", "true"])
+def test_a_pipe_that_closes_early_is_quiet(words: str, reader: str, many: Path) -> None:
+    line = f'set -o pipefail; "{sys.executable}" -m hermes.cli.main {words} | {reader} > /dev/null; echo "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(
+        ["bash", "-c", line],
+        env=environment(many, {"HERMES_NO_LOCAL": "1"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout in ("0\n", "1\n" if words == "doctor" else "0\n")
+
+
+def test_closed_standard_output_is_no_traceback(many: Path) -> None:
+    line = f'"{sys.executable}" -m hermes.cli.main sessions list >&-'
+    done = subprocess.run(["bash", "-c", line], env=environment(many), capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_on_standard_output_is_told(many: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*PROGRAM, "sessions", "list"],
+            env=environment(many),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(many: Path) -> None:
+    child = start("sessions", "show", "--follow", "20260101_000000", home=many)
+    assert child.stdout is not None
+    assert child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=30)
+    assert child.returncode in (0, 130)
+    assert "Traceback" not in said
+
+
+def test_a_question_that_is_answered_with_ctrl_c_changes_nothing(many: Path) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, [*PROGRAM, "sessions", "delete", "20260101_000000"], environment(many))
+    shown = b""
+    until = time.monotonic() + 30
+    while b"?" not in shown and time.monotonic() < until:
+        if select.select([terminal], [], [], 0.2)[0]:
+            shown += os.read(terminal, 4096)
+    gone, status = 0, 0
+    while not gone and time.monotonic() < until:
+        with suppress(OSError):  # the terminal is gone as soon as the program is
+            os.write(terminal, b"\x03")  # again if need be: Python misses one that comes right before it begins to read
+            while select.select([terminal], [], [], 0.5)[0]:
+                shown += os.read(terminal, 4096)
+        gone, status = os.waitpid(child, os.WNOHANG)
+    if not gone:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    os.close(terminal)
+    assert gone, shown.decode(errors="replace")
+    assert os.waitstatus_to_exitcode(status) in (1, 130)
+    with SessionDB(db_path=many / "state.db", read_only=True) as db:
+        assert db.get_session("20260101_000000_abcdef") is not None
+        assert db.list_trash() == []

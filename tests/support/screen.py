@@ -1,0 +1,154 @@
+"""A terminal with a program in it, looked at the way a person does: tmux on a private socket.
+
+Keys go in, the screen comes out as text. Waiting always polls for what should appear, with a deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+_SETTINGS = """
+set -g default-terminal "tmux-256color"
+set -g history-limit 50000
+set -g remain-on-exit on
+set -g remain-on-exit-format ""
+set -g status off
+set -s escape-time 0
+"""
+
+
+class Screen:
+    """A program in a terminal of its own. Without tmux the test is skipped, unless HERMES_TEST_REQUIRE=all."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        width: int = 80,
+        height: int = 24,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        terminal: str | None = None,
+    ) -> None:
+        if shutil.which("tmux") is None:
+            if os.environ.get("HERMES_TEST_REQUIRE") == "all":
+                pytest.fail("tmux is not installed")
+            pytest.skip("tmux is not installed")
+        self._folder = Path(tempfile.mkdtemp(prefix="screen-"))  # a socket's path must be short
+        self._env = {
+            key: value for key, value in (env or os.environ).items() if key not in ("TMUX", "COLUMNS", "LINES")
+        }
+        settings = self._folder / "tmux.conf"
+        settings.write_text(_SETTINGS)
+        size = ["-x", str(width), "-y", str(height)]
+        where = ["-c", str(cwd)] if cwd is not None else []
+        words = [*(["env", f"TERM={terminal}"] if terminal else []), *command]
+        self._tmux("-f", str(settings), "new-session", "-d", *size, *where, "--", *words)
+
+    def _tmux(self, *words: str, input: str | None = None, check: bool = True) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", str(self._folder / "s"), *words],
+            env=self._env, input=input, capture_output=True, text=True, check=False, timeout=30,
+        )  # fmt: skip
+        if check and done.returncode:
+            raise RuntimeError(f"tmux {words[0]}: {done.stderr.strip()}")
+        return done.stdout
+
+    # ------------------------------------------------------------------------------------------ in
+
+    def type(self, text: str) -> None:
+        """Type these characters."""
+        self._tmux("send-keys", "-l", "--", text)
+
+    def press(self, *keys: str) -> None:
+        """Press keys by tmux's names: Enter, C-c, C-d, M-Enter, Tab, Up."""
+        self._tmux("send-keys", *keys)
+
+    def line(self, text: str) -> None:
+        """Type a line and send it."""
+        self.type(text)
+        self.press("Enter")
+
+    def paste(self, text: str) -> None:
+        """Paste, as a terminal with bracketed paste does."""
+        self._tmux("load-buffer", "-", input=text)
+        self._tmux("paste-buffer", "-p", "-d")
+
+    # ------------------------------------------------------------------------------------------ out
+
+    def text(self) -> str:
+        """What is on the screen now."""
+        return _trimmed(self._tmux("capture-pane", "-p"))
+
+    def history(self) -> str:
+        """The screen and everything that scrolled off it; lines that were wrapped are joined."""
+        return _trimmed(self._tmux("capture-pane", "-p", "-J", "-S", "-"))
+
+    def styled(self) -> str:
+        """The screen with its colours, as escape sequences."""
+        return self._tmux("capture-pane", "-p", "-e")
+
+    def wait_for(self, text: str, timeout: float = 60, *, times: int = 1) -> str:
+        """The screen, once this text is on it (or above it) so many times."""
+        until = time.monotonic() + timeout
+        while True:
+            if self.text().count(text) >= times or self.history().count(text) >= times:
+                return self.text()
+            if time.monotonic() > until or (self.is_over() and self.history().count(text) < times):
+                raise AssertionError(f"{text!r} did not come up; the screen:\n{self.history()}")
+            time.sleep(0.05)
+
+    def is_over(self) -> bool:
+        """Whether the program has ended."""
+        return self._tmux("display-message", "-p", "#{pane_dead}").strip() == "1"
+
+    def wait_until_over(self, timeout: float = 60) -> int | None:
+        """The exit status of the program, once it has ended; None when a signal ended it."""
+        until = time.monotonic() + timeout
+        while not self.is_over():
+            if time.monotonic() > until:
+                raise AssertionError(f"the program did not end; the screen:\n{self.history()}")
+            time.sleep(0.05)
+        until = time.monotonic() + 3  # tmux knows that a program is gone a moment before it knows how
+        while not (
+            how := self._tmux("display-message", "-p", "#{pane_dead_status}#{?pane_dead_signal,signal,}").strip()
+        ):
+            if time.monotonic() > until:
+                raise AssertionError("tmux does not tell how the program ended")
+            os.kill(int(self._tmux("display-message", "-p", "#{pid}")), signal.SIGCHLD)  # tmux 3.3 can miss it
+            time.sleep(0.05)
+        return None if how == "signal" else int(how)
+
+    def pid(self) -> int:
+        """The program's process id."""
+        return int(self._tmux("display-message", "-p", "#{pane_pid}"))
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the terminal another size."""
+        self._tmux("resize-window", "-x", str(width), "-y", str(height))
+
+    def close(self) -> None:
+        """End the terminal and whatever runs in it."""
+        self._tmux("kill-server", check=False)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _trimmed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n")).rstrip("\n")
