@@ -26,7 +26,7 @@ $(VENV)/.chat: pyproject.toml
 
 # Without the model file the program still answers, from your own history, and says so.
 chat: $(VENV)/.chat
-	@$(BIN)/hermes model install smollm2 --quiet || true
+	@$(BIN)/hermes model path smollm2 >/dev/null 2>&1 || $(BIN)/hermes model install smollm2 || true
 	@$(BIN)/hermes chat $(ARGS)
 
 test: lint types contracts unit

@@ -331,3 +331,13 @@ def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, hom
         gate.open.set()
         assert child.wait(60) == 0
         assert db.get_session("old") is None
+
+
+def test_an_mcp_server_that_fails_is_a_note_and_the_rest_works(server: ModelServer, home: Path) -> None:
+    with (home / "config.yaml").open("a") as config:
+        config.write("mcp_servers: {broken: {command: /nowhere/at-all}}\n")
+    done = run("-q", "x", home=home)
+    assert done.status == 0 and done.out == "That is all I have to say.\n"
+    assert "broken" in done.err and done.err.count("\n") == 1
+    names = [tool["function"]["name"] for tool in server.requests[0]["tools"]]
+    assert {"session_search", "terminal", "memory", "skills", "process"} <= set(names)

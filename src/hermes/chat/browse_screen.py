@@ -53,10 +53,13 @@ class Query(Input, inherit_bindings=False):
     """The line to type in, without the keys that mean something else here."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        binding
-        for binding in Input.BINDINGS
-        if isinstance(binding, Binding) and not _OURS & set(binding.key.split(","))
-    ] + [Binding("end", "end", show=False)]
+        *(
+            binding
+            for binding in Input.BINDINGS
+            if isinstance(binding, Binding) and not _OURS & set(binding.key.split(","))
+        ),
+        Binding("end", "end", show=False),
+    ]
 
 
 class Picker(Changing, inherit_bindings=False):
