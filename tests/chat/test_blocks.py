@@ -129,6 +129,17 @@ def test_a_tool_call_is_one_line_with_its_outcome() -> None:
     assert lines[1] == "  ✗ session_search  parser  12.0s"
 
 
+def test_tools_that_run_side_by_side_have_a_line_each() -> None:
+    out = StringIO()
+    display = LiveDisplay(Console(file=out, width=40, height=20, force_terminal=True, color_system=None))
+    display.feed(ToolStarted("1", "one", {}))
+    display._drawn = 0.0  # as if time had passed
+    display.feed(ToolStarted("2", "two", {}))
+    lines = [line for line in visible(out.getvalue()) if line]
+    assert [line.split()[-1] for line in lines] == ["one", "two"]
+    display.finish()
+
+
 def test_in_a_pipe_only_the_reply_is_on_standard_output() -> None:
     out, notes = StringIO(), StringIO()
     display = PlainDisplay(out, notes, tools=False)

@@ -316,6 +316,55 @@ def test_tool_calls_are_one_line_each_and_a_destructive_one_asks(
     assert re.search(r"✓ terminal  rm precious.txt  \d+\.\ds", text)
 
 
+def test_ctrl_c_at_a_question_means_no_and_stops_the_turn(
+    server: ModelServer, open_screen: Open, look: Look, tmp_path: Path
+) -> None:
+    (tmp_path / "precious.txt").write_text("x")
+    server.scripts = [[Call("terminal", command="rm precious.txt")], ["never asked for"], ["never asked for"]]
+    screen = open_screen(cwd=tmp_path)
+    screen.wait_for("❯")
+    screen.line("remove it")
+    screen.wait_for("[y/N]")
+    screen.press("C-c")
+    screen.wait_for("Stopped; what was said is kept.")
+    assert (tmp_path / "precious.txt").exists() and len(server.requests) == 1
+    assert [role for role, _ in look(said)] == ["user", "assistant", "tool"]
+    screen.line("remove it again")
+    screen.wait_for("never asked for")
+
+
+def test_sigterm_at_a_question_ends_properly(
+    server: ModelServer, open_screen: Open, look: Look, tmp_path: Path
+) -> None:
+    (tmp_path / "precious.txt").write_text("x")
+    server.scripts = [[Call("terminal", command="rm precious.txt")]]
+    screen = open_screen(cwd=tmp_path)
+    screen.wait_for("❯")
+    screen.line("remove it")
+    screen.wait_for("[y/N]")
+    os.kill(screen.pid(), signal.SIGTERM)
+    assert screen.wait_until_over() == 128 + signal.SIGTERM
+    assert (tmp_path / "precious.txt").exists() and look(only_session)["end_reason"] == "user_exit"
+
+
+def test_what_was_typed_before_a_question_is_no_answer_to_it(
+    server: ModelServer, open_screen: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "precious.txt").write_text("x")
+    gate = Gate()
+    server.scripts = [["Let me see", gate, Call("terminal", command="rm precious.txt")], ["As you wish."]]
+    screen = open_screen(cwd=tmp_path)
+    screen.wait_for("❯")
+    screen.line("remove it")
+    screen.wait_for("Let me see")
+    screen.line("y")
+    gate.open.set()
+    screen.wait_for("[y/N]")
+    screen.press("Enter")
+    screen.wait_for("As you wish.")
+    assert (tmp_path / "precious.txt").exists()
+
+
 def test_tab_completes_commands_and_titles(server: ModelServer, open_screen: Open) -> None:
     screen = open_screen()
     screen.wait_for("❯")

@@ -160,6 +160,13 @@ def test_a_branch_goes_its_own_way(talk: Talk, server: ModelServer) -> None:
     assert talk.db.get_session(old)["end_reason"] == "branched"  # type: ignore[index]
 
 
+def test_a_branch_stays_in_the_folder_one_is_in(talk: Talk, tmp_path: Path) -> None:
+    talk.type("hello")
+    talk.conversation.agent.cwd = tmp_path
+    talk.type("/branch")
+    assert talk.conversation.agent.cwd == tmp_path
+
+
 @pytest.mark.parametrize("words", ["99999999", "x", "-1", "1.5", "9" * 30])
 def test_a_branch_from_nowhere_is_refused(talk: Talk, words: str) -> None:
     talk.type("hello")

@@ -110,6 +110,17 @@ def test_every_row_is_kept_column_by_column(version, old_file):
 
 
 @every_version
+def test_a_file_just_taken_over_is_sound_and_needs_no_repair(version, old_file):
+    path, made = old_file(version, fill="standard")
+    with SessionDB(db_path=path) as db:
+        kinds = {problem["kind"] for problem in db.check()}
+        assert "corruption" not in kinds, "the old index is only set aside"
+        db.catch_up()
+        assert db.check() == []
+        assert_rows_kept(db, made)
+
+
+@every_version
 def test_plain_sql_still_reads_the_rows_as_they_were(version, old_file):
     path, made = old_file(version)
     with SessionDB(db_path=path) as db:

@@ -43,8 +43,8 @@ class Step:
 
 
 def pages() -> list[Path]:
-    """The pages of the guide that show commands."""
-    return [path for path in sorted(GUIDE.glob("*.md")) if _BLOCK.search(path.read_text())]
+    """The pages of the guide that show commands, and the README."""
+    return [path for path in (ROOT / "README.md", *sorted(GUIDE.glob("*.md"))) if _BLOCK.search(path.read_text())]
 
 
 def steps(block: str) -> list[Step]:

@@ -91,7 +91,15 @@ class Conversation:
     user: User | None = None
 
     def __init__(
-        self, db: SessionDB, config: Config, model: Model, voice: Voice, *, yes: bool, keep_model: bool
+        self,
+        db: SessionDB,
+        config: Config,
+        model: Model,
+        voice: Voice,
+        *,
+        yes: bool = False,
+        keep_model: bool = False,
+        restore_cwd: bool = True,
     ) -> None:
         from hermes.agent.ids import new_session_id
 
@@ -100,7 +108,7 @@ class Conversation:
         self.leaving = False
         self.since = time.time()
         self._default_model = model
-        self._yes, self._keep_model = yes, keep_model
+        self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
         self._toolbox = Toolbox(config)
         self._turns = Turns(voice.ask)
         self.agent = self._made(new_session_id(), model, Path.cwd())
@@ -174,7 +182,7 @@ class Conversation:
 
     # ------------------------------------------------------------------------------------------ going elsewhere
 
-    def open(self, session_id: str, *, restore_cwd: bool = True) -> bool:
+    def open(self, session_id: str) -> bool:
         """Go on with a session: its history, model and folder. False when it is busy elsewhere and the user says no."""
         if resume.is_elsewhere(self.db, session_id):
             copy = self._branch_instead(session_id)
@@ -184,7 +192,10 @@ class Conversation:
         row = self.db.get_session(session_id)
         if row is None:
             raise InvalidInput(f"session {session_id} is no longer there")
-        back = resume.restore(row, self._default_model, cwd=restore_cwd, keep_model=self._keep_model)
+        if row["parent_session_id"] == self.session_id:  # a branch of what we are in: everything stays as it is
+            back = resume.Restored(self.agent.cwd, self.agent.model)
+        else:
+            back = resume.restore(row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model)
         self.agent.close()
         self.agent = self._made(session_id, back.model, back.cwd)
         self.agent.hold()

@@ -78,10 +78,10 @@ def ask(
 ) -> int:
     """Ask once and print the answer; the exit status."""
     voice = PipeVoice()
-    conversation = Conversation(db, config, model, voice, yes=yes, keep_model=keep_model)
+    conversation = Conversation(db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd)
     status = 0
     try:
-        if session_id is not None and not conversation.open(session_id, restore_cwd=restore_cwd):
+        if session_id is not None and not conversation.open(session_id):
             return 1
         housekeeping.start(db, config)
         status = 130 if conversation.talk(question) else 0

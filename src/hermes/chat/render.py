@@ -209,22 +209,23 @@ class LiveDisplay:
     def _print(self, block: str) -> None:
         if block.strip():
             self._gap("text")
-            self._screen.print(self._rendered(block, 1 << 30), end="")
+            self._screen.print(self._rendered(block), end="")
             self._above = "text"
 
-    def _rendered(self, block: str, room: int) -> Segments:
-        """The last lines of a block, without the blank ones rich puts around some kinds."""
+    def _rendered(self, block: str, room: int | None = None) -> Segments:
+        """A block (its last lines, if there is only so much room), without the blank lines rich puts around some kinds."""
         from rich.segment import Segment, Segments
         from rich.text import Text as Styled
 
         try:
-            lines = self._screen.render_lines(markdown(block), pad=False)
+            drawn = Styled(block[-_TAIL:]) if room is not None and len(block) > _MARKDOWN_UP_TO else markdown(block)
+            lines = self._screen.render_lines(drawn, pad=False)
         except Exception:  # whatever a strange text does to the renderer, it is shown
             lines = self._screen.render_lines(Styled(block), pad=False)
         blank = ["".join(segment.text for segment in line).isspace() or not line for line in lines]
         first = blank.index(False) if False in blank else 0
         last = len(blank) - blank[::-1].index(False) if False in blank else 1
-        shown = lines[first:last][-room:]
+        shown = lines[first:last][-(room or len(lines)) :]
         return Segments([segment for line in shown for segment in [*line, Segment.line()]])
 
     def _gap(self, kind: str) -> None:
@@ -261,14 +262,12 @@ class LiveDisplay:
         from rich.text import Text as Styled
 
         gap: list[RenderableType] = [Styled("")] if self._above else []
-        if len(self._text) > _MARKDOWN_UP_TO:
-            return Group(*gap, Styled(self._text[-_TAIL:]))
         return Group(*gap, self._rendered(self._text, max(1, self._screen.height - 3 - len(self._running))))
 
     def _tool_line(self, name: str, arguments: dict[str, Any], done: ToolFinished | None) -> RenderableType:
         from rich.text import Text as Styled
 
-        line = Styled("  ", no_wrap=True, overflow="ellipsis", end="" if done is None else "\n")
+        line = Styled("  ", no_wrap=True, overflow="ellipsis")
         if done is None:
             line.append(self._spinner(), style="cyan")
         else:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from hermes.chat import housekeeping
 from hermes.chat.conversation import Conversation
 from hermes.chat.render import console, display_for
-from hermes.chat.turns import Terminated, quiet_keyboard
+from hermes.chat.turns import Terminated, quiet_keyboard, signals_raise
 from hermes.commands.registry import run_command, text_of
 from hermes.commands.text import harmless, shortened
-from hermes.errors import HermesError, StoreError
+from hermes.errors import HermesError, ModelError, StoreError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,17 +65,16 @@ class TerminalVoice:
         return None
 
     def _read(self, question: str) -> str:
-        """A line from the keyboard; empty for Ctrl-C and Ctrl-D."""
-        if not self.comfortable:
-            try:
-                return _read_plainly(question)
-            except EOFError:
-                return ""
-        from prompt_toolkit import PromptSession
-
+        """A line from the keyboard; empty for Ctrl-D."""
         try:
-            return PromptSession[str]().prompt(question)
-        except (KeyboardInterrupt, EOFError):
+            if not self.comfortable:
+                return _read_plainly(question)
+            from prompt_toolkit import PromptSession
+
+            session = PromptSession[str]()
+            with _signals_wake(session):
+                return session.prompt(question)
+        except EOFError:
             return ""
 
     def display(self) -> Display:
@@ -113,10 +112,10 @@ def talk(
 ) -> int:
     """Talk until the user leaves; the exit status."""
     voice = TerminalVoice()
-    conversation = Conversation(db, config, model, voice, yes=yes, keep_model=keep_model)
+    conversation = Conversation(db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd)
 
     def sitting() -> int:
-        if session_id is not None and not conversation.open(session_id, restore_cwd=restore_cwd):
+        if session_id is not None and not conversation.open(session_id):
             return 1
         banner(voice, conversation)
         housekeeping.start(db, config)
@@ -141,17 +140,13 @@ def banner(voice: TerminalVoice, conversation: Conversation) -> None:
 
 def _guarded(loop: Callable[[], int]) -> int:
     """Run the loop; a signal that asks us to end is an end like any other."""
-
-    def end(number: int, frame: Any) -> None:
-        raise Terminated(number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        return loop()
+        with signals_raise():
+            return loop()
     except Terminated as ended:
         return 128 + ended.number
     finally:
-        for number in before:  # from here on nothing may cut the goodbye short
+        for number in (signal.SIGTERM, signal.SIGHUP):  # from here on nothing may cut the goodbye short
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -193,11 +188,11 @@ def _answer(conversation: Conversation, voice: TerminalVoice, line: str) -> None
     except KeyboardInterrupt:
         voice.note("Stopped.")
     except HermesError as error:
-        _tell(voice, conversation, error)
+        _tell(voice, error)
 
 
-def _tell(voice: TerminalVoice, conversation: Conversation, error: HermesError) -> None:
-    hint = "" if isinstance(error, StoreError) else " (/retry asks again)"
+def _tell(voice: TerminalVoice, error: HermesError) -> None:
+    hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
         voice.note("What you said may not have been saved; mend this before you go on.")

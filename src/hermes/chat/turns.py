@@ -121,15 +121,23 @@ class Turns:
                 stopped = time.monotonic()
                 interrupt()
             elif isinstance(item, _Question):
-                item.answer.put(self._answer(item.text, display) if stopped is None else False)
+                item.answer.put(stopped is None and self._answer(item.text, inbox, display))
             else:
                 interrupted = interrupted or (isinstance(item, Done) and item.interrupted)
                 display.feed(item)
 
-    def _answer(self, question: str, display: Display) -> bool:
+    def _answer(self, question: str, inbox: SimpleQueue[Any], display: Display) -> bool:
+        """Ask. Ctrl-C, or a signal to end, means no, and stops the turn as well."""
         display.pause()
         forget_typed()
-        return self._ask(question)
+        try:
+            with signals_raise():
+                return self._ask(question)
+        except KeyboardInterrupt:
+            inbox.put(signal.SIGINT)
+        except Terminated as ended:
+            inbox.put(signal.Signals(ended.number))
+        return False
 
     def _refuse(self, inbox: SimpleQueue[Any], worker: threading.Thread) -> None:
         """Wait for a turn that nobody watches any more; its questions get a no."""
@@ -151,6 +159,22 @@ def _work(events: Iterator[Event], inbox: SimpleQueue[Any]) -> None:
         inbox.put(_Ended(error))
     else:
         inbox.put(_Ended(None))
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, and a signal that asks us to end raises Terminated."""
+
+    def end(number: int, frame: Any) -> None:
+        raise Terminated(number)
+
+    wanted: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end, signal.SIGHUP: end}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

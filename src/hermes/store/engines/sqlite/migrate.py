@@ -19,7 +19,7 @@ from hermes.store.naming import shown_title, split_family
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
 META_WORDS = "words_noted_to"  # the words of every message up to this id are in words
 META_ADOPTED = "adopted_to"  # rows up to this id were there when the file became ours
-_OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
+OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
 
 
@@ -175,7 +175,7 @@ def _number_equal_titles(connection: apsw.Connection) -> None:
 
 def _set_old_indexes_aside(connection: apsw.Connection) -> None:
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()}
-    for new in _OLD_INDEXES:
+    for new in OLD_INDEXES:
         table = new.removeprefix("old_")
         if table in names:
             connection.execute(f"ALTER TABLE {table} RENAME TO {new}")
@@ -183,13 +183,13 @@ def _set_old_indexes_aside(connection: apsw.Connection) -> None:
 
 def has_old_index(connection: apsw.Connection) -> bool:
     """Whether something of an old index is still to be cleared away."""
-    sql = f"SELECT 1 FROM sqlite_master WHERE name IN ({', '.join('?' * len(_OLD_INDEXES))})"
-    return connection.execute(sql, _OLD_INDEXES).fetchone() is not None
+    sql = f"SELECT 1 FROM sqlite_master WHERE name IN ({', '.join('?' * len(OLD_INDEXES))})"
+    return connection.execute(sql, OLD_INDEXES).fetchone() is not None
 
 
 def sweep(connection: apsw.Connection) -> bool:
     """Clear away a bounded piece of an old index; whether there may be more."""
-    for table in _OLD_INDEXES:
+    for table in OLD_INDEXES:
         found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         if not found:
             continue
