@@ -120,7 +120,7 @@ def test_every_make_target_named_in_the_readme_exists() -> None:
 
 
 def test_the_tools_of_the_readme_work_as_it_says(tmp_path: Path) -> None:
-    usages = re.findall(r"^\$ python -m (hermes\.store\.\S+) (.*?) {2,}#", README.read_text(), re.MULTILINE)
+    usages = re.findall(r"^python -m (hermes\.store\.\S+) (.*?) {2,}#", README.read_text(), re.MULTILINE)
     assert [name for name, _ in usages] == ["hermes.store.check", "hermes.store.rebuild"]
     with SessionDB(tmp_path / "state.db") as db:
         db.create_session("s", "cli")
