@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from io import StringIO
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from hermes.agent.events import Done, Followed, Notice, Text, ToolFinished, ToolStarted
 from hermes.chat.markdown import blocks, markdown
-from hermes.chat.render import LiveDisplay, PlainDisplay, short_argument
+from hermes.chat.render import REFRESH_SECONDS, LiveDisplay, PlainDisplay, short_argument
 
 SAMPLE = """# A heading
 
@@ -133,8 +134,9 @@ def test_tools_that_run_side_by_side_have_a_line_each() -> None:
     out = StringIO()
     display = LiveDisplay(Console(file=out, width=40, height=20, force_terminal=True, color_system=None))
     display.feed(ToolStarted("1", "one", {}))
-    display._drawn = 0.0  # as if time had passed
     display.feed(ToolStarted("2", "two", {}))
+    time.sleep(REFRESH_SECONDS)
+    display.tick()
     lines = [line for line in visible(out.getvalue()) if line]
     assert [line.split()[-1] for line in lines] == ["one", "two"]
     display.finish()

@@ -108,3 +108,12 @@ def test_a_session_that_crashed_a_moment_ago_is_not_ended_yet(db):
     eventually(lambda: not db.is_live("s"))
     assert db.end_abandoned_sessions() == 0
     assert db.get_session("s")["ended_at"] is None
+
+
+def test_whoever_holds_a_session_can_be_named(db):
+    db.create_session("s", "cli")
+    assert db.session_holder("s") is None and db.session_holder("nobody") is None
+    token = db.hold_session("s", "host:1:abc")
+    assert db.session_holder("s") == "host:1:abc"
+    db.release_lease("session:s", token)
+    assert db.session_holder("s") is None
