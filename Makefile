@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-WORKERS ?= auto
+# more than there are processors: many tests wait for other programs
+WORKERS ?= 4
 
 .PHONY: help chat test lint types contracts unit bench clean
 
@@ -42,7 +43,7 @@ contracts: $(STAMP)
 	@$(BIN)/lint-imports
 
 unit: $(STAMP)
-	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.run $(if $(SIZE),--size $(SIZE)) $(ARGS)

@@ -171,7 +171,8 @@ def test_a_conversation_of_any_size_is_cut_to_fit(messages: list[dict[str, Any]]
 def test_a_shortened_text_fits_and_keeps_its_ends(text: str, room: int) -> None:
     out = shortened(text, room)
     assert tokens(out) <= room
-    assert out == text or (len(out) < len(text) and text.startswith(out[:1]))
+    begin, gap, end = out.partition(" … ")
+    assert out == text or (bool(gap) and text.startswith(begin) and text.endswith(end) and begin + end != text)
 
 
 def test_the_newest_turns_are_kept_whole_and_begin_with_a_question() -> None:

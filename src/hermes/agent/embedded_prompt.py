@@ -44,15 +44,18 @@ def shortened(text: str, room: int) -> str:
     """The text in at most so many tokens: its beginning and its end, with a gap where something is missing."""
     if tokens(text) <= room:
         return text
-    keep = max(0, room - 2)
+
+    def cut(size: int) -> str:
+        return f"{text[: size * 2 // 3]} … {text[len(text) - size // 3 :]}"
+
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
-        if tokens(text[: middle * 2 // 3] + text[len(text) - middle // 3 :]) <= keep:
+        if tokens(cut(middle)) <= room:
             low = middle
         else:
             high = middle - 1
-    return f"{text[: low * 2 // 3]} … {text[len(text) - low // 3 :]}" if low else text[:room]
+    return cut(low) if low else ""
 
 
 def question_of(messages: Sequence[Message]) -> str:
