@@ -189,3 +189,23 @@ def test_a_process_that_merely_opens_and_closes_leaves_the_wal_of_the_others_alo
         assert [row["id"] for row in db.get_messages("talk")] == [one for one, *_ in acks]
         assert_found(db, acks)
         assert db.check() == []
+
+
+def test_a_check_is_not_misled_by_what_another_connection_merged(tmp_path: Path) -> None:
+    import apsw
+
+    from hermes_state import SessionDB
+
+    path = tmp_path / "state.db"
+    with SessionDB(db_path=path) as db:
+        db.create_session("s", "cli")
+        for number in range(400):
+            db.append_message("s", "user", f"word{number} and some more words that are in every message")
+        db.catch_up()
+        assert db.search_messages("word399")
+        other = apsw.Connection(str(path))
+        for table in ("messages_fts", "messages_fts_trigram"):
+            other.execute(f"INSERT INTO {table}({table}) VALUES('optimize')")
+        other.close()
+        assert db.check() == []
+        assert len(db.search_messages("every", limit=1000)) == 400
