@@ -287,7 +287,7 @@ class Agent:
         Not again before something was said that could be left out.
         """
         settings, before = self.config.compression, self._compressed_at
-        if not settings.enabled:
+        if not settings.enabled or self.model.kind == "extractive":  # that one reads no conversation, only the question
             return False
         if before is not None and len(self._talk.history) - before <= settings.protect_last_n:
             return False

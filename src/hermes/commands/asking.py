@@ -72,8 +72,12 @@ def usage(host: Host, arguments: str) -> None:
 
 
 def _cost(row: dict[str, Any], kind: str) -> str:
+    from hermes.agent.prices import OWN
+
     if row["actual_cost_usd"] is not None:
         return f"${row['actual_cost_usd']:,.4f}"
+    if row["cost_source"] == OWN.source and not row["estimated_cost_usd"]:
+        return "none: the model runs on this machine"
     if row["estimated_cost_usd"] is not None:
         source = f" by {row['cost_source']}" if row["cost_source"] else ""
         partly = "; some calls have no known price" if row["cost_status"] == "unknown" else ""

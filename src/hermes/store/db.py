@@ -24,7 +24,6 @@ from hermes.store import (
     messages,
     recovery,
     retention,
-    search,
     sessions,
     titles,
     usage,
@@ -529,6 +528,8 @@ class SessionDB:
         Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the reason it is here: "match",
         "substring", "relaxed" (a partial match of a plain question) or "literal". A negative limit is InvalidInput.
         """
+        from hermes.store import search  # much to load for those who only list
+
         filters = search.Filters(
             source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool
         )

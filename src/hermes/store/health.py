@@ -15,7 +15,7 @@ import apsw
 from hermes.errors import StoreCorrupt
 from hermes.store import messages, sessions
 from hermes.store.engines.sqlite import migrate
-from hermes.store.engines.sqlite.engine import _holder
+from hermes.store.engines.sqlite.engine import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 
@@ -55,7 +55,7 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_busy_timeout(1000)
         health = Health(migrate.inspect(connection).kind, path.stat().st_size, _size(wal))
-        health.used_by = _holder(path).strip(" ()")
+        health.used_by = holder_of(path).strip(" ()")
         _search_for_damage(connection, health, seconds)
         if health.kind == "current" and not health.damage:
             tx = SqliteTx(connection)

@@ -251,7 +251,9 @@ class SqliteEngine:
                 return
             except (apsw.BusyError, apsw.LockedError) as error:
                 if attempt == RETRIES:
-                    raise StoreBusy(f"{self.path} is held by another process{_holder(self.path)}; try again") from error
+                    raise StoreBusy(
+                        f"{self.path} is held by another process{holder_of(self.path)}; try again"
+                    ) from error
                 time.sleep(random.uniform(*RETRY_SECONDS))
 
     @contextmanager
@@ -535,7 +537,7 @@ def _from_os(error: OSError, path: Path) -> Exception:
     return StoreError(f"{path}: {error.strerror or error}")
 
 
-def _holder(path: Path) -> str:
+def holder_of(path: Path) -> str:
     """Who has the database open, where the system tells (Linux): ' (process 123, python)'."""
     try:
         wanted, me, found = path.stat(), os.getpid(), []
