@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -47,6 +46,8 @@ class Attachments:
 
     def keep(self, data: bytes) -> str:
         """Store bytes once; their hash."""
+        import hashlib
+
         digest = hashlib.sha256(data).hexdigest()
         target = self.path(digest)
         if not target.exists():

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 __all__ = ["And", "Leaf", "Node", "Not", "Or", "Query", "leaves", "parse", "positive"]
 
@@ -42,8 +43,7 @@ MAX_TEXT = 1000  # characters of one leaf
 MAX_DEPTH = 8  # open parentheses; deeper ones are ignored (full-text engines stop soon after)
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True):
     """One thing to look for: `text` as typed, without its quotes or star.
 
     A "word" is one run of non-space characters and may hold punctuation (`a/b.py`, `it's`); a "phrase" was in
@@ -55,22 +55,19 @@ class Leaf:
     prefix: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(msgspec.Struct, frozen=True):
     """All of two or more different children; none of them is itself an And."""
 
     children: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(msgspec.Struct, frozen=True):
     """Any of two or more different children; none of them is itself an Or."""
 
     children: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True):
     """What `keep` finds, without what `drop` finds; `keep` is never itself a Not."""
 
     keep: Node
@@ -80,8 +77,7 @@ class Not:
 Node = Leaf | And | Or | Not
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A parsed text. `tree` is None only when the text was blank.
 
     `plain`: no quotes, operators or star had an effect (parentheses have one only around operators).

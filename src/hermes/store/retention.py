@@ -6,7 +6,7 @@ write lock and a crash half-way leaves something that is finished later. What ot
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from typing import Any, Protocol
 
@@ -161,7 +161,7 @@ def _make_shell(tx: Tx, session_id: str) -> str | None:
     """What is kept of a deleted session for others moves to an id of its own, so that the old one is free."""
     if session_id.startswith(SHELL) or tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is None:
         return None
-    shell = f"{SHELL}{secrets.token_hex(8)}"
+    shell = f"{SHELL}{os.urandom(8).hex()}"
     tx.run("UPDATE sessions SET id = ? WHERE id = ?", (shell, session_id))
     tx.run("UPDATE messages SET session_id = ? WHERE session_id = ?", (shell, session_id))
     tx.run("UPDATE session_refs SET from_session = ? WHERE from_session = ?", (shell, session_id))

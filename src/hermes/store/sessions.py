@@ -6,7 +6,6 @@ System prompts are stored once, by hash; one that begins like an earlier one is 
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -71,6 +70,8 @@ def keep_prompt(tx: Tx, text: str | None) -> str | None:
         return None
     stored = codec.storable(text)
     raw = stored if isinstance(stored, bytes) else stored.encode()
+    import hashlib
+
     digest = hashlib.sha256(raw).hexdigest()
     if tx.row("SELECT 1 FROM system_prompts WHERE hash = ?", (digest,)) is None:
         base_hash, shared = None, 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -226,7 +225,7 @@ class Journal:
         if self._marker is None:
             make_private(self.folder)
             make_private(self._open_folder)
-            name = f"{os.getpid()}-{secrets.token_hex(4)}"
+            name = f"{os.getpid()}-{os.urandom(4).hex()}"
             hidden = self._open_folder / f".{name}"  # nobody takes it for abandoned before it is locked
             self._marker = os.open(hidden, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if fcntl is not None:

@@ -31,7 +31,7 @@ from hermes.errors import (
     StoreReadOnly,
 )
 from hermes.home import make_private
-from hermes.store.engines.sqlite import inspection, migrate
+from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
@@ -408,6 +408,8 @@ class SqliteEngine:
 
     def problems(self) -> list[dict[str, Any]]:
         """What is wrong with the file itself or with its index."""
+        from hermes.store.engines.sqlite import inspection
+
         self._require_open()
         with self._translated(), self._mutex:
             found = inspection.corruption(self._main)
@@ -422,6 +424,8 @@ class SqliteEngine:
 
     def rebuild_index(self) -> None:
         """Make the full-text index anew from the messages."""
+        from hermes.store.engines.sqlite import inspection
+
         with self.write() as tx:
             inspection.reset_index(tx.connection)
         self.fulltext.words.unlearn()
