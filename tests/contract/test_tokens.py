@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hermes.errors import InvalidInput, SessionNotFound
+
 from . import talk
 
 COUNTS = {
@@ -121,3 +123,28 @@ def test_every_assistant_message_is_attributable(db):
     assert (reply["input_tokens"], reply["output_tokens"]) == (11, 12)
     assert (reply["cache_read_tokens"], reply["cache_write_tokens"]) == (13, 14)
     assert user["model"] is None and user["cost_usd"] is None
+
+
+def sums(db, session_id="s"):
+    return {name: db.get_session(session_id)[name] for name in COUNTS}
+
+
+def test_a_message_counts_what_it_used(db):
+    db.create_session("s", "cli")
+    for _ in range(2):
+        db.append_message("s", "assistant", "hello", usage={**COUNTS, "estimated_cost_usd": 0.5, "model": "m-1"})
+    assert sums(db) == {name: 2 * n for name, n in COUNTS.items()}
+    row = db.get_session("s")
+    assert (row["estimated_cost_usd"], row["model"], row["message_count"]) == (1.0, "m-1", 2)
+
+
+def test_what_is_not_stored_is_not_counted(db):
+    db.create_session("s", "cli")
+    with pytest.raises(SessionNotFound):
+        db.append_message("nobody", "assistant", "hello", usage=COUNTS)
+    with pytest.raises(InvalidInput, match="input_token"):
+        db.append_message("s", "assistant", "hello", usage={"input_token": 5})
+    with pytest.raises(InvalidInput):
+        db.append_message("s", "assistant", 5, usage=COUNTS)
+    assert sums(db) == dict.fromkeys(COUNTS, 0)
+    assert db.message_count("s") == 0

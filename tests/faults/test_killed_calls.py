@@ -324,3 +324,17 @@ def test_killed_while_indexing(nursery: Nursery, base: Path, folder: Path) -> No
             assert db.check() == []
 
     each_death(nursery, behind, folder, step("catch_up"), verify)
+
+
+def test_killed_while_a_reply_is_stored_its_tokens_count_if_it_is_there(
+    nursery: Nursery, base: Path, folder: Path
+) -> None:
+    call = step("append_message", "talk", "assistant", "reply0q", input_tokens=7, usage={"input_tokens": 7})
+
+    def verify(path: Path) -> None:
+        with store(path) as db:
+            stored = sum(message["input_tokens"] or 0 for message in db.get_messages("talk"))
+            assert db.get_session("talk")["input_tokens"] == stored
+            assert db.check() == []
+
+    each_death(nursery, base, folder, call, verify)

@@ -46,6 +46,7 @@ CALLS: dict[str, Step] = {
     "title": step("set_session_title", "talk", "another title"),
     "end": step("end_session", "talk", "done"),
     "reopen": step("reopen_session", "ended"),
+    "reply": step("append_message", "talk", "assistant", "hello0q", input_tokens=5, usage={"input_tokens": 5}),
     "usage": step("update_token_counts", "talk", input_tokens=5, output_tokens=6, estimated_cost_usd=0.5),
     "prompt": step("update_system_prompt", "talk", "be wise"),
     "tags": step("tag_session", "talk", "red", "green"),

@@ -17,23 +17,19 @@ _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 
 
 def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> int:
-    """Store a reply with what it used; the id of the message. `count_reply` adds it to the session's sums."""
+    """Store a reply with what it used, which also counts in the session's sums; the id of the message."""
+    price, counts = _price(model, reply), _counts(reply)
+    sums = {
+        **counts, "model": model.name, "api_call_count": 1,
+        "reasoning_tokens": reply.usage.reasoning_tokens if reply.usage else 0,
+        "estimated_cost_usd": price.usd, "cost_status": price.status, "cost_source": price.source,
+        "pricing_version": price.version, "billing_provider": model.provider,
+        "billing_base_url": without_password(model.base_url) if model.base_url else None,
+    }  # fmt: skip
     return db.append_message(
         session_id, "assistant", reply.content, tool_calls=reply.tool_calls or None, finish_reason=reply.finish_reason,
         reasoning=reply.reasoning, reasoning_content=reply.reasoning_content, reasoning_details=reply.reasoning_details,
-        model=reply.model or model.name, cost_usd=_price(model, reply).usd, **_counts(reply),
-    )  # fmt: skip
-
-
-def count_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> None:
-    """Add what a reply used to the session's sums."""
-    price = _price(model, reply)
-    db.update_token_counts(
-        session_id, model=model.name, api_call_count=1,
-        reasoning_tokens=reply.usage.reasoning_tokens if reply.usage else 0,
-        estimated_cost_usd=price.usd, cost_status=price.status, cost_source=price.source, pricing_version=price.version,
-        billing_provider=model.provider, billing_base_url=without_password(model.base_url) if model.base_url else None,
-        **_counts(reply),
+        model=reply.model or model.name, cost_usd=price.usd, usage=sums, **counts,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from hermes.agent.conversation import TOOL_BUDGET, as_text, prepared
 from hermes.agent.events import Event, Followed, Notice
 from hermes.agent.holding import Hold
-from hermes.agent.keeping import as_message, count_reply, keep_reply, keep_result, recover
+from hermes.agent.keeping import as_message, keep_reply, keep_result, recover
 from hermes.agent.model import Message, Model, Reply
 from hermes.agent.running import Result
 from hermes.agent.tools.base import Context
@@ -119,7 +119,6 @@ class Talk:
             self.last_id = keep_reply(self._db, self.session_id, model, reply)
             heard.clear()  # stored: from here on no error may lead to its being stored again
             self.history.append(as_message(reply))
-            count_reply(self._db, self.session_id, model, reply)
         return reply
 
     def store(self, result: Result) -> None:

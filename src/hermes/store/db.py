@@ -6,7 +6,7 @@ After a change is committed, a line about it goes to the session's transcript.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -26,8 +26,8 @@ from hermes.store import (
     retention,
     sessions,
     titles,
-    usage,
 )
+from hermes.store import usage as _usage
 from hermes.store.attachments import Attachments
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.naming import sanitize_title as _sanitize_title
@@ -203,9 +203,9 @@ class SessionDB:
         """
         values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
         with self._writing(session_id) as tx:
-            done = usage.update(tx, session_id, values, absolute=absolute)
+            done = _usage.update(tx, session_id, values, absolute=absolute)
         if done:
-            self._scribe.changed(session_id, "usage", *usage.COUNTERS, *usage.COSTS, *usage.FILLED, *usage.NEWEST)
+            self._scribe.changed(session_id, "usage", *_usage.COLUMNS)
 
     def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
         """How many sessions there are (of one source)."""
@@ -312,12 +312,15 @@ class SessionDB:
         cache_read_tokens: int | None = None,
         cache_write_tokens: int | None = None,
         cost_usd: float | None = None,
+        usage: Mapping[str, Any] | None = None,
     ) -> int:
         """Store a message and return its id; when this returns, the message is safe and can be found.
 
-        Any role is accepted. An unknown (or deleted) session is SessionNotFound, content that is neither text, a list
-        nor a dict is InvalidInput; nothing is stored then.
+        Any role is accepted. `usage` (arguments of update_token_counts) is added to the session's sums in the same
+        transaction: either both are there or neither. An unknown (or deleted) session is SessionNotFound, content that
+        is neither text, a list nor a dict is InvalidInput; nothing is stored then.
         """
+        counts = _usage.checked(usage)
         ready = self._ready(
             {
                 "role": role, "content": content, "tool_name": tool_name, "tool_calls": tool_calls,
@@ -330,7 +333,11 @@ class SessionDB:
         )  # fmt: skip
         with self._writing(session_id) as tx:
             message_id = messages.append(tx, session_id, ready)
+            if counts:
+                _usage.update(tx, session_id, counts, absolute=False)
         self._scribe.said(session_id, message_id, ready)
+        if counts:
+            self._scribe.changed(session_id, "usage", *_usage.COLUMNS)
         self._engine.appended(message_id, ready.size)
         return message_id
 

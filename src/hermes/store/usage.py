@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from hermes.errors import InvalidInput
 from hermes.store.engines.base import Tx
 
 COUNTERS = (
@@ -12,9 +14,18 @@ COUNTERS = (
 COSTS = ("estimated_cost_usd", "actual_cost_usd")
 FILLED = ("model", "billing_provider", "billing_base_url", "billing_mode")  # only where nothing is known yet
 NEWEST = ("cost_status", "cost_source", "pricing_version")  # the last word counts
+COLUMNS = (*COUNTERS, *COSTS, *FILLED, *NEWEST)
 
 
-def update(tx: Tx, session_id: str, values: dict[str, Any], *, absolute: bool) -> bool:
+def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a message used, as `update` takes it; InvalidInput when something in it is no column of a session's usage."""
+    unknown = [name for name in values or () if name not in COLUMNS]
+    if unknown:
+        raise InvalidInput(f"{unknown[0]!r} is not something a session counts; there are: {', '.join(COLUMNS)}")
+    return dict(values or ())
+
+
+def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool) -> bool:
     """Add to (or set) a session's counters; False when there is no such session."""
     sets: list[str] = []
     params: list[Any] = []
