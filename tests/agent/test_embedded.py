@@ -201,7 +201,7 @@ def test_what_the_history_says_stands_with_the_question_quoted(db: Any) -> None:
     db.create_session("now", "cli")
     db.append_message("now", "user", "What does the parser use?")
     messages = [{"role": "user", "content": "What does the parser use?"}]
-    notes = looked_up(db, messages, None)
+    notes = looked_up(db, messages, "now")
     assert "DuckDB" in notes and "<quoted-history>" in notes and "</quoted-history>" in notes
     assert "What does the parser use?" not in notes  # the conversation itself is no news
     last = fitted(messages, 1000, notes)[-1]["content"]
@@ -324,6 +324,30 @@ def test_side_tasks_are_answered_or_given_up_in_time(real: EmbeddedModel) -> Non
     assert real.complete(task, max_tokens=20)
     with pytest.raises(ModelUnreachable, match="did not finish"):
         real.complete([{"role": "user", "content": "Count from 1 to 1000, one per line."}], timeout=0.01)
+
+
+def test_one_model_answers_several_threads_each_from_its_own_history(real: EmbeddedModel, db: Any) -> None:
+    things = {"ann": "DuckDB", "bob": "Postgres", "eve": "Redis"}
+    for name, thing in things.items():
+        db.create_session(f"old-{name}", "telegram", user_id=name)
+        db.append_message(f"old-{name}", "user", "Which database did we choose for the parser?")
+        db.append_message(f"old-{name}", "assistant", f"We decided to use {thing} for the parser.")
+    answers: dict[str, str] = {}
+
+    def ask(name: str) -> None:
+        answers[name] = str(
+            answer(real.speaking_in("now", ("telegram", name)), "What did we decide about the parser database?")[
+                1
+            ].content
+        )
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in things]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    for name in things:
+        assert [thing for thing in things.values() if thing in answers[name]] == [things[name]], answers
 
 
 def test_text_no_encoding_can_hold_is_answered(real: EmbeddedModel) -> None:

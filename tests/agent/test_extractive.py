@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,42 @@ def test_it_quotes_to_nobody_what_they_may_not_see(history) -> None:
     answer = reply(ExtractiveModel(history, user=("telegram", "7")), "what about the sourdough?")
     assert "user seven" in answer and "does not rise" not in answer
     assert "1 other conversation " in reply(ExtractiveModel(history, user=("telegram", "7")), "and the parser?")
+
+
+def test_one_assistant_serves_many_conversations_at_once(history, tmp_path) -> None:
+    shared, wrong = ExtractiveModel(history), []
+    for number in range(6):
+        talk(history, f"mine{number}", f"the secret word is walrus{number}", source="telegram", user_id=f"u{number}")
+
+    def converse(number: int) -> None:
+        user = ("telegram", f"u{number}")
+        agent = Agent(
+            history,
+            Config(),
+            shared,
+            session_id=f"t{number}",
+            source="telegram",
+            user=user,
+            home=tmp_path,
+            cwd=tmp_path,
+        )
+        for _ in range(3):
+            said = list(agent.turn("what is the secret word?"))[-1].text
+            if set(re.findall(r"walrus\d", said)) != {f"walrus{number}"}:
+                wrong.append(said)
+        agent.close()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=converse, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []
 
 
 def test_in_a_conversation_it_quotes_what_its_user_may_see(history, tmp_path) -> None:

@@ -41,7 +41,10 @@ def find_model(home: Path) -> Path | None:
 
 
 class EmbeddedModel:
-    """SmolLM2 in this process. `session_id`, if it is set, is the conversation to leave out when looking things up."""
+    """SmolLM2 in this process: one for all conversations and threads, which it answers one after the other.
+
+    `session_id` is the conversation to leave out when looking things up, `user` whose history it is (None: all of it).
+    """
 
     name = "smollm2"
     kind = "embedded"
@@ -50,9 +53,14 @@ class EmbeddedModel:
     base_url: str | None = None
     provider: str | None = "embedded"
 
-    def __init__(self, path: Path, db: SessionDB | None, session_id: str | None = None) -> None:
-        self.path, self.db, self.session_id = path, db, session_id
-        self.user: User | None = None  # whose history may be looked up; None: all of it
+    def __init__(
+        self, path: Path, db: SessionDB | None, session_id: str | None = None, *, user: User | None = None
+    ) -> None:
+        self.path, self.db, self._session_id, self._user = path, db, session_id, user
+
+    def speaking_in(self, session_id: str, user: User | None) -> EmbeddedModel:
+        """The same model (its file is loaded once) for one conversation and user."""
+        return EmbeddedModel(self.path, self.db, session_id, user=user)
 
     def describe(self) -> str:
         """What this is, plainly."""
@@ -63,7 +71,7 @@ class EmbeddedModel:
     ) -> Iterator[Piece | Reply]:
         """Pieces as they come, then the whole Reply; the tools are not used."""
         try:
-            notes = looked_up(self.db, messages, self.session_id, self.user)
+            notes = looked_up(self.db, messages, self._session_id, self._user)
         except HermesError:  # no excerpts are better than no answer
             notes = ""
         text: list[str] = []
@@ -176,15 +184,18 @@ class _Engine:
     def _work(
         self, request: Chunk, arrived: queue.SimpleQueue[Chunk | Exception | None], abandoned: threading.Event
     ) -> None:
+        def stopped() -> bool:
+            return abandoned.is_set() or not threading.main_thread().is_alive()
+
         def take(chunk: Chunk) -> bool:
             """Called by the library; True makes it stop."""
             error = chunk.get("error") if isinstance(chunk, dict) else None
             arrived.put(_refusal(error) if error else chunk)
-            return bool(error) or abandoned.is_set() or not threading.main_thread().is_alive()
+            return bool(error) or stopped()
 
         try:
-            with self._busy:
-                if not abandoned.is_set():
+            with self._busy:  # others may have been answered first, and this one given up meanwhile
+                if not stopped():
                     self._loaded().handle_chat_completions(request, take)
         except HermesError as error:
             arrived.put(error)

@@ -117,10 +117,8 @@ def looked_up(db: SessionDB | None, messages: Sequence[Message], current: str | 
     question = question_of(messages)
     if db is None or not question.strip():
         return ""
-    from hermes.agent.extractive import speaking_in
     from hermes.agent.recall import excerpts, quoted
 
-    current = current or speaking_in(db, question)
     said = {_folded(text_of(message)) for message in messages}
     out = []
     for excerpt in excerpts(db, question[:1000], current=current, visible_to=user, limit=EXCERPTS + 3):

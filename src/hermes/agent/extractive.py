@@ -39,9 +39,9 @@ _MOST_SHOWN = 5
 
 
 class ExtractiveModel:
-    """Quotes your history. `session_id` is the conversation it speaks in (None: found by its last message).
+    """Quotes your history; one for all conversations and threads.
 
-    `user` is whose sessions may be quoted (None: the owner's, all). The agent sets both, so each agent has its own.
+    `session_id` is the conversation it speaks in, `user` whose sessions may be quoted (None: the owner's, all).
     """
 
     name = EXTRACTIVE
@@ -52,9 +52,11 @@ class ExtractiveModel:
     provider: str | None = None
 
     def __init__(self, db: SessionDB, session_id: str | None = None, *, user: User | None = None) -> None:
-        self.db = db
-        self.session_id = session_id
-        self.user = user
+        self.db, self._session_id, self._user = db, session_id, user
+
+    def speaking_in(self, session_id: str, user: User | None) -> ExtractiveModel:
+        """The same assistant for one conversation and user."""
+        return ExtractiveModel(self.db, session_id, user=user)
 
     def describe(self) -> str:
         """One line that says plainly what this is."""
@@ -100,15 +102,14 @@ class ExtractiveModel:
                 f" commands here.\n\n{HOW}"
             )
         # It is not shown the conversation it speaks in, so what was said there is looked up as well.
-        found = excerpts(self.db, question, visible_to=self.user, limit=_MOST_SHOWN)
+        found = excerpts(self.db, question, visible_to=self._user, limit=_MOST_SHOWN)
         if not found:
             return self._nothing(question)
         listed = "\n\n".join(_shown(number, excerpt) for number, excerpt in enumerate(found, 1))
         return f"{I_AM} These passages fit best:\n\n{listed}\n\n{HOW}"
 
     def _nothing(self, question: str) -> str:
-        current = self.session_id or speaking_in(self.db, question)
-        others = self.db.session_count(visible_to=self.user) - (1 if current is not None else 0)
+        others = self.db.session_count(visible_to=self._user) - (1 if self._session_id is not None else 0)
         searched = (
             "there are no other conversations to search yet"
             if others <= 0
@@ -116,17 +117,6 @@ class ExtractiveModel:
         )
         about = shortened(" ".join(clean(question).split()), 80)
         return f"I found nothing about “{about}” in your history: {searched}. {I_AM}\n\n{HOW}"
-
-
-def speaking_in(db: SessionDB, question: str) -> str | None:
-    """The session whose last words are this question: among the most recently active ones."""
-    asked = question.strip()
-    for row in db.list_sessions_rich(limit=3, order_by_last_active=True):
-        messages = db.get_messages(row["id"])
-        last = next((message for message in reversed(messages) if message["role"] == "user"), None)
-        if last is not None and message_text(last).strip() == asked:
-            return str(row["id"])
-    return None
 
 
 def _last_question(messages: Sequence[Message]) -> str:

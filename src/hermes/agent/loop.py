@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.conversation import TOOL_BUDGET
 from hermes.agent.events import Done, Event, Followed, Notice, Text, Thought
-from hermes.agent.model import Message, Model, Reply
+from hermes.agent.model import LooksUp, Message, Model, Reply
 from hermes.agent.prices import load as load_prices
 from hermes.agent.retries import pause
 from hermes.agent.running import INTERRUPTED, Result, read_call, run_calls
@@ -229,12 +229,12 @@ class Agent:
         schemas = [tool.schema() for tool in self.tools.values()] if self.model.calls_tools else []
         if concluding:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
-        model: Any = self.model
-        if hasattr(model, "session_id"):  # one that looks things up by itself leaves out the session it speaks in
-            model.session_id, model.user = self.session_id, self.context.user
+        model = self.model
+        if isinstance(model, LooksUp):
+            model = model.speaking_in(self.session_id, self.context.user)
         reply: Reply | None = None
         begun = False
-        for item in self.model.stream(messages, schemas, cancelled=self._cancel.is_set):
+        for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):
             if isinstance(item, Reply):
                 reply = item
                 continue

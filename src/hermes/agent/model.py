@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from hermes.store.visibility import User
 
 Message = dict[str, Any]  # an OpenAI chat message
 
@@ -67,4 +70,16 @@ class Model(Protocol):
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
         """One answer for a side task (title, summary); the same errors."""
+        ...
+
+
+@runtime_checkable
+class LooksUp(Protocol):
+    """A model that can't call tools and looks the question up in the history by itself."""
+
+    def speaking_in(self, session_id: str, user: User | None) -> Model:
+        """The same model for one conversation, which is no news to it, with a user who is told what they may see.
+
+        A light view: nothing is shared that changes, so one model serves any number of conversations and threads.
+        """
         ...
