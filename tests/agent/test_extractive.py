@@ -116,6 +116,18 @@ def test_it_quotes_to_nobody_what_they_may_not_see(history) -> None:
     assert "1 other conversation " in reply(ExtractiveModel(history, user=("telegram", "7")), "and the parser?")
 
 
+def test_whom_it_speaks_with_is_known_to_each_call_alone(history) -> None:
+    shared, asked = ExtractiveModel(history), [{"role": "user", "content": "what is the secret word?"}]
+    for name in ("ann", "bob"):
+        talk(history, f"of {name}", f"the secret word is walrus-{name}", source="telegram", user_id=name)
+    streams = [  # both are under way before either answers
+        shared.speaking_in("now", ("telegram", name)).stream(asked, cancelled=lambda: False) for name in ("ann", "bob")
+    ]
+    ann, bob = ([item for item in stream if isinstance(item, Reply)][0].content or "" for stream in streams)
+    assert "walrus-ann" in ann and "walrus-bob" not in ann
+    assert "walrus-bob" in bob and "walrus-ann" not in bob
+
+
 def test_one_assistant_serves_many_conversations_at_once(history, tmp_path) -> None:
     shared, wrong = ExtractiveModel(history), []
     for number in range(6):
