@@ -19,6 +19,11 @@
     │   ├── RateLimited             too many requests, or the server is overloaded; worth another try
     │   └── ContextTooLong          the conversation no longer fits
     ├── ToolError                   a tool could not do what was asked; the model is told
+    ├── PlatformError               a chat platform did not do it
+    │   ├── PlatformUnreachable     no connection; worth another try
+    │   ├── PlatformRefused         it does not let us in (token, rights, settings)
+    │   ├── SendRefused             this message can't be delivered there, now or later
+    │   └── SlowDown                too many requests; worth another try after a while
     └── MissingExtra                a library that is not installed; names the extra that brings it
 
 Each message says what happened, to which thing, and what to do about it. They are caught once, at the door
@@ -37,8 +42,13 @@ __all__ = [
     "ModelRefused",
     "ModelUnreachable",
     "NotADatabase",
+    "PlatformError",
+    "PlatformRefused",
+    "PlatformUnreachable",
     "RateLimited",
+    "SendRefused",
     "SessionNotFound",
+    "SlowDown",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -135,6 +145,30 @@ class ContextTooLong(ModelError):
 
 class ToolError(HermesError):
     """A tool could not do what was asked. The model is told; the conversation goes on."""
+
+
+class PlatformError(HermesError):
+    """A chat platform did not do what was asked."""
+
+
+class PlatformUnreachable(PlatformError):
+    """There is no connection, or it broke; another try may succeed."""
+
+
+class PlatformRefused(PlatformError):
+    """The platform does not let us in: the token, missing rights, or a setting. Trying again changes nothing."""
+
+
+class SendRefused(PlatformError):
+    """This message can't be delivered to this chat: it is gone, blocked, or does not allow it."""
+
+
+class SlowDown(PlatformError):
+    """Too many requests; nothing was done, and another try is welcome after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class MissingExtra(HermesError):

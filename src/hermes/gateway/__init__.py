@@ -1,0 +1,1 @@
+"""The messengers: the same conversation on every platform."""

@@ -1,0 +1,123 @@
+"""Session keys: the same place and person always give the same key, two different ones never do.
+
+A key is `agent:main:<platform>:<type>:<chat>[:<thread>][:<user>]`. Its parts are escaped, so that an id with a colon in
+it can't look like two. WhatsApp knows one person by a phone number and by a LID; both are brought to one form first.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hermes.gateway.events import CHANNEL, DM, GROUP
+
+if TYPE_CHECKING:
+    from hermes.gateway.events import Event
+
+__all__ = ["Source", "build_session_key", "canonical_whatsapp_identifier", "normalize_whatsapp_identifier"]
+
+WHATSAPP = "whatsapp"
+_MOST_ALIASES = 64  # more than anybody has; a folder full of nonsense is not walked to its end
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message comes from, as far as its session depends on it."""
+
+    platform: str
+    chat_id: str
+    chat_type: str = DM
+    user_id: str | None = None
+    user_id_alt: str | None = None  # the platform's stable alternative; it wins
+    thread_id: str | None = None
+
+
+def source_of(event: Event) -> Source:
+    """The source of an event."""
+    chat, sender = event.chat, event.sender
+    return Source(
+        platform=chat.platform, chat_id=chat.chat_id, chat_type=chat.type, thread_id=chat.thread_id,
+        user_id=sender.user_id, user_id_alt=sender.stable_id,
+    )  # fmt: skip
+
+
+def build_session_key(
+    source: Source,
+    *,
+    group_sessions_per_user: bool = True,
+    thread_sessions_per_user: bool = False,
+    home: Path | None = None,
+) -> str:
+    """The key of the session that a message from this source belongs to."""
+    chat, user = source.chat_id, source.user_id_alt or source.user_id
+    if source.platform == WHATSAPP:
+        chat = canonical_whatsapp_identifier(chat, home=home) if source.chat_type == DM else chat
+        user = canonical_whatsapp_identifier(user, home=home) if user else user
+    parts = [source.platform, source.chat_type, chat]
+    if source.thread_id:
+        parts.append(source.thread_id)
+    if is_shared(source, group_sessions_per_user, thread_sessions_per_user):
+        user = None
+    if user and source.chat_type != DM:
+        parts.append(user)
+    return ":".join(["agent", "main", *(_escaped(part) for part in parts)])
+
+
+def is_shared(source: Source, group_sessions_per_user: bool, thread_sessions_per_user: bool) -> bool:
+    """Whether several people talk in the session of this source."""
+    if source.chat_type not in (GROUP, CHANNEL):
+        return False
+    if not (source.user_id_alt or source.user_id):
+        return True
+    return not (thread_sessions_per_user if source.thread_id else group_sessions_per_user)
+
+
+def _escaped(part: str) -> str:
+    return part.replace("%", "%25").replace(":", "%3A")
+
+
+# ------------------------------------------------------------------------------------------------ WhatsApp
+
+
+def normalize_whatsapp_identifier(value: str) -> str:
+    """An id without what changes from message to message: the device after a colon, the server after an @, a plus sign."""
+    bare = value.strip().partition("@")[0].partition(":")[0]
+    return bare.removeprefix("+")
+
+
+def canonical_whatsapp_identifier(value: str, *, home: Path | None = None) -> str:
+    """The one id of a person: of all aliases the bridge knows, the shortest; a phone number before a LID, then the smaller.
+
+    The bridge writes aliases to `<home>/whatsapp/session/lid-mapping-<id>.json` and `…_reverse.json`. They are walked in
+    all directions, in circles too. An id without aliases is its own.
+    """
+    from hermes.home import get_hermes_home
+
+    start = normalize_whatsapp_identifier(value)
+    if not start:
+        return start
+    folder = (home or get_hermes_home()) / "whatsapp" / "session"
+    known: dict[str, bool] = {start: value.strip().endswith("@lid")}  # id → whether it is a LID
+    waiting = [start]
+    while waiting and len(known) < _MOST_ALIASES:
+        one = waiting.pop()
+        lid, phone = _alias(folder, one, ""), _alias(folder, one, "_reverse")
+        if lid is not None or phone is not None:
+            known[one] = lid is None  # what leads to a LID is a phone number
+        for other, is_lid in ((lid, True), (phone, False)):
+            if other is not None and other not in known:
+                known[other] = is_lid
+                waiting.append(other)
+    return min(known, key=lambda one: (len(one), known[one], one))
+
+
+def _alias(folder: Path, identifier: str, suffix: str) -> str | None:
+    if "/" in identifier or "\0" in identifier or identifier in (".", ".."):
+        return None
+    try:
+        found = json.loads((folder / f"lid-mapping-{identifier}{suffix}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return normalize_whatsapp_identifier(found) or None if isinstance(found, str) else None

@@ -1,0 +1,52 @@
+"""The platforms: which there are, and where their adapters are. An adapter is loaded when its platform is enabled.
+
+Other packages add platforms by an entry point of the group `hermes.platforms`: its name is the platform's, its object
+the adapter class.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from hermes.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from hermes.gateway.adapter import Adapter
+
+# name → (module, class, extra)
+BUILT_IN: dict[str, tuple[str, str, str | None]] = {
+    "telegram": ("hermes.gateway.platforms.telegram", "Telegram", "telegram"),
+    "discord": ("hermes.gateway.platforms.discord", "Discord", "discord"),
+    "slack": ("hermes.gateway.platforms.slack", "Slack", "slack"),
+    "matrix": ("hermes.gateway.platforms.matrix", "Matrix", "matrix"),
+    "email": ("hermes.gateway.platforms.email", "Email", "email"),
+    "homeassistant": ("hermes.gateway.platforms.homeassistant", "HomeAssistant", "homeassistant"),
+    "signal": ("hermes.gateway.platforms.signal", "Signal", None),
+}
+GROUP = "hermes.platforms"
+
+
+def known_platforms() -> list[str]:
+    """The names one may write below `platforms:`."""
+    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def adapter_class(name: str) -> type[Adapter]:
+    """The adapter of a platform. ConfigError for one nobody knows, MissingExtra when its library is not installed."""
+    found = BUILT_IN.get(name)
+    if found is not None:
+        module, attribute, extra = found
+        try:
+            made: type[Adapter] = getattr(import_module(module), attribute)
+        except ImportError as error:
+            raise MissingExtra(name, extra or "all") from error
+        return made
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            loaded: type[Adapter] = entry.load()
+            return loaded
+    from hermes.config import suggestion
+
+    raise ConfigError(f"there is no platform {name!r}{suggestion(name, known_platforms())}")

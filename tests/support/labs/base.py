@@ -1,0 +1,95 @@
+"""What the conformance suite asks of a platform: a place where people talk to the agent, and where things can go wrong.
+
+A lab is a server the real adapter connects to. Three people are there: alice and bob may talk to the agent, mallory may
+not. `where` names a chat: "dm" (with `who`), "group", "channel" or "thread" (a thread of the group or channel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+PEOPLE = ("alice", "bob", "mallory")
+
+
+class Lab:
+    """A running platform. Made once for a module of tests; `reset` makes it as new for the next test."""
+
+    platform: ClassVar[str]
+    places: ClassVar[frozenset[str]] = frozenset({"dm"})  # of dm, group, channel, thread
+    can: ClassVar[frozenset[str]] = frozenset()  # of redeliver, rate_limit, fail, drop, attach, unordered, edits
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What stands below platforms.<name> in config.yaml, so that the adapter talks to this lab."""
+        raise NotImplementedError
+
+    def user_id(self, who: str) -> str:
+        """The id of a person, as `allowed_users` has it."""
+        raise NotImplementedError
+
+    def chat_id(self, where: str, who: str = "alice") -> str:
+        """The id of a chat, as `home_channel` has it."""
+        raise NotImplementedError
+
+    def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True) -> str:
+        """A person says something; the platform's id of the message. In groups it mentions the agent if `addressed`."""
+        raise NotImplementedError
+
+    def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        """What the agent has said in that chat as people see it now (after edits), in order, as plain text."""
+        raise NotImplementedError
+
+    def attach(
+        self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
+    ) -> str:
+        """A person sends a file (can: attach)."""
+        raise NotImplementedError
+
+    def redeliver(self, message_id: str) -> None:
+        """The platform sends an event again (can: redeliver)."""
+        raise NotImplementedError
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        """The next sends are refused with "wait `seconds`" (can: rate_limit)."""
+        raise NotImplementedError
+
+    def fail(self, times: int = 1) -> None:
+        """The next sends get a server error (can: fail)."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Cut every connection now; the adapter may connect again at once (can: drop)."""
+        raise NotImplementedError
+
+    def typed(self, where: str = "dm", *, who: str = "alice") -> int:
+        """How often "is typing" was shown there."""
+        raise NotImplementedError
+
+    def threads(self) -> list[str]:
+        """Names of the threads the agent has created."""
+        raise NotImplementedError
+
+    def problems(self) -> list[str]:
+        """Requests that broke the vendor's published schema; [] is expected at the end of every test."""
+        return []
+
+    def reset(self) -> None:
+        """Forget what was said; the people and chats stay."""
+
+    def close(self) -> None:
+        """End the server."""
+
+
+def until(condition: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:
+    """Wait for a condition and return its value; AssertionError with `what` when it does not come true."""
+    import time
+
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(what or f"not true after {timeout:g} s: {condition}")
+        time.sleep(0.02)
