@@ -123,7 +123,7 @@ def test_whom_it_speaks_with_is_known_to_each_call_alone(history) -> None:
     streams = [  # both are under way before either answers
         shared.speaking_in("now", ("telegram", name)).stream(asked, cancelled=lambda: False) for name in ("ann", "bob")
     ]
-    ann, bob = ([item for item in stream if isinstance(item, Reply)][0].content or "" for stream in streams)
+    ann, bob = (next(item for item in stream if isinstance(item, Reply)).content or "" for stream in streams)
     assert "walrus-ann" in ann and "walrus-bob" not in ann
     assert "walrus-bob" in bob and "walrus-ann" not in bob
 
