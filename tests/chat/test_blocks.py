@@ -116,6 +116,11 @@ def test_a_growing_reply_ends_up_like_the_whole_one() -> None:
     assert "\n".join(line for line in visible(shown(list(SAMPLE))) if line) == whole
 
 
+def test_a_line_break_that_comes_in_two_pieces_is_one() -> None:
+    whole = visible(shown(["one\ntwo"]))
+    assert visible(shown(["one\r", "\ntwo"])) == whole and visible(shown(["one\r\ntwo"])) == whole
+
+
 def test_a_tool_call_is_one_line_with_its_outcome() -> None:
     out = StringIO()
     display = LiveDisplay(Console(file=out, width=40, height=20, force_terminal=True, color_system=None))

@@ -21,8 +21,9 @@ from textual.widgets import Input, Static
 
 from hermes.chat.browse_app import Browser
 from hermes.chat.browse_list import SessionList
-from hermes.chat.browse_rows import Line, harmless, matching
+from hermes.chat.browse_rows import Line, matching
 from hermes.errors import StoreClosed
+from hermes.harmless import harmless
 from hermes_state import SessionDB
 from tests.support.program import environment, run
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from wcwidth import wcwidth
 
 from hermes.cli import table
-from hermes.cli.ago import ago, clock, span, zone_of
-from hermes.cli.table import Column, cells, cut, harmless, line, wrap
+from hermes.cli.table import Column, cells, cut, wrap
 from hermes.errors import ConfigError
+from hermes.harmless import harmless, one_line
+from hermes.times import ago, clock, span, zone_of
 
 TEXT = st.text() | st.lists(
     st.sampled_from(["a", "b c", "日本", "👨‍👩‍👧", "🇯🇵", "🏳️‍🌈", "e\u0301", "مرحبا", "\u200d", "\x1b[31m", "\n", "\t", "👍🏽", "한글", "\u202e"])
@@ -44,7 +45,7 @@ def test_the_characters_known_by_heart_are_as_wide_as_the_library_says() -> None
 
 @given(TEXT, st.integers(0, 30))
 def test_a_cut_text_fits_and_is_a_beginning(text: str, width: int) -> None:
-    shown = line(text)
+    shown = one_line(text)
     short = cut(shown, width)
     assert cells(short) <= width
     if short != shown:
@@ -55,7 +56,7 @@ def test_a_cut_text_fits_and_is_a_beginning(text: str, width: int) -> None:
 
 @given(TEXT, st.integers(1, 30))
 def test_wrapped_lines_fit_and_nothing_but_space_is_lost(text: str, width: int) -> None:
-    shown = line(text)
+    shown = one_line(text)
     lines = wrap(shown, width)
     assert all(cells(one) <= max(width, 2) for one in lines)
     assert "".join("".join(lines).split()) == "".join(shown.split())
@@ -63,11 +64,19 @@ def test_wrapped_lines_fit_and_nothing_but_space_is_lost(text: str, width: int) 
 
 @given(TEXT)
 def test_harmless_text_has_nothing_a_terminal_obeys(text: str) -> None:
-    for shown in (harmless(text), line(text)):
+    for shown in (harmless(text), one_line(text)):
         assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"]
         assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f")
-    assert "\n" not in line(text)
+    assert "\n" not in one_line(text)
     assert harmless(harmless(text)) == harmless(text)
+
+
+def test_a_string_for_the_terminal_goes_and_one_without_an_end_hides_nothing() -> None:
+    assert harmless("a\x1b]0;title\x07b \x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ c") == "ab link c"
+    assert (
+        harmless("before \x1b]0;never closed\nrm -rf ~ \x1bPalso\nthe end")
+        == "before 0;never closed\nrm -rf ~ also\nthe end"
+    )
 
 
 @given(st.lists(st.tuples(TEXT, TEXT, st.text("abc", min_size=1, max_size=9)), max_size=5), st.integers(1, 100))
@@ -149,7 +158,7 @@ def test_an_unknown_zone_is_a_config_error() -> None:
 
 
 def test_now_can_be_held_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hermes.cli.ago import now
+    from hermes.times import now
 
     monkeypatch.setenv("HERMES_NOW", "12.5")
     assert now() == 12.5

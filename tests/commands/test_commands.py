@@ -306,6 +306,15 @@ def test_status_and_usage_tell_what_the_record_holds(talk: Talk) -> None:
     assert "unknown" in usage and "$" not in usage
 
 
+def test_times_are_those_of_the_time_zone_in_the_config(make_talk: Make) -> None:
+    talk = make_talk(config=Config(timezone="Pacific/Kiritimati"))  # 14 hours ahead of UTC
+    evening = 1_700_000_000.0  # 2023-11-14 22:13 UTC
+    talk.db.create_session(talk.session_id, "cli", started_at=evening)
+    talk.db.append_message(talk.session_id, "user", "hello", timestamp=evening)
+    assert "2023-11-15 12:13" in talk.type("/status")
+    assert "  2023-11-15  hello" in talk.type("/sessions")
+
+
 def test_history_shows_the_numbers_that_branch_takes(talk: Talk, server: ModelServer) -> None:
     numbered(server, 12)
     assert "Nothing was said" in talk.type("/history")

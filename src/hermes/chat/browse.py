@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 from hermes.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
+
     from hermes.store.db import SessionDB
 
 
-def browse(db: SessionDB) -> str | None:
-    """Let a person choose a session; its id, or None when they left without one. Needs a terminal."""
+def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
+    """Let a person choose a session; its id, or None when they left without one. Needs a terminal.
+
+    Dates are those of `zone`; None is the machine's own.
+    """
     no_color = os.environ.get("NO_COLOR")
     if no_color == "":
         del os.environ["NO_COLOR"]  # empty means "not set"; the library would take it for a wish
@@ -26,7 +31,7 @@ def browse(db: SessionDB) -> str | None:
         if error.name is None or error.name.partition(".")[0] not in ("textual", "rich"):
             raise
         raise MissingExtra("the session browser", "chat") from error
-    app = Browser(db)
+    app = Browser(db, zone)
     try:
         chosen = app.run()
     finally:

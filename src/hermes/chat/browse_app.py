@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import tzinfo
 from typing import TYPE_CHECKING
 
 from textual.app import App
@@ -20,11 +21,11 @@ class Browser(App[str]):
     TITLE = "Conversations"
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, db: SessionDB) -> None:
+    def __init__(self, db: SessionDB, zone: tzinfo | None = None) -> None:
         # Without colour the terminal's own two are used, not shades of grey.
         super().__init__(ansi_color=True if os.environ.get("NO_COLOR") else None)
-        self.db = db
+        self.db, self.zone = db, zone
         self.problem: HermesError | None = None
 
     def on_mount(self) -> None:
-        self.push_screen(Picker(self.db))
+        self.push_screen(Picker(self.db, self.zone))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import tzinfo
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -13,7 +14,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hermes.chat.browse_rows import Line, ago, marked
+from hermes.chat.browse_rows import Line, marked
+from hermes.times import ago
 
 _GAP = "  "
 _WHEN, _SOURCE, _ID = 10, 8, 24
@@ -40,8 +42,9 @@ class SessionList(ScrollView, can_focus=False):
             super().__init__()
             self.line = line
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, zone: tzinfo | None, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.zone = zone
         self.lines: Sequence[Line] = ()
         self.cursor = 0
         self.nothing = ""  # what to say when there are no lines
@@ -105,7 +108,7 @@ class SessionList(ScrollView, can_focus=False):
         number = y + self.scroll_offset.y
         base = self.rich_style
         if number < len(self.lines):
-            pieces = drawn(self.lines[number], width)
+            pieces = drawn(self.lines[number], width, self.zone)
             if number == self.cursor:  # one bar of one colour; only what is bold stays so
                 base += _HERE
                 pieces = [(text, _BOLD if style.bold else _PLAIN) for text, style in pieces]
@@ -119,11 +122,11 @@ class SessionList(ScrollView, can_focus=False):
 Piece = tuple[str, Style]
 
 
-def drawn(line: Line, width: int) -> list[Piece]:
+def drawn(line: Line, width: int, zone: tzinfo | None) -> list[Piece]:
     """The pieces of a line, not cut yet."""
     pieces: list[Piece] = [("★ " if line.pinned else "  ", _PIN)]
     if width >= 30:
-        pieces.append((set_cell_size(ago(line.last_active), _WHEN) + _GAP, _DIM))
+        pieces.append((set_cell_size(ago(line.last_active, zone), _WHEN) + _GAP, _DIM))
     if width >= 56:
         pieces.append((set_cell_size(line.source, _SOURCE) + _GAP, _DIM))
     if width >= 110:

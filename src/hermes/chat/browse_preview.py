@@ -6,13 +6,16 @@ Of a long conversation the first words and the end are shown, or, after a search
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from hermes.chat.browse_rows import Line, ago, harmless, one_line
+from hermes.chat.browse_rows import Line
+from hermes.harmless import harmless, one_line
 from hermes.store.text import plain_parts
+from hermes.times import ago
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -37,13 +40,13 @@ class Preview:
         return max(0, sum(max(1, -(-cell_len(line) // width)) for line in before) - 2)
 
 
-def preview(db: SessionDB, line: Line) -> Preview:
+def preview(db: SessionDB, line: Line, zone: tzinfo | None) -> Preview:
     """The conversation behind a line."""
     session = db.get_session(line.id)
     if session is None:
         return Preview(Text("This conversation is gone."))
     messages = [message for message in db.get_messages(line.id) if _said(message)]
-    text = _head(db, session)
+    text = _head(db, session, zone)
     start, end = _window(messages, line.message_id)
     match = None
     if start > 0 and line.message_id is None:  # how it began
@@ -78,10 +81,10 @@ def _window(messages: list[dict[str, Any]], match: int | None) -> tuple[int, int
     return max(0, len(messages) - SHOWN), len(messages)
 
 
-def _head(db: SessionDB, session: dict[str, Any]) -> Text:
+def _head(db: SessionDB, session: dict[str, Any], zone: tzinfo | None) -> Text:
     text = Text()
     text.append((one_line(session["title"]) or one_line(session["preview"]) or "No title") + "\n", "bold")
-    facts = [one_line(session["source"]), ago(session["last_active"] or session["started_at"])]
+    facts = [one_line(session["source"]), ago(session["last_active"] or session["started_at"], zone)]
     if session["model"]:
         facts.append(one_line(session["model"]))
     count = session["message_count"] or 0
@@ -102,7 +105,9 @@ def _message(text: Text, message: dict[str, Any], hit: bool) -> None:
         text.append("  ← found here", "bold magenta")
     text.append("\n")
     content = message["content"]
-    said = harmless(content if isinstance(content, str) else plain_parts(content) if content else "").strip()
+    said = (
+        harmless(content if isinstance(content, str) else plain_parts(content) if content else "").expandtabs(4).strip()
+    )
     if len(said) > CHARACTERS:
         said = said[:CHARACTERS].rstrip() + " …"
     if said:

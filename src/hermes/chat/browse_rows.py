@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hermes.harmless import one_line
 from hermes.store.text import fold
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
-
-MINUTE, HOUR, DAY = 60, 3600, 86_400
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]", re.DOTALL
-)
-# Control characters, what turns the direction of text around, what can't be seen, lone surrogates.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
-
-
-def harmless(text: str) -> str:
-    """Text that can do nothing to a terminal; line breaks stay, tabs become spaces."""
-    if text.isascii() and text.isprintable():
-        return text
-    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
-    return _UNSEEN.sub("", text.replace("\r", "\n")).expandtabs(4)
-
-
-def one_line(text: str | None) -> str:
-    """Text on one line, harmless."""
-    return " ".join(harmless(text).split()) if text else ""
-
-
-def ago(then: float | None, now: float | None = None) -> str:
-    """How long ago, in at most ten characters."""
-    if then is None or not math.isfinite(then):
-        return "—"
-    age = (time.time() if now is None else now) - then
-    if -MINUTE < age < MINUTE:
-        return "just now"
-    if age < 0 or age >= 7 * DAY:
-        try:
-            return time.strftime("%Y-%m-%d", time.localtime(then))
-        except (OverflowError, ValueError, OSError):
-            return "—"
-    if age < HOUR:
-        return f"{int(age // MINUTE)}m ago"
-    if age < DAY:
-        return f"{int(age // HOUR)}h ago"
-    return "yesterday" if age < 2 * DAY else f"{int(age // DAY)}d ago"
 
 
 @dataclass(slots=True)

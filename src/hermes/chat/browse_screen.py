@@ -6,6 +6,7 @@ nobody asks any more is dropped. Typing always goes to the filter, so the other 
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -123,9 +124,9 @@ class Picker(Changing, inherit_bindings=False):
             super().__init__()
             self.error = error
 
-    def __init__(self, db: SessionDB) -> None:
+    def __init__(self, db: SessionDB, zone: tzinfo | None) -> None:
         super().__init__()
-        self.db = db
+        self.db, self.zone = db, zone
         self.all: list[Line] = []
         self._fresh: list[Line] = []  # of the list being read anew
         self.loaded = False
@@ -144,7 +145,7 @@ class Picker(Changing, inherit_bindings=False):
             yield Static("Filter", id="mode")
             yield Query(id="query", compact=True, placeholder="title, first words, id …")
         with Horizontal(id="middle"):
-            yield SessionList(id="list")
+            yield SessionList(self.zone, id="list")
             with VerticalScroll(id="preview", can_focus=False):
                 yield Static("", id="conversation", markup=False)
         yield Static("", id="status", markup=False)
@@ -355,7 +356,7 @@ class Picker(Changing, inherit_bindings=False):
         from rich.text import Text
 
         try:
-            shown = preview(self.db, line)
+            shown = preview(self.db, line, self.zone)
         except HermesError as error:
             shown = Preview(Text(str(error)))
         self.post_message(self.Previewed(turn, shown))

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from hermes.commands.going import USER_EXIT
-from hermes.commands.text import duration, harmless, message_count
+from hermes.commands.text import duration, message_count
+from hermes.harmless import harmless
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

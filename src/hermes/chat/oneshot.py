@@ -14,7 +14,8 @@ from hermes.chat.conversation import Conversation
 from hermes.chat.leaving import resume_line
 from hermes.chat.render import console, display_for
 from hermes.chat.turns import Terminated
-from hermes.commands.text import harmless, shortened
+from hermes.commands.text import shortened
+from hermes.harmless import harmless
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.commands.registry import Host, known, load
-from hermes.commands.text import counted, harmless
+from hermes.commands.text import counted
+from hermes.harmless import harmless
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hermes.commands.changing import exchanges, is_summary
-from hermes.commands.text import ago, counted, harmless, message_count, said
+from hermes.commands.text import counted, message_count, said
+from hermes.harmless import harmless
+from hermes.times import ago, zone_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,7 +46,8 @@ def recap(db: SessionDB, session_id: str, config: Config, width: int) -> Rendera
     name = harmless(row.get("title") or "") or session_id
     if config.display.resume_display == "minimal":
         number = counted(message_count(db, row) if row else 0, "message")
-        return Text(f"Resumed: {name} · {number} · last active {ago(row.get('last_active'))}", style="dim")
+        when = ago(row.get("last_active"), zone_of(config.timezone))
+        return Text(f"Resumed: {name} · {number} · last active {when}", style="dim")
     earlier, entries = recalled(db.get_messages(session_id))
     lines: list[RenderableType] = (
         [Text(f"... {counted(earlier, 'earlier message')} ...", style="dim")] if earlier else []

@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from hermes.agent.events import Done, Event, Followed, Notice, Text, ToolFinished, ToolStarted
 from hermes.chat.markdown import blocks, markdown
-from hermes.commands.text import harmless, shortened
+from hermes.commands.text import shortened
+from hermes.harmless import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -71,6 +72,11 @@ def short_argument(arguments: dict[str, Any]) -> str:
     return shortened(json.dumps(arguments, ensure_ascii=False, default=str), 200) if arguments else ""
 
 
+def _without_returns(text: str) -> str:
+    """A piece of a reply without carriage returns: `\\r` and `\\n` may come in two pieces, and are one line break."""
+    return text.replace("\r", "")
+
+
 def followed_line(event: Followed) -> str:
     """What is said when a conversation was compressed by itself."""
     return f"The conversation was compressed and goes on as {event.session_id}; nothing was deleted."
@@ -87,7 +93,7 @@ class PlainDisplay:
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
-            text = harmless(event.text) if self._clean else event.text
+            text = harmless(_without_returns(event.text)) if self._clean else event.text
             if text:
                 self._out.write(text)
                 self._out.flush()
@@ -141,7 +147,7 @@ class LiveDisplay:
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
-            self._text += harmless(event.text)
+            self._text += harmless(_without_returns(event.text))
             self._settle()
         elif isinstance(event, ToolStarted):
             self._flush()

@@ -14,8 +14,9 @@ from hermes.chat.conversation import Conversation
 from hermes.chat.render import console, display_for
 from hermes.chat.turns import Terminated, quiet_keyboard, signals_raise
 from hermes.commands.registry import run_command, text_of
-from hermes.commands.text import harmless, shortened
+from hermes.commands.text import shortened
 from hermes.errors import HermesError, ModelError, StoreError
+from hermes.harmless import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console

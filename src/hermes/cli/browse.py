@@ -8,6 +8,8 @@ import sys
 import click
 
 from hermes.cli.common import store
+from hermes.config import load_config
+from hermes.times import zone_of
 
 
 @click.command()
@@ -18,7 +20,7 @@ def command() -> None:
     from hermes.chat.browse import browse
 
     with store() as db:
-        chosen = browse(db)
+        chosen = browse(db, zone_of(load_config().timezone))
     if chosen is not None:
         sys.stdout.flush()
         # A fresh process: the conversation starts with nothing of the browser left in memory or in the terminal.

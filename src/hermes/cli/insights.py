@@ -14,7 +14,7 @@ from hermes.config import load_config
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a picture.")
 def command(days: int, source: str | None, as_json: bool) -> None:
     """Sessions, messages, tokens and cost of the last days, by model, source and tool, and when you talked."""
-    from hermes.cli.ago import now, zone_of
+    from hermes.times import now, zone_of
 
     zone = zone_of(load_config().timezone)
     with store(read_only=True) as db:

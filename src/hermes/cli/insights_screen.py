@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
-from hermes.cli.table import GAP, RULE, cells, cut, line, pad, wrap
+from hermes.cli.table import GAP, RULE, cells, cut, pad, wrap
+from hermes.harmless import one_line
 
 LEAST, MOST = 16, 120
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -119,7 +120,7 @@ def _many(number: int, thing: str) -> str:
 def _head(found: dict[str, Any], zone: tzinfo | None, width: int, paint: _Paint) -> list[str]:
     title = f"Insights · last {_many(found['days'], 'day')}" if found["days"] != 1 else "Insights · last day"
     if found["source"] is not None:
-        title += f" · {line(found['source'])}"
+        title += f" · {one_line(found['source'])}"
     title = cut(title, width)
     first, last = (datetime.fromtimestamp(found[key], zone) for key in ("since", "until"))
     dates = f"{first:%d %b %Y} – {last:%d %b %Y}, {found['timezone']}"
@@ -130,7 +131,7 @@ def _head(found: dict[str, Any], zone: tzinfo | None, width: int, paint: _Paint)
 
 
 def _empty(found: dict[str, Any]) -> list[str]:
-    where = f" in the source {line(found['source'])}" if found["source"] is not None else ""
+    where = f" in the source {one_line(found['source'])}" if found["source"] is not None else ""
     return [
         f"No conversations in this time{where}.",
         "`hermes` starts one; `hermes insights --days 365` looks further back.",
@@ -197,7 +198,7 @@ def _models(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     for row in found["by_model"]:
         used = row["tokens"]["input"] + row["tokens"]["output"]
         numbers = (short(row["replies"]), short(used), dollars(row["cost_usd"]))
-        rows.append((line(row["model"]) or _NO_MODEL, used, numbers))
+        rows.append((one_line(row["model"]) or _NO_MODEL, used, numbers))
     if not any(amount for _, amount, _ in rows):  # nobody counted tokens: the replies tell who worked
         rows = [
             (name, row["replies"], numbers) for (name, _, numbers), row in zip(rows, found["by_model"], strict=True)
@@ -208,7 +209,7 @@ def _models(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
 def _sources(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = [
         (
-            line(row["source"]),
+            one_line(row["source"]),
             row["sessions"],
             (count(row["sessions"]), short(row["messages"]), dollars(row["cost_usd"])),
         )
@@ -218,7 +219,9 @@ def _sources(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
 
 
 def _tools(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
-    rows: list[Row] = [(line(row["tool"]), row["calls"], (count(row["calls"]),)) for row in found["by_tool"][:_TOOLS]]
+    rows: list[Row] = [
+        (one_line(row["tool"]), row["calls"], (count(row["calls"]),)) for row in found["by_tool"][:_TOOLS]
+    ]
     others = found["by_tool"][_TOOLS:]
     if others:
         calls = sum(row["calls"] for row in others)
@@ -290,7 +293,7 @@ def _sessions(title: str, rows: list[dict[str, Any]], width: int, paint: _Paint)
     """Sessions with their numbers; the title stands last, where text of any script disturbs nothing."""
     if not rows:
         return []
-    ids = [cut(line(row["id"]), 40) for row in rows]
+    ids = [cut(one_line(row["id"]), 40) for row in rows]
     columns = [
         ("messages", [count(row["messages"]) for row in rows]),
         ("time", [duration(row["seconds"]) for row in rows]),
@@ -308,7 +311,7 @@ def _sessions(title: str, rows: list[dict[str, Any]], width: int, paint: _Paint)
     for number, row in enumerate(rows):
         text = pad(cut(ids[number], width), first)
         text += "".join(GAP + values[number].rjust(size) for (_, values), size in zip(columns, sizes, strict=True))
-        name = line(row["title"]) or line(row["preview"])
+        name = one_line(row["title"]) or one_line(row["preview"])
         if name and width - used >= 8:
             text += GAP + cut(name, width - used)
         out.append(text)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple, TextIO
 
+from hermes.harmless import one_line
+
 PIPE_WIDTH = 120
 GAP = "  "
 RULE = "─"
@@ -33,47 +35,6 @@ def screen_width(stream: TextIO | None = None) -> int:
         return os.get_terminal_size((stream or sys.stdout).fileno()).columns or PIPE_WIDTH
     except (OSError, ValueError, AttributeError):
         return PIPE_WIDTH
-
-
-# ------------------------------------------------------------------------------------------------ harmless text
-
-
-@cache
-def _escapes() -> re.Pattern[str]:
-    return re.compile(
-        r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
-        r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # titles, links and other strings for the terminal
-        r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]",
-        re.DOTALL,
-    )
-
-
-@cache
-def _breaks() -> re.Pattern[str]:
-    return re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-
-
-@cache
-def _unseen() -> re.Pattern[str]:
-    """Control characters, direction overrides and isolates, invisible spaces, lone surrogates."""
-    return re.compile(
-        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-        r"\ud800-\udfff]"
-    )
-
-
-def harmless(text: str) -> str:
-    """Text that can do nothing to a terminal; its line breaks and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
-    if "\x1b" in text or "\x9b" in text:
-        text = _escapes().sub("", text)
-    return _unseen().sub("", _breaks().sub("\n", text))
-
-
-def line(text: str | None) -> str:
-    """Text on one line, harmless, white space folded."""
-    return " ".join(harmless(text).split()) if text else ""
 
 
 # ------------------------------------------------------------------------------------------------ cells
@@ -196,7 +157,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int, 
     Cells are made harmless here. On a terminal, a cell with right-to-left text is closed by a mark, so that a terminal
     which turns such text around leaves the next column where it is.
     """
-    shown = [[line(cell) for cell in row] for row in rows]
+    shown = [[one_line(cell) for cell in row] for row in rows]
     natural = [
         min(column.most, max([cells(column.head), *(cells(row[i]) for row in shown)]))
         if column.least is not None

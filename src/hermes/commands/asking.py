@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from hermes.commands.registry import ALIASES, TERMINAL, Host, command, known
-from hermes.commands.text import ago, counted, message_count, said, shortened
+from hermes.commands.text import counted, message_count, said, shortened
 from hermes.errors import InvalidInput
+from hermes.times import ago, clock, zone_of
 
 LISTED = 10
 _CUT = 200
@@ -41,7 +41,7 @@ def status(host: Host, arguments: str) -> None:
     else:
         facts["Title"] = row["title"] or "—"
         facts["Messages"] = f"{message_count(host.db, row):,}, {counted(row['tool_call_count'] or 0, 'tool call')}"
-        facts["Started"] = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["started_at"]))
+        facts["Started"] = clock(row["started_at"], zone_of(host.config.timezone))
         if row["parent_session_id"]:
             facts["Continues" if row["kind"] == "compression" else "Comes from"] = row["parent_session_id"]
         marks = [*(f"#{tag}" for tag in host.db.get_tags(host.session_id)), *(["pinned"] if row["pinned_at"] else [])]
@@ -138,7 +138,7 @@ def sessions(host: Host, arguments: str) -> None:
     if not rows:
         host.say("There are no sessions yet.")
         return
-    host.say("\n".join(session_line(row, host.session_id) for row in rows) + "\n\n/resume goes on with one of them.")
+    host.say("\n".join(session_line(host, row) for row in rows) + "\n\n/resume goes on with one of them.")
 
 
 def recent(host: Host, limit: int = LISTED) -> list[dict[str, Any]]:
@@ -148,11 +148,11 @@ def recent(host: Host, limit: int = LISTED) -> list[dict[str, Any]]:
     )
 
 
-def session_line(row: dict[str, Any], current: str | None = None) -> str:
+def session_line(host: Host, row: dict[str, Any]) -> str:
     """A session on one line: what it is about, when, and its id."""
     name = shortened(row["title"] or row["preview"] or "—", 48)
-    here = "  (this one)" if row["id"] == current else ""
-    return f"{row['id']}  {ago(row['last_active']):<10}  {name}{here}"
+    here = "  (this one)" if row["id"] == host.session_id else ""
+    return f"{row['id']}  {ago(row['last_active'], zone_of(host.config.timezone)):<10}  {name}{here}"
 
 
 def _search(host: Host, words: str) -> str:
@@ -165,6 +165,7 @@ def _search(host: Host, words: str) -> str:
     lines = []
     for session_id, hit in list(best.items())[:LISTED]:
         title = shortened(hit["title"] or "—", 48)
-        lines.append(f"{session_id}  {ago(hit['timestamp']):<10}  {title}")
+        when = ago(hit["timestamp"], zone_of(host.config.timezone))
+        lines.append(f"{session_id}  {when:<10}  {title}")
         lines.append("    " + shortened(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
     return "\n".join(lines) + "\n\n/resume with an id (or its beginning) goes on with one of them."

@@ -1,28 +1,18 @@
-"""Words for people: text made harmless for a screen, cut to a length, and times as one would say them."""
+"""Words for people: texts cut to a length, what a message says, how long and how many."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
+
+from hermes.harmless import one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-# Control characters (C0 but for line feed and tab, DEL, C1) could move the cursor or retitle the window.
-_CONTROLS = {code: None for code in (*range(32), 127, *range(128, 160)) if code not in (9, 10)}
-# These turn the direction of what follows around, also of what we print after them.
-_CONTROLS |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
-
-
-def harmless(text: str) -> str:
-    """The text without anything that could do more to a terminal than show a character."""
-    cleaned = text.replace("\r\n", "\n").translate(_CONTROLS)
-    return cleaned.encode("utf-8", "replace").decode("utf-8")
-
 
 def shortened(text: str, limit: int) -> str:
     """At most `limit` characters, on one line; what was cut off is shown by three dots."""
-    line = " ".join(harmless(text).split())
+    line = one_line(text)
     return line if len(line) <= limit else line[: max(limit - 3, 1)].rstrip() + "..."
 
 
@@ -35,24 +25,6 @@ def said(content: Any) -> str:
     if isinstance(content, dict):
         return str(content.get("text") or f"[{content.get('type', 'attachment')}]")
     return "\n".join(said(part) for part in content)
-
-
-def ago(then: float | None, now: float | None = None) -> str:
-    """`just now`, `5m ago`, `2h ago`, `yesterday`, `3d ago`, or the date."""
-    if then is None:
-        return "never"
-    seconds = (time.time() if now is None else now) - then
-    if seconds < 60:
-        return "just now"
-    if seconds < 3600:
-        return f"{int(seconds // 60)}m ago"
-    if seconds < 86400:
-        return f"{int(seconds // 3600)}h ago"
-    if seconds < 2 * 86400:
-        return "yesterday"
-    if seconds < 14 * 86400:
-        return f"{int(seconds // 86400)}d ago"
-    return time.strftime("%Y-%m-%d", time.localtime(then))
 
 
 def duration(seconds: float) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hermes.cli.ago import clock
 from hermes.cli.sessions.shared import BOLD, CYAN, DIM, GOLD, GREEN, counted, styled
-from hermes.cli.table import cut, harmless, line, wrap
+from hermes.cli.table import cut, wrap
+from hermes.harmless import harmless, one_line
+from hermes.times import clock
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -48,7 +49,7 @@ def calls(message: Message) -> list[tuple[str, str]]:
         inner = call.get("function")
         function = inner if isinstance(inner, dict) else call
         arguments = function.get("arguments", function.get("input"))
-        out.append((line(str(function.get("name") or "tool")), _arguments(arguments)))
+        out.append((one_line(str(function.get("name") or "tool")), _arguments(arguments)))
     return out
 
 
@@ -59,11 +60,11 @@ def _arguments(value: Any) -> str:
         try:
             value = decoded(value.encode("utf-8", "surrogatepass"))
         except ValueError:
-            return line(value)
+            return one_line(value)
     if not isinstance(value, dict):
-        return "" if value is None else line(str(value))
+        return "" if value is None else one_line(str(value))
     shown = [f"{key}={item if isinstance(item, str) else encoded(item).decode()}" for key, item in value.items()]
-    return line(", ".join(shown))
+    return one_line(", ".join(shown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,11 @@ class Renderer:
         ]
         about.append(counted(session.get("message_count") or 0, "message"))
         if session.get("ended_at") is not None:
-            reason = f" ({line(session['end_reason'])})" if session.get("end_reason") else ""
+            reason = f" ({one_line(session['end_reason'])})" if session.get("end_reason") else ""
             notes = [f"ended {clock(session['ended_at'], self.zone)}{reason}", *notes]
         width = max(8, self.width)
-        out = [styled(one, BOLD, on=self.colour) for one in wrap(line(session.get("title")) or "—", width)]
-        for text in (" · ".join(line(str(one)) for one in about if one), *notes):
+        out = [styled(one, BOLD, on=self.colour) for one in wrap(one_line(session.get("title")) or "—", width)]
+        for text in (" · ".join(one_line(str(one)) for one in about if one), *notes):
             out += [styled(one, DIM, on=self.colour) for one in wrap(text, width)]
         return [*out, styled("─" * min(width, 200), DIM, on=self.colour)]
 
@@ -102,7 +103,7 @@ class Renderer:
         mark, code = _MARKS.get(role, ("·", CYAN))
         name = f"{role} {message['tool_name']}" if message.get("tool_name") else role
         when = clock(message.get("timestamp"), self.zone)
-        top = styled(f"{mark} {line(name)}", code, BOLD, on=self.colour) + styled(f" · {when}", DIM, on=self.colour)
+        top = styled(f"{mark} {one_line(name)}", code, BOLD, on=self.colour) + styled(f" · {when}", DIM, on=self.colour)
         out = ["", top]
         if self.full:
             thought = message.get("reasoning_content") or message.get("reasoning")
@@ -123,7 +124,7 @@ class Renderer:
         return ["", *(styled(one, DIM, on=self.colour) for one in wrap(f"┄ {text} ┄", max(8, self.width)))]
 
     def _result(self, message: Message) -> list[str]:
-        name = line(message.get("tool_name")) or "result"
+        name = one_line(message.get("tool_name")) or "result"
         first, more = _first_line(said(message))
         tail = f" (+{counted(more, 'line')})" if more else ""
         room = max(8, self.width - len(tail))
@@ -149,7 +150,7 @@ class Renderer:
 def _first_line(text: str) -> tuple[str, int]:
     """The first line with something in it, and how many such lines follow."""
     lines = [one for one in harmless(text).split("\n") if one.strip()]
-    return (line(lines[0]), len(lines) - 1) if lines else ("(empty)", 0)
+    return (one_line(lines[0]), len(lines) - 1) if lines else ("(empty)", 0)
 
 
 def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from hermes.cli.sessions.shared import counted, index, opened, progress
-from hermes.cli.table import line
 from hermes.errors import InvalidInput
+from hermes.harmless import one_line
 
 if TYPE_CHECKING:
     from hermes.interop.jsonl import Problem
@@ -98,7 +98,7 @@ def _from_lines(db: SessionDB, stream: BinaryIO, folder: Path, dry_run: bool) ->
 
     def refused(session: dict[str, Any], error: Exception) -> None:
         reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
-        problems.append(jsonl.Problem(at, f"session {line(session['id'])}: {line(reason)}"))
+        problems.append(jsonl.Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
     counts = db.import_sessions(sessions(), attachments_dir=folder, refused=refused)
     return counts, sorted(problems, key=lambda problem: problem.line)

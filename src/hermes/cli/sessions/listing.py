@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from hermes.cli.ago import ago
 from hermes.cli.sessions.shared import EVERY, opened, print_json, zone
 from hermes.cli.table import Column, screen_width, table
+from hermes.times import ago
 
 NO_TITLE = "—"
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."

@@ -10,7 +10,7 @@ import click
 from hermes.cli.common import find_session
 from hermes.cli.sessions.removing import called
 from hermes.cli.sessions.shared import counted, filtered_ids, filters, is_filter, opened
-from hermes.cli.table import line
+from hermes.harmless import one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -24,7 +24,7 @@ def rename(session: str, words: tuple[str, ...]) -> None:
         session_id = find_session(db, session)
         db.set_session_title(session_id, " ".join(words))
         title = db.get_session_title(session_id)
-    print(f'{session_id} is now called "{line(title)}"' if title else f"{session_id} has no title now")
+    print(f'{session_id} is now called "{one_line(title)}"' if title else f"{session_id} has no title now")
 
 
 def chosen(db: SessionDB, words: tuple[str, ...], filtered: dict[str, Any]) -> list[str]:
@@ -93,7 +93,7 @@ def _tagging(name: str, text: str, change: Callable[[SessionDB, str, tuple[str, 
         tags = words[len(named) :]
         if not tags:
             raise click.UsageError("name a tag after the session", click.get_current_context())
-        listed = ", ".join(map(line, tags))
+        listed = ", ".join(map(one_line, tags))
         done = f"tagged {listed}" if name == "tag" else f"no longer tagged {listed}"
         with opened(writing=True) as db:
             return _apply(chosen(db, named, filtered), lambda session_id: change(db, session_id, tags), done, db)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.ago import ago, date
 from hermes.cli.common import Ambiguous, NotFound, confirmed, find_session
 from hermes.cli.sessions.shared import age, configuration, counted, days, note, opened, print_json, progress, zone
-from hermes.cli.table import Column, line, screen_width, table
+from hermes.cli.table import Column, screen_width, table
+from hermes.harmless import one_line
+from hermes.times import ago, date
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -32,7 +33,7 @@ class Refused(click.ClickException):
 
 def called(session: dict[str, Any]) -> str:
     """A session as a sentence names it: its title and id."""
-    title = line(session.get("title") or session.get("trashed_title"))
+    title = one_line(session.get("title") or session.get("trashed_title"))
     return f'"{title}" ({session["id"]})' if title else str(session["id"])
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from hermes.cli.ago import ago, clock
 from hermes.cli.common import find_session
 from hermes.cli.sessions.shared import (
     BOLD,
@@ -28,7 +27,9 @@ from hermes.cli.sessions.shared import (
     styled,
     zone,
 )
-from hermes.cli.table import cells, line, pad, screen_width, wrap
+from hermes.cli.table import cells, pad, screen_width, wrap
+from hermes.harmless import one_line
+from hermes.times import ago, clock
 
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
@@ -72,7 +73,7 @@ def search(
             note("no message has all of these words; these come nearest")
         print("\n".join(screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty())))
     if not hits:
-        note(f"nothing found for {line(words)!r}")
+        note(f"nothing found for {one_line(words)!r}")
     return 0 if hits else 1
 
 
@@ -86,8 +87,8 @@ def screen(hits: list[dict[str, Any]], width: int, *, colour: bool, wrapped: boo
     out: list[str] = []
     for session_id, found in by_session.items():
         newest = max(hit["timestamp"] for hit in found)
-        about = f" · {line(found[0]['source'])} · {ago(newest, where)} · {session_id}"
-        out.append(styled(line(found[0]["title"]) or "—", BOLD, on=colour) + styled(about, DIM, on=colour))
+        about = f" · {one_line(found[0]['source'])} · {ago(newest, where)} · {session_id}"
+        out.append(styled(one_line(found[0]["title"]) or "—", BOLD, on=colour) + styled(about, DIM, on=colour))
         for hit in found:
             out += _hit(hit, pad(_who(hit), room), clock(hit["timestamp"], where), width if wrapped else None, colour)
         out.append("")
@@ -96,13 +97,13 @@ def screen(hits: list[dict[str, Any]], width: int, *, colour: bool, wrapped: boo
 
 
 def _who(hit: dict[str, Any]) -> str:
-    return f"{line(hit['role'])} {line(hit['tool_name'])}".strip()
+    return f"{one_line(hit['role'])} {one_line(hit['tool_name'])}".strip()
 
 
 def _hit(hit: dict[str, Any], who: str, when: str, width: int | None, colour: bool) -> list[str]:
     """Who, when, and the snippet: beside it where there is room, else below."""
     head = styled(f"  {who}", CYAN, on=colour) + styled(f"  {when}", DIM, on=colour)
-    text = _MATCH.sub(f"{_OPEN}\\1{_CLOSE}" if colour else r"**\1**", line(hit["snippet"]))
+    text = _MATCH.sub(f"{_OPEN}\\1{_CLOSE}" if colour else r"**\1**", one_line(hit["snippet"]))
     if width is None or cells(f"  {who}  {when}  {text}") <= width:
         return [f"{head}  {_coloured([text])[0]}"]
     return [head, *(f"    {one}" for one in _coloured(wrap(text, width - 4)))]

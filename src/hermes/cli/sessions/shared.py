@@ -63,7 +63,7 @@ def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionD
 
 def zone() -> tzinfo | None:
     """The time zone times are shown in."""
-    from hermes.cli.ago import zone_of
+    from hermes.times import zone_of
 
     return zone_of(configuration().timezone)
 
@@ -175,7 +175,7 @@ def moment(end: bool) -> Callable[[click.Context, click.Parameter, str | None], 
     """A callback for --since and --until: the first, or the last, moment of what was named."""
 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-        from hermes.cli.ago import span
+        from hermes.times import span
 
         if value is None:
             return None

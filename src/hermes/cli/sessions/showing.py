@@ -11,7 +11,8 @@ import click
 from hermes.cli.common import find_session
 from hermes.cli.sessions.conversation import Message, Renderer
 from hermes.cli.sessions.shared import colourful, counted, opened, print_json, put, zone
-from hermes.cli.table import line, screen_width
+from hermes.cli.table import screen_width
+from hermes.harmless import one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -101,7 +102,7 @@ class _View:
             self.session_id, self.state, self.ended = following, (), None
             self.seen = carried
         elif self.ended is not None:
-            reason = f" ({line(session['end_reason'])})" if session["end_reason"] else ""
+            reason = f" ({one_line(session['end_reason'])})" if session["end_reason"] else ""
             self.remark(f"the session ended{reason}")
 
     def open(self, session: dict[str, Any], left_out: int) -> None:
@@ -148,7 +149,7 @@ class _Screen(_View):
             notes.append(f"compressed; it goes on as {following}")
         tags = self.db.get_tags(self.session_id)
         if tags:
-            notes.append("tags: " + ", ".join(map(line, tags)))
+            notes.append("tags: " + ", ".join(map(one_line, tags)))
         self._print(self.renderer.head(session, notes))
         if left_out:
             self._print(self.renderer.between(f"{counted(left_out, 'earlier message')}"))

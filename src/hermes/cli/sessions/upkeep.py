@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.sessions.shared import configuration, counted, index, opened, print_json, size_of
-from hermes.cli.table import line
 from hermes.errors import StoreCorrupt
+from hermes.harmless import one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -45,7 +45,7 @@ def stats(as_json: bool) -> None:
     print(f"Total sessions: {sessions}")
     print(f"Total messages: {messages}")
     for source, number in sources.items():
-        print(f"  {line(source)}: {number} sessions")
+        print(f"  {one_line(source)}: {number} sessions")
     print(f"Database size: {size_of(size)}")
 
 
@@ -70,7 +70,7 @@ def check(as_json: bool) -> int:
 
 def _list(found: list[dict[str, Any]]) -> None:
     for finding in found[:_MOST_SHOWN]:
-        print(line(f"{finding['kind']}: {finding['where']}: {finding['detail']}"))
+        print(one_line(f"{finding['kind']}: {finding['where']}: {finding['detail']}"))
     if len(found) > _MOST_SHOWN:
         print(f"… and {len(found) - _MOST_SHOWN} more")
 
@@ -97,7 +97,7 @@ def repair(rebuild_index: bool) -> int:
 def _repaired(db: SessionDB, rebuild_index: bool, steps: list[str]) -> int:
     steps = [*steps, *db.repair(rebuild_index=rebuild_index)]
     for step in steps:
-        print(f"repaired: {line(step)}")
+        print(f"repaired: {one_line(step)}")
     left = db.check()
     _list(left)
     if not left:

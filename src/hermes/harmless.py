@@ -1,0 +1,48 @@
+"""Text that can do nothing to a terminal but be read: every door shows what others wrote through this.
+
+A message, a title or a tool's output may hold anything. What moves the cursor, colours, renames the window, turns the
+direction of a line around or can't be seen is taken away; what can be read stays.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+
+@cache
+def _escapes() -> re.Pattern[str]:
+    return re.compile(
+        r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+        # Titles, links and other strings for the terminal. One without an end on its line hides nothing.
+        r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"
+        r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]"
+    )
+
+
+@cache
+def _breaks() -> re.Pattern[str]:
+    return re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
+
+@cache
+def _unseen() -> re.Pattern[str]:
+    """Control characters, direction overrides and isolates, invisible spaces, lone surrogates."""
+    return re.compile(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+        r"\ud800-\udfff]"
+    )
+
+
+def harmless(text: str) -> str:
+    """Text that can do nothing to a terminal; its line breaks and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    if "\x1b" in text or "\x9b" in text:
+        text = _escapes().sub("", text)
+    return _unseen().sub("", _breaks().sub("\n", text))
+
+
+def one_line(text: str | None) -> str:
+    """Text on one line, harmless, white space folded."""
+    return " ".join(harmless(text).split()) if text else ""
