@@ -6,11 +6,11 @@ are mended on the way out, in the copy that is sent. The record is never rewritt
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hermes.agent.attached import mentioned, restored
 from hermes.agent.model import Message
 from hermes.agent.quoting import SUMMARY_MARK
 
@@ -18,15 +18,23 @@ LOST = "error: the result of this call was lost (the program was stopped while i
 NOTED = "(I have read these notes.)"  # what stands for a part that was compressed needs no answer of its own
 UNANSWERED = "(This was not answered: the reply was interrupted before it began.)"
 TOOL_BUDGET = 50_000  # characters of one tool result that the model is shown; the record keeps all of it
-_REFERENCE = "attachment:sha256:"
 
 
 def prepared(
     history: Iterable[Message], *, system_prompt: str | None, attachments: Path | None = None, budget: int = TOOL_BUDGET
 ) -> list[Message]:
-    """The messages to send, from those that get_messages_as_conversation gave."""
+    """The messages to send, from those that get_messages_as_conversation gave.
+
+    What is attached (its files lie in `attachments`) goes along from the user's last message on, the one that is being
+    answered; of earlier messages only a word about it.
+    """
     out: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    out += [shown(message, budget=budget, attachments=attachments) for message in mended(list(history))]
+    messages = mended(list(history))
+    turn = max(
+        (n for n, message in enumerate(messages) if message.get("role") == "user" and not _is_stray(message)), default=0
+    )
+    for number, message in enumerate(messages):
+        out.append(shown(message, budget=budget, attachments=attachments, earlier=number < turn))
     return out
 
 
@@ -82,15 +90,19 @@ def _results(history: Sequence[Message], position: int, calls: list[Any], out: l
     return position
 
 
-def shown(message: Message, *, budget: int = TOOL_BUDGET, attachments: Path | None = None) -> Message:
-    """One message as the model sees it: long results shortened, attachments put back in their places."""
+def shown(
+    message: Message, *, budget: int = TOOL_BUDGET, attachments: Path | None = None, earlier: bool = False
+) -> Message:
+    """One message as the model sees it: long results shortened, attachments put back or, of an earlier turn, named."""
     content = message.get("content")
     if message.get("role") == "tool":
         return {**message, "content": shortened(as_text(content), budget)}
     if isinstance(content, dict):
         content = [content]
-    if isinstance(content, list) and attachments is not None:
-        content = [_restored(part, attachments) for part in content]
+    if isinstance(content, list) and earlier:
+        content = [mentioned(part) for part in content]
+    elif isinstance(content, list) and attachments is not None:
+        content = [restored(part, attachments) for part in content]
     return {**message, "content": content}
 
 
@@ -117,43 +129,3 @@ def as_text(content: Any) -> str:
         text = content.get("text")
         return text if isinstance(text, str) else f"[{content.get('type') or 'attachment'}]"
     return str(content)
-
-
-def _restored(part: Any, folder: Path, depth: int = 0) -> Any:
-    """A part with its bytes back in place of the reference the store left."""
-    if isinstance(part, str):
-        data = _bytes_of(part, folder)
-        return part if data is None else f"data:{_mime(data)};base64,{base64.b64encode(data).decode()}"
-    if isinstance(part, list):
-        return [_restored(item, folder, depth + 1) for item in part] if depth < 20 else part
-    if not isinstance(part, dict):
-        return part
-    raw = part.get("data")
-    if isinstance(raw, str) and (data := _bytes_of(raw, folder)) is not None:  # audio and sources: bare base64
-        part = {**part, "data": base64.b64encode(data).decode()}
-    return {key: _restored(value, folder, depth + 1) for key, value in part.items()} if depth < 20 else part
-
-
-def _bytes_of(text: str, folder: Path) -> bytes | None:
-    if not text.startswith(_REFERENCE):
-        return None
-    digest = text[len(_REFERENCE) :]
-    if len(digest) != 64 or not digest.isalnum():
-        return None
-    try:
-        return (folder / digest[:2] / digest).read_bytes()
-    except OSError:
-        return None
-
-
-_MAGIC = (
-    (b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"), (b"%PDF", "application/pdf"),
-    (b"OggS", "audio/ogg"), (b"ID3", "audio/mpeg"), (b"BM", "image/bmp"),
-)  # fmt: skip
-
-
-def _mime(data: bytes) -> str:
-    """What bytes are, by how they begin: the reference does not say."""
-    if data[:4] == b"RIFF":
-        return "image/webp" if data[8:12] == b"WEBP" else "audio/wav"
-    return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.agent.conversation import TOOL_BUDGET
 from hermes.agent.events import Done, Event, Followed, Notice, Text, Thought
@@ -22,7 +22,7 @@ from hermes.agent.model import LooksUp, Message, Model, Reply
 from hermes.agent.prices import load as load_prices
 from hermes.agent.retries import pause
 from hermes.agent.running import INTERRUPTED, Result, read_call, run_calls
-from hermes.agent.talk import Talk
+from hermes.agent.talk import Content, Keep, Talk
 from hermes.agent.tools.base import Context, Tool
 from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelUnreachable, RateLimited
 from hermes.store.drafts import Draft
@@ -63,7 +63,15 @@ class Agent:
         user: User | None = None,
         home: Path | None = None,
         cwd: Path | None = None,
+        user_id: str | None = None,
+        parent_session_id: str | None = None,
+        kind: str | None = None,
     ) -> None:
+        """`user` is whose sessions may be seen (`context.user` may be changed between turns).
+
+        `user_id` (None: that user's), `parent_session_id` and `kind` are what the session's row gets if the first turn
+        has to make it.
+        """
         from hermes.home import get_hermes_home
 
         self.db = db
@@ -81,7 +89,9 @@ class Agent:
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
             confirm=self._ask_user, cancelled=self._cancel.is_set, user=user,
         )  # fmt: skip
-        self._talk = Talk(self.context, source)
+        if user_id is None and user is not None:
+            user_id = user[1]
+        self._talk = Talk(self.context, source, user_id=user_id, parent_session_id=parent_session_id, kind=kind)
 
     # ------------------------------------------------------------------------------------------ for the doors
 
@@ -103,14 +113,43 @@ class Agent:
     def cwd(self, cwd: Path) -> None:
         self.context.cwd = cwd
 
-    def turn(self, content: str | list[Any]) -> Iterator[Event]:
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is under way."""
+        return self._busy.locked()
+
+    def background_running(self) -> int:
+        """How many background processes of this conversation still run."""
+        from hermes.agent.tools.processes import running
+
+        return running(self.context)
+
+    def turn(self, content: Content, *, keep: Keep | None = None) -> Iterator[Event]:
         """Say something and get the reply as events; the last is Done. ModelError when the model can't be had.
 
-        The message is stored before anything else happens, whatever becomes of the reply.
+        The message (text, or a list of OpenAI content parts) is stored before anything else happens, whatever becomes
+        of the reply. `keep(session_id, content)`, if given, stores it instead of append_message and returns its id.
         """
         with self._underway():
-            yield from self._talk.enter(self.model, self._new_prompt)
-            self._talk.say(content)
+            if (yield from self._talk.enter(self.model, self._new_prompt)):
+                yield Notice("the last reply had been cut off by a crash; what had arrived of it was kept")
+            self._talk.say(content, keep)
+            yield from self._answer()
+
+    def go_on(self) -> Iterator[Event]:
+        """Take up a turn that a killed process left: answer the user's last message, if it has no whole reply yet.
+
+        A reply that was cut off begins anew; a tool that was running is not run again, its result is said to be lost.
+        If the record has the whole reply, there is only Done with its text. InvalidInput when there is no message.
+        """
+        with self._underway():
+            reply = self._talk.answered()
+            if reply is not None:
+                yield Done(reply)
+                return
+            if (yield from self._talk.enter(self.model, self._new_prompt)):
+                yield Notice("the reply had been cut off by a crash; it begins anew")
+            self._talk.take_up()
             yield from self._answer()
 
     def retry(self) -> Iterator[Event]:

@@ -6,7 +6,7 @@ it is in the history. What the model said a moment ago is shown to it as it was,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from hermes.agent.conversation import TOOL_BUDGET, as_text, prepared
@@ -16,18 +16,22 @@ from hermes.agent.keeping import as_message, keep_reply, keep_result, recover
 from hermes.agent.model import Message, Model, Reply
 from hermes.agent.running import Result
 from hermes.agent.tools.base import Context
+from hermes.errors import InvalidInput
 from hermes.store.drafts import Draft
 
 LEAST_BUDGET = 2_000
+Content = str | list[Any]
+Keep = Callable[[str, Content], int]  # stores what the user says in a session; the message's id
 
 
 class Talk:
     """One conversation at a time: the session that `context` names, in its store."""
 
-    def __init__(self, context: Context, source: str) -> None:
+    def __init__(self, context: Context, source: str, **columns: Any) -> None:
+        """`columns` are what the session's row gets (by the names of create_session) if the first turn has to make it."""
         self._context = context
         self._db = context.db
-        self._source = source
+        self._source, self._columns = source, columns
         self._hold = Hold(context.db)
         self._told = False  # that another program is here too
         self._recovered = recover(context.db, context.session_id)  # here already, so that a recap shows it
@@ -39,8 +43,11 @@ class Talk:
     def session_id(self) -> str:
         return self._context.session_id
 
-    def enter(self, model: Model, new_prompt: Callable[[], str]) -> Iterator[Event]:
-        """Open, reopen or follow the session, make it live, and read what is there."""
+    def enter(self, model: Model, new_prompt: Callable[[], str]) -> Generator[Event, None, bool]:
+        """Open, reopen or follow the session, make it live, and read what is there.
+
+        Gives whether a reply had been cut off by a crash: what had arrived of it is in the record now.
+        """
         session = self._db.get_session(self.session_id)
         if session is None:
             self.prompt = new_prompt()
@@ -61,17 +68,17 @@ class Talk:
         if not self.hold() and not self._told:
             self._told = True
             yield Notice("another program has this conversation open as well")
-        if recover(self._db, self.session_id) or self._recovered:
-            self._recovered = False
-            yield Notice("the last reply had been cut off by a crash; what had arrived of it was kept")
+        cut_off = recover(self._db, self.session_id) or self._recovered
+        self._recovered = False
         self.load()
+        return cut_off
 
     def _create(self, model: Model) -> None:
         about = {"kind": model.kind, "provider": model.provider, "base_url": model.base_url}
         self._db.create_session(
             self.session_id, self._source, model=model.name, system_prompt=self.prompt, cwd=str(self._context.cwd),
             model_config={key: value for key, value in about.items() if value is not None},
-            user_id=self._context.user[1] if self._context.user else None,
+            **self._columns,
         )  # fmt: skip
 
     def load(self) -> None:
@@ -95,9 +102,12 @@ class Talk:
 
     # ------------------------------------------------------------------------------------------ speaking
 
-    def say(self, content: str | list[Any]) -> None:
-        """Store what the user says."""
-        self.last_id = self._db.append_message(self.session_id, "user", content)
+    def say(self, content: Content, keep: Keep | None = None) -> None:
+        """Store what the user says; `keep` does it where more has to happen in the same transaction."""
+        if keep is None:
+            self.last_id = self._db.append_message(self.session_id, "user", content)
+        else:
+            self.last_id = keep(self.session_id, content)
         self.history.append({"role": "user", "content": content})
 
     def take_back(self) -> bool:
@@ -108,6 +118,26 @@ class Talk:
             self.load()
             self.last_id = asked[-1]
         return bool(asked)
+
+    def answered(self) -> str | None:
+        """The whole reply to the user's last message, if the record has it. InvalidInput when there is no message."""
+        rows = self._db.get_messages(self._db.get_compression_tip(self.session_id))
+        if not any(row["role"] == "user" for row in rows):
+            raise InvalidInput("there is nothing to answer: no message of yours is here")
+        last = next(row for row in reversed(rows) if row["role"] != "system")
+        whole = last["role"] == "assistant" and not last["tool_calls"] and not _is_cut_off(last)
+        return as_text(last["content"]) if whole else None
+
+    def take_up(self) -> None:
+        """Be where a turn was left: what had arrived of the reply that was cut off is taken back, since it begins anew."""
+        rows = self._db.get_messages(self.session_id)
+        kept = len(rows)
+        while _is_cut_off(rows[kept - 1]):
+            kept -= 1
+        self.last_id = rows[kept - 1]["id"]
+        if kept < len(rows):
+            self._db.rewind(self.session_id, self.last_id)
+            self.load()
 
     def keep(self, reply: Reply, model: Model, heard: list[str]) -> Reply:
         """Store a reply; of an interrupted one whatever was heard. One that says nothing at all is not a message."""
@@ -147,3 +177,7 @@ class Talk:
         while budget >= LEAST_BUDGET and longest <= budget:
             budget //= 5
         return budget if budget >= LEAST_BUDGET else None
+
+
+def _is_cut_off(row: Message) -> bool:
+    return bool(row["role"] == "assistant" and row["finish_reason"] == "interrupted")

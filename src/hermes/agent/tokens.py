@@ -10,7 +10,7 @@ from hermes.agent.scripts import DENSE
 
 _DENSE = re.compile(f"[{DENSE}\uac00-\ud7ff\U0001f000-\U0001faff]")
 PER_MESSAGE = 4
-PER_PICTURE = 1_000
+PER_ATTACHMENT = 1_000
 
 
 def text_tokens(text: str) -> int:
@@ -37,12 +37,14 @@ def estimate_tokens(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mappi
 
 def _content_tokens(content: Any) -> int:
     if isinstance(content, list):
-        return sum(PER_PICTURE if _is_picture(part) else _value_tokens(part) for part in content)
+        return sum(PER_ATTACHMENT if _is_attachment(part) else _value_tokens(part) for part in content)
     return _value_tokens(content)
 
 
-def _is_picture(part: Any) -> bool:
-    return isinstance(part, Mapping) and str(part.get("type", "")) in ("image_url", "input_image", "image")
+def _is_attachment(part: Any) -> bool:
+    """Whether a part holds bytes: their number says nothing about the tokens a model makes of them."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return isinstance(kind, str) and any(sign in kind for sign in ("image", "audio", "video", "file"))
 
 
 def _value_tokens(value: Any) -> int:

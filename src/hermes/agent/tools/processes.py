@@ -182,8 +182,7 @@ class Background:
         with self.lock:
             if self._closed:
                 raise ToolError("the conversation is over; nothing can be started any more")
-            running = [process for process in self.processes.values() if process.status is None]
-            if len(running) >= MAX_RUNNING:
+            if sum(process.status is None for process in self.processes.values()) >= MAX_RUNNING:
                 raise ToolError(f"{MAX_RUNNING} processes run in the background already; kill one first")
             self._count += 1
             self.processes[self._count] = Process(command, cwd)
@@ -191,6 +190,11 @@ class Background:
             for number in over[: max(0, len(self.processes) - MAX_KEPT)]:
                 del self.processes[number]
             return self._count
+
+    def running(self) -> list[Process]:
+        """Those that have not ended."""
+        with self.lock:
+            return [process for process in self.processes.values() if process.status is None]
 
     def close(self) -> None:
         """End them all, at once."""
@@ -216,6 +220,11 @@ def background(context: Context) -> Background:
         found = context.state["processes"]
     assert isinstance(found, Background)
     return found
+
+
+def running(context: Context) -> int:
+    """How many background processes of the agent have not ended."""
+    return len(background(context).running()) if "processes" in context.state else 0
 
 
 def close_processes(context: Context) -> None:

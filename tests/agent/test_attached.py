@@ -1,0 +1,96 @@
+"""Pictures and recordings: the model gets them with the message they came in, and a word about them ever after."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.agent.conversation import prepared
+from hermes.agent.tokens import estimate_tokens
+from tests.support.wire import Wire, call, delta, end, said, sse
+
+from .test_turns import tool
+
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+SOUND = b"RIFF\x00\x00\x00\x00WAVE" + bytes(range(256))
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def picture(data: bytes = PICTURE) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64_of(data)}"}}
+
+
+def recording() -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": base64_of(SOUND), "format": "wav"}}
+
+
+def words(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def test_bytes_go_with_their_own_turn_only(make_agent: Any) -> None:
+    content = [words("what is this?"), picture(), recording()]
+    with Wire([said("A test card."), said("You are welcome.")]) as wire:
+        agent = make_agent(wire)
+        list(agent.turn(content))
+        assert wire.bodies[0]["messages"][-1]["content"] == content
+        list(agent.turn("thank you"))
+        assert base64_of(PICTURE) not in str(wire.bodies[1]) and base64_of(SOUND) not in str(wire.bodies[1])
+        first, seen, heard = wire.bodies[1]["messages"][1]["content"]
+    assert first == words("what is this?")
+    for part, name in ((seen, "picture"), (heard, "recording")):
+        assert part["type"] == "text" and part["text"].startswith(f"[{name}, sent earlier: attachments/")
+        lies = part["text"].partition("attachments/")[2].rstrip("]")
+        assert (Path(agent.db.attachments_dir) / lies).read_bytes() in (PICTURE, SOUND)
+
+
+def test_they_are_there_for_every_round_of_their_turn_and_when_it_is_taken_up(db: Any, make_agent: Any) -> None:
+    asks = sse(delta(tool_calls=[call("look", "{}", index=0, id="c")]), end("tool_calls"))
+    with Wire([asks, said("A card."), said("A test card.")]) as wire:
+        agent = make_agent(wire, db=db, tools=[tool("look", lambda context, arguments: "ok")])
+        list(agent.turn([words("what is this?"), picture()]))
+        list(agent.retry())
+        assert all(body["messages"][1]["content"][1] == picture() for body in wire.bodies)
+        assert len(wire.bodies) == 3
+
+
+def test_a_picture_whose_file_is_gone_does_not_stop_the_turn(db: Any, make_agent: Any) -> None:
+    db.create_session("s1", "telegram")
+    db.append_message("s1", "user", [words("look"), picture()])
+    for file in Path(db.attachments_dir).rglob("*"):
+        if file.is_file():
+            file.unlink()
+    with Wire([said("I can't see it.")]) as wire:
+        list(make_agent(wire, db=db).go_on())
+        assert wire.bodies[0]["messages"][1]["content"] == [words("look"), words("[picture, which is no longer there]")]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        words("data:image/png;base64,AAAA"),
+        {"type": "other", "value": 5},
+        "bare words",
+    ],
+)
+def test_what_holds_no_bytes_stays_as_it_is(part: Any) -> None:
+    history = [{"role": "user", "content": [part]}, {"role": "user", "content": "now"}]
+    assert prepared(history, system_prompt=None)[0]["content"] == [part]
+
+
+def test_bytes_another_program_left_in_the_record_are_not_replayed_either() -> None:
+    history = [{"role": "user", "content": [picture(), recording()]}, {"role": "user", "content": "now"}]
+    sent = prepared(history, system_prompt=None)[0]["content"]
+    assert sent == [words("[picture, sent earlier]"), words("[recording, sent earlier]")]
+
+
+def test_a_long_recording_is_not_taken_for_a_long_conversation() -> None:
+    part = {"type": "input_audio", "input_audio": {"data": "A" * 4_000_000, "format": "wav"}}
+    assert estimate_tokens([{"role": "user", "content": [part]}]) < 5_000

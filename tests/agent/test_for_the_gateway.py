@@ -1,0 +1,104 @@
+"""What the messengers need of an agent: sessions of other people, messages kept together with more, what is going on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hermes.agent.events import Done
+from hermes.agent.recall import session_search
+from hermes.agent.tools.processes import process
+from hermes.agent.tools.terminal import terminal
+from hermes.errors import InvalidInput
+from tests.support.wire import STALL, Wire, call, delta, end, said, sse
+
+from .saying import talk
+from .test_killed_turns import rows
+
+
+def test_a_new_session_gets_what_its_row_was_to_have(db: Any, make_agent: Any) -> None:
+    talk(db, "old", "before")
+    with Wire([said("ok")]) as wire:
+        agent = make_agent(
+            wire, db=db, source="telegram", user=("telegram", "7"), user_id="8", parent_session_id="old", kind="branch"
+        )
+        list(agent.turn("hello"))
+    session = db.get_session("s1")
+    assert (session["source"], session["user_id"], session["parent_session_id"]) == ("telegram", "8", "old")
+    assert session["kind"] == "branch"
+
+
+def test_a_session_that_is_there_keeps_what_it_has(db: Any, make_agent: Any) -> None:
+    db.create_session("s1", "telegram", user_id="7")
+    with Wire([said("ok")]) as wire:
+        list(make_agent(wire, db=db, user_id="8").turn("hello"))
+    assert db.get_session("s1")["user_id"] == "7"
+
+
+def test_each_turn_may_have_another_user(db: Any, make_agent: Any) -> None:
+    """In a shared session, what is looked up is what the one who speaks may see."""
+    for name in ("ann", "bob"):
+        talk(db, f"of {name}", f"the password of {name} is walrus", source="telegram", user_id=name)
+    search = sse(delta(tool_calls=[call("session_search", '{"query": "walrus"}', index=0, id="c")]), end("tool_calls"))
+    with Wire([search, said("ok"), search, said("ok")]) as wire:
+        agent = make_agent(wire, db=db, source="telegram", tools=[session_search], user=("telegram", "ann"))
+        agent.config.auxiliary.summary.model = "nobody"
+        agent.config.auxiliary.summary.base_url = "http://127.0.0.1:9/v1"
+        list(agent.turn("what was it?"))
+        agent.context.user = ("telegram", "bob")
+        list(agent.turn("and mine?"))
+    ann, bob = (row["content"] for row in db.get_messages("s1") if row["role"] == "tool")
+    assert "password of ann" in ann and "password of bob" not in ann
+    assert "password of bob" in bob and "password of ann" not in bob
+
+
+def test_the_message_can_be_kept_by_someone_else(db: Any, make_agent: Any) -> None:
+    kept: list[Any] = []
+
+    def keep(session_id: str, content: Any) -> int:
+        kept.append((session_id, content, db.get_session(session_id) is not None))
+        return int(db.append_message(session_id, "user", content))
+
+    with Wire([said("ok")]) as wire:
+        agent = make_agent(wire, db=db)
+        assert list(agent.turn("hello", keep=keep))[-1] == Done("ok")
+    assert kept == [("s1", "hello", True)]
+    assert rows(db) == [("user", "hello"), ("assistant", "ok")]
+
+
+def test_what_could_not_be_kept_is_not_answered(db: Any, make_agent: Any) -> None:
+    def keep(session_id: str, content: Any) -> int:
+        raise InvalidInput("answered already")
+
+    with Wire([said("ok")]) as wire:
+        agent = make_agent(wire, db=db)
+        with pytest.raises(InvalidInput, match="answered already"):
+            list(agent.turn("hello", keep=keep))
+        assert wire.bodies == []
+        assert not agent.busy
+    assert rows(db) == []
+
+
+def test_it_says_whether_a_turn_is_under_way(make_agent: Any) -> None:
+    with Wire([sse(delta(content="Well "), STALL)]) as wire:
+        agent = make_agent(wire)
+        assert not agent.busy
+        turn = agent.turn("hello")
+        next(turn)
+        assert agent.busy
+        agent.interrupt()
+        assert list(turn)[-1].interrupted
+        assert not agent.busy
+
+
+def test_it_counts_the_background_processes_that_run(make_agent: Any) -> None:
+    start = delta(tool_calls=[call("terminal", '{"command": "sleep 600", "background": true}', index=0, id="c")])
+    stop = delta(tool_calls=[call("process", '{"action": "kill", "id": 1}', index=0, id="d")])
+    with Wire([sse(start, end("tool_calls")), said("started"), sse(stop, end("tool_calls")), said("killed")]) as wire:
+        agent = make_agent(wire, tools=[terminal, process])
+        assert agent.background_running() == 0
+        list(agent.turn("start it"))
+        assert agent.background_running() == 1
+        list(agent.turn("stop it"))
+        assert agent.background_running() == 0
