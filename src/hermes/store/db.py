@@ -331,10 +331,22 @@ class SessionDB:
                 "cache_read_tokens": cache_read_tokens, "cache_write_tokens": cache_write_tokens, "cost_usd": cost_usd,
             }
         )  # fmt: skip
+        return self._append(session_id, ready, counts)
+
+    def _append(
+        self,
+        session_id: str,
+        ready: messages.Ready,
+        counts: Mapping[str, Any] | None = None,
+        also: Callable[[Tx, int], None] | None = None,
+    ) -> int:
+        """Store a message that is ready; `also` does what belongs to it in the same transaction, given its id."""
         with self._writing(session_id) as tx:
             message_id = messages.append(tx, session_id, ready)
             if counts:
                 _usage.update(tx, session_id, counts, absolute=False)
+            if also is not None:
+                also(tx, message_id)
         self._scribe.said(session_id, message_id, ready)
         if counts:
             self._scribe.changed(session_id, "usage", *_usage.COLUMNS)

@@ -1,0 +1,260 @@
+"""GatewayDB: what the gateway keeps beside the sessions, in the same store and in the same transactions.
+
+One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, mail.py or people.py.
+Safe to share between threads. Small writes of the gateway's event loop can be gathered into one (`together`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hermes.store import mail, people, routes
+from hermes.store.engines.base import Tx
+from hermes.store.gateway_tables import INDEXES, TABLES
+from hermes.store.mail import Outgoing, Received
+from hermes.store.routes import Route
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+__all__ = ["GatewayDB", "Outgoing", "Received", "Route"]
+
+IDENTITY = "gateway_identity"
+
+
+class GatewayDB:
+    """The gateway's part of a store. `clock` tells the time, so that a test can move it."""
+
+    def __init__(self, db: SessionDB, *, clock: Callable[[], float] = time.time) -> None:
+        self.db = db
+        self.clock = clock
+        self._engine = db._engine
+        if not db.read_only and not self._is_there():
+            with self._engine.write() as tx:
+                for statement in (*TABLES, *INDEXES):
+                    tx.run(statement)
+
+    def _is_there(self) -> bool:
+        with self._engine.read() as tx:
+            names = {str(row[0]) for row in tx.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        return "gateway_aliases" in names
+
+    def together(self, steps: Sequence[Callable[[Tx], Any]]) -> list[Any]:
+        """Do several small things in one transaction; what each returned."""
+        with self._engine.write() as tx:
+            return [step(tx) for step in steps]
+
+    def identity(self) -> str:
+        """A name of this store's gateway that no other has, for naming messages on platforms."""
+        import secrets
+
+        known = self.db.get_meta(IDENTITY)
+        if known is None:
+            with self._engine.write() as tx:
+                tx.run(
+                    "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO NOTHING",
+                    (IDENTITY, secrets.token_hex(4)),
+                )
+            known = self.db.get_meta(IDENTITY)
+        return str(known)
+
+    # ------------------------------------------------------------------------------------------ routes
+
+    def route(self, key: str) -> Route | None:
+        """What a key leads to."""
+        with self._engine.read() as tx:
+            return routes.get(tx, key)
+
+    def route_of_session(self, session_id: str) -> Route | None:
+        """Under which key a session is talked in."""
+        with self._engine.read() as tx:
+            return routes.of_session(tx, session_id)
+
+    def put_route(
+        self, key: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, user_id: str | None, shared: bool
+    ) -> Route:  # fmt: skip
+        """Make a key known, or bring what is shown of it up to date; what it leads to."""
+        known = self.route(key)
+        if known is not None and (known.chat, known.display_name) == (chat, display_name or known.display_name):
+            return known
+        with self._engine.write() as tx:
+            return routes.put(
+                tx, key, platform=platform, chat_type=chat_type, chat=chat, display_name=display_name, user_id=user_id,
+                shared=shared, now=self.clock(),
+            )  # fmt: skip
+
+    def bind(self, key: str, session_id: str) -> None:
+        """From now on this session is talked in under this key, and under no other."""
+        with self._engine.write() as tx:
+            routes.bind(tx, key, session_id, self.clock())
+
+    def let_go(self, key: str, *, previous: str | None = None, reason: str | None = None) -> None:
+        """The next message under this key begins a session; after a reset it links to the previous one."""
+        with self._engine.write() as tx:
+            routes.let_go(tx, key, self.clock(), previous=previous, reason=reason)
+
+    def set_pending_title(self, key: str, title: str | None) -> None:
+        """The session that begins next under this key is to be called so."""
+        with self._engine.write() as tx:
+            routes.set_pending_title(tx, key, title, self.clock())
+
+    def follow(self, old: str, new: str) -> None:
+        """A conversation goes on in another session: it was compressed."""
+        with self._engine.write() as tx:
+            routes.follow(tx, old, new, self.clock())
+
+    def bound_routes(self, *, quiet_since: float | None = None) -> list[Route]:
+        """All keys with a session (where nobody has said anything since then)."""
+        with self._engine.read() as tx:
+            return routes.bound(tx, quiet_since=quiet_since)
+
+    def index(self) -> list[dict[str, Any]]:
+        """Every key with what sessions.json tells of it."""
+        with self._engine.read() as tx:
+            return routes.index(tx)
+
+    # ------------------------------------------------------------------------------------------ in and out
+
+    def receive(self, platform: str, event_id: str, key: str, event: str) -> int | None:
+        """Keep an event; its number, or None when it was kept before."""
+        with self._engine.write() as tx:
+            return mail.receive(tx, platform, event_id, key, event, self.clock())
+
+    def unanswered(self) -> list[Received]:
+        """What waits to be answered, in the order it came."""
+        with self._engine.read() as tx:
+            return mail.unanswered(tx)
+
+    def begin(self, inbox_id: int) -> None:
+        """A process works on an event."""
+        with self._engine.write() as tx:
+            mail.begin(tx, inbox_id, self.clock())
+
+    def say(self, inbox_id: int, key: str, session_id: str, content: str | list[Any]) -> int:
+        """Store what an event says as the user's message; its id. The event and its route know of it at once."""
+        now = self.clock()
+
+        def also(tx: Tx, message_id: int) -> None:
+            mail.link(tx, inbox_id, session_id, message_id, now)
+            routes.spoken(tx, key, session_id, now)
+
+        ready = self.db._ready({"role": "user", "content": content})
+        return self.db._append(session_id, ready, also=also)
+
+    def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[dict[str, Any]] = ()) -> list[Outgoing]:
+        """An event is answered: it leaves the inbox and its reply enters the outbox, both or neither.
+
+        A part is {"text", "nonce"} and perhaps "reply_to" and "edits". [] when it was finished before.
+        """
+        now = self.clock()
+        with self._engine.write() as tx:
+            if not mail.finish(tx, inbox_id, now):
+                return []
+            return [mail.post(tx, platform, chat, now=now, inbox_id=inbox_id, **part) for part in parts]
+
+    def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
+        """Something is to be sent that answers nothing."""
+        with self._engine.write() as tx:
+            return mail.post(tx, platform, chat, text, nonce, self.clock(), reply_to=reply_to)
+
+    def unsent(self) -> list[Outgoing]:
+        """What waits to be sent, in order."""
+        with self._engine.read() as tx:
+            return mail.unsent(tx)
+
+    def mail_counts(self) -> dict[str, dict[str, int]]:
+        """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
+        with self._engine.read() as tx:
+            return mail.counts(tx) if self._is_there() else {}
+
+    def forget_mail(self, older_than_days: float = 7) -> int:
+        """Remove what was done with longer ago; how many rows. Redeliveries older than this are not recognised."""
+        with self._engine.write() as tx:
+            return mail.forget(tx, self.clock() - older_than_days * 86400)
+
+    # ------------------------------------------------------------------------------------------ people and homes
+
+    def may_talk(self, platform: str, user_id: str) -> bool:
+        """Whether somebody was let in by pairing."""
+        with self._engine.read() as tx:
+            return people.may_talk(tx, platform, user_id)
+
+    def people(self) -> list[dict[str, Any]]:
+        """All who were let in by pairing."""
+        with self._engine.read() as tx:
+            return people.everyone(tx)
+
+    def shut_out(self, platform: str, user_id: str) -> bool:
+        """Somebody may no longer talk; False when they were not let in by pairing."""
+        with self._engine.write() as tx:
+            return people.shut_out(tx, platform, user_id)
+
+    def make_pairing(self, code: str, platform: str, user_id: str, name: str | None, chat: str) -> bool:
+        """Note a code for somebody; False while they have one that holds, or too many wait."""
+        with self._engine.write() as tx:
+            return people.make_pairing(tx, code, platform, user_id, name, chat, self.clock())
+
+    def waiting_pairings(self) -> list[dict[str, Any]]:
+        """Who has a code that nobody has approved yet."""
+        with self._engine.read() as tx:
+            return people.waiting(tx, self.clock())
+
+    def approve_pairing(self, code: str) -> dict[str, Any] | None:
+        """Let in whoever has this code; None when nobody has it. StoreBusy after five tries in a minute."""
+        from hermes.errors import StoreBusy
+
+        with self._engine.write() as tx:  # of its own: a try counts whatever becomes of it
+            allowed = people.try_counts(tx, self.clock())
+        if not allowed:
+            raise StoreBusy("too many codes were tried; wait a minute")
+        with self._engine.write() as tx:
+            return people.approve(tx, code, self.clock())
+
+    def set_home(self, platform: str, chat: str, by: str | None = None) -> None:
+        """Where handoffs and deliveries to a platform go (a chat as JSON)."""
+        with self._engine.write() as tx:
+            people.set_home(tx, platform, chat, by, self.clock())
+
+    def home(self, platform: str) -> str | None:
+        """A platform's home chat as JSON, if /sethome was said there."""
+        with self._engine.read() as tx:
+            return people.home(tx, platform)
+
+    # ------------------------------------------------------------------------------------------ status, aliases
+
+    def set_status(self, platform: str, state: str, *, identity: str | None = None, error: str | None = None) -> None:
+        """How a platform is doing: "connecting", "connected", "lost", "refused" or "stopped"."""
+        now = self.clock()
+        with self._engine.write() as tx:
+            tx.run(
+                "INSERT INTO gateway_status(platform, state, identity, since, error, error_at, updated_at)"
+                " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT(platform) DO UPDATE SET state = excluded.state,"
+                " identity = coalesce(excluded.identity, gateway_status.identity), since = excluded.since,"
+                " error = coalesce(excluded.error, gateway_status.error),"
+                " error_at = coalesce(excluded.error_at, gateway_status.error_at), updated_at = excluded.updated_at",
+                (platform, state, identity, now, self.db._masked(error), None if error is None else now, now),
+            )
+
+    def statuses(self) -> list[dict[str, Any]]:
+        """How all platforms are doing."""
+        if not self._is_there():
+            return []
+        with self._engine.read() as tx:
+            return tx.dicts("SELECT * FROM gateway_status ORDER BY platform")
+
+    def get_alias(self, digest: str) -> str | None:
+        """The session that a conversation with this digest is."""
+        with self._engine.read() as tx:
+            found = tx.value("SELECT session_id FROM gateway_aliases WHERE digest = ?", (digest,))
+        return None if found is None else str(found)
+
+    def set_alias(self, digest: str, session_id: str) -> None:
+        """A conversation with this digest is that session."""
+        with self._engine.write() as tx:
+            tx.run(
+                "INSERT INTO gateway_aliases(digest, session_id, made_at) VALUES(?, ?, ?)"
+                " ON CONFLICT(digest) DO UPDATE SET session_id = excluded.session_id",
+                (digest, session_id, self.clock()),
+            )

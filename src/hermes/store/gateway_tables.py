@@ -1,0 +1,40 @@
+"""The gateway's own tables: which chat belongs to which session, what waits to be answered, what waits to be sent, who may talk.
+
+They are made when a gateway first opens the store; a store without one has none of them.
+"""
+
+from __future__ import annotations
+
+TABLES: tuple[str, ...] = (
+    # The routing table: a session key, and the session that is talked in there now (NULL: the next message begins one).
+    "CREATE TABLE IF NOT EXISTS gateway_routes (key TEXT PRIMARY KEY, session_id TEXT, previous_id TEXT, reset_reason TEXT,"
+    " platform TEXT NOT NULL, chat_type TEXT NOT NULL, chat TEXT NOT NULL, display_name TEXT, user_id TEXT,"
+    " shared INTEGER NOT NULL, pending_title TEXT, created_at REAL NOT NULL, updated_at REAL NOT NULL, last_user_at REAL)",
+    # What was said to us. A row stays after it was answered, without its text, so that a redelivery is recognised.
+    "CREATE TABLE IF NOT EXISTS gateway_inbox (id INTEGER PRIMARY KEY AUTOINCREMENT, platform TEXT NOT NULL,"
+    " event_id TEXT NOT NULL, key TEXT NOT NULL, event TEXT, received_at REAL NOT NULL, begun_at REAL, session_id TEXT,"
+    " message_id INTEGER, shown TEXT, finished_at REAL, UNIQUE (platform, event_id))",
+    # What is to be sent, part by part; the text goes when it has been sent.
+    "CREATE TABLE IF NOT EXISTS gateway_outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, inbox_id INTEGER, platform TEXT NOT NULL,"
+    " chat TEXT NOT NULL, text TEXT, nonce TEXT NOT NULL, reply_to TEXT, edits TEXT, created_at REAL NOT NULL, begun_at REAL,"
+    " sent_at REAL, message_id TEXT, error TEXT)",
+    "CREATE TABLE IF NOT EXISTS gateway_people (platform TEXT NOT NULL, user_id TEXT NOT NULL, name TEXT, since REAL NOT NULL,"
+    " PRIMARY KEY (platform, user_id))",
+    "CREATE TABLE IF NOT EXISTS gateway_pairings (code_hash TEXT PRIMARY KEY, platform TEXT NOT NULL, user_id TEXT NOT NULL,"
+    " name TEXT, chat TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL NOT NULL, used_at REAL)",
+    "CREATE TABLE IF NOT EXISTS gateway_tries (at REAL NOT NULL, what TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS gateway_homes (platform TEXT PRIMARY KEY, chat TEXT NOT NULL, set_by TEXT, set_at REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS gateway_status (platform TEXT PRIMARY KEY, state TEXT NOT NULL, identity TEXT, since REAL,"
+    " error TEXT, error_at REAL, updated_at REAL NOT NULL)",
+    # A conversation that a client sends whole each time, by a digest of it: the session it is.
+    "CREATE TABLE IF NOT EXISTS gateway_aliases (digest TEXT PRIMARY KEY, session_id TEXT NOT NULL, made_at REAL NOT NULL)",
+)  # fmt: skip
+
+INDEXES: tuple[str, ...] = (
+    "CREATE INDEX IF NOT EXISTS idx_routes_session ON gateway_routes(session_id) WHERE session_id IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_routes_user_at ON gateway_routes(last_user_at) WHERE session_id IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_inbox_open ON gateway_inbox(id) WHERE finished_at IS NULL",
+    "CREATE INDEX IF NOT EXISTS idx_inbox_finished ON gateway_inbox(finished_at) WHERE finished_at IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_outbox_open ON gateway_outbox(id) WHERE sent_at IS NULL AND error IS NULL",
+    "CREATE INDEX IF NOT EXISTS idx_outbox_inbox ON gateway_outbox(inbox_id)",
+)

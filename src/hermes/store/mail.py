@@ -1,0 +1,153 @@
+"""What was said to the gateway, and what it has to send: kept until it is done, so that a kill loses and doubles nothing.
+
+An event is in the inbox before its platform is told that it has arrived. It is begun when a turn takes it up, linked to
+the message it became (in the same transaction), and finished together with the parts of its reply entering the outbox.
+A part is begun before it is sent and sent when the platform has named it. Texts go as soon as they are not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hermes.store.engines.base import Tx
+
+_INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
+_OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
+
+
+@dataclass(slots=True)
+class Received:
+    """An event that waits to be answered."""
+
+    id: int
+    platform: str
+    event_id: str
+    key: str
+    event: str  # JSON
+    received_at: float
+    begun_at: float | None  # set: a process had begun with it
+    session_id: str | None
+    message_id: int | None  # what it became in that session
+    shown: str | None  # the platform's ids of the messages that show its growing reply, one a line
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A part that waits to be sent."""
+
+    id: int
+    inbox_id: int | None
+    platform: str
+    chat: str  # JSON
+    text: str
+    nonce: str
+    reply_to: str | None
+    edits: str | None  # the message it replaces
+    begun_at: float | None  # set: it may have been sent already
+
+
+def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: float) -> int | None:
+    """Keep an event; its number, or None when it was kept before."""
+    known = tx.row("SELECT 1 FROM gateway_inbox WHERE platform = ? AND event_id = ?", (platform, event_id))
+    if known is not None:
+        return None
+    return tx.insert(
+        "INSERT INTO gateway_inbox(platform, event_id, key, event, received_at) VALUES(?, ?, ?, ?, ?)",
+        (platform, event_id, key, event, now),
+    )
+
+
+def unanswered(tx: Tx) -> list[Received]:
+    """What waits to be answered, in the order it came."""
+    return [
+        Received(*row) for row in tx.rows(f"SELECT {_INBOX} FROM gateway_inbox WHERE finished_at IS NULL ORDER BY id")
+    ]
+
+
+def begin(tx: Tx, inbox_id: int, now: float) -> None:
+    """A process works on it."""
+    tx.run("UPDATE gateway_inbox SET begun_at = ? WHERE id = ?", (now, inbox_id))
+
+
+def link(tx: Tx, inbox_id: int, session_id: str, message_id: int, now: float) -> None:
+    """It became this message."""
+    tx.run(
+        "UPDATE gateway_inbox SET session_id = ?, message_id = ?, begun_at = coalesce(begun_at, ?) WHERE id = ?",
+        (session_id, message_id, now, inbox_id),
+    )
+
+
+def show(tx: Tx, inbox_id: int, message_ids: Sequence[str]) -> None:
+    """Its reply grows in these messages of the platform."""
+    tx.run("UPDATE gateway_inbox SET shown = ? WHERE id = ?", ("\n".join(message_ids), inbox_id))
+
+
+def finish(tx: Tx, inbox_id: int, now: float) -> bool:
+    """It is answered, or needs no answer; False when it was already. Its text is not needed any more."""
+    return bool(
+        tx.run(
+            "UPDATE gateway_inbox SET finished_at = ?, event = NULL, shown = NULL WHERE id = ? AND finished_at IS NULL",
+            (now, inbox_id),
+        )
+    )
+
+
+def post(
+    tx: Tx, platform: str, chat: str, text: str, nonce: str, now: float, *,
+    inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None,
+) -> Outgoing:  # fmt: skip
+    """Something is to be sent."""
+    number = tx.insert(
+        "INSERT INTO gateway_outbox(inbox_id, platform, chat, text, nonce, reply_to, edits, created_at)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+        (inbox_id, platform, chat, text, nonce, reply_to, edits, now),
+    )
+    return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, None)
+
+
+def unsent(tx: Tx) -> list[Outgoing]:
+    """What waits to be sent, in order."""
+    rows = tx.rows(f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL ORDER BY id")
+    return [Outgoing(*row) for row in rows]
+
+
+def sending(tx: Tx, outbox_id: int, now: float) -> None:
+    """It is about to be sent: if we die now, it may have been."""
+    tx.run("UPDATE gateway_outbox SET begun_at = ? WHERE id = ?", (now, outbox_id))
+
+
+def sent(tx: Tx, outbox_id: int, message_id: str, now: float) -> None:
+    """It was sent, and the platform calls it so."""
+    tx.run(
+        "UPDATE gateway_outbox SET sent_at = ?, message_id = ?, text = NULL WHERE id = ?", (now, message_id, outbox_id)
+    )
+
+
+def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:
+    """It can't be sent, and why. The text stays, for whoever looks."""
+    tx.run("UPDATE gateway_outbox SET error = ?, begun_at = ? WHERE id = ?", (error, now, outbox_id))
+
+
+def counts(tx: Tx) -> dict[str, dict[str, int]]:
+    """How much waits and how much failed, by platform."""
+    found: dict[str, dict[str, int]] = {}
+    for what, sql in (
+        ("waiting", "SELECT platform, count(*) FROM gateway_inbox WHERE finished_at IS NULL GROUP BY platform"),
+        (
+            "unsent",
+            "SELECT platform, count(*) FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL GROUP BY platform",
+        ),
+        ("failed", "SELECT platform, count(*) FROM gateway_outbox WHERE error IS NOT NULL GROUP BY platform"),
+    ):
+        for platform, number in tx.rows(sql):
+            found.setdefault(platform, {})[what] = int(number)
+    return found
+
+
+def forget(tx: Tx, before: float) -> int:
+    """Remove what was done with before then; how many rows."""
+    gone = tx.run("DELETE FROM gateway_inbox WHERE finished_at < ?", (before,))
+    return gone + tx.run(
+        "DELETE FROM gateway_outbox WHERE sent_at < ? OR (error IS NOT NULL AND begun_at < ?)", (before, before)
+    )

@@ -1,0 +1,112 @@
+"""Who may talk to the gateway beyond those named in the configuration, and where each platform's home is.
+
+A pairing code is stored as a digest only, holds for an hour, works once, and guesses are counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+from hermes.store.engines.base import Tx
+
+TRIES_A_MINUTE = 5
+LASTS = 3600.0  # seconds
+WAITING_AT_MOST = 20  # codes of one platform that nobody has approved yet
+
+
+def digest(code: str) -> str:
+    """What is stored of a code. Case and the signs people put in between don't count."""
+    plain = "".join(sign for sign in code.upper() if sign.isalnum())
+    return hashlib.sha256(b"hermes pairing " + plain.encode()).hexdigest()
+
+
+def may_talk(tx: Tx, platform: str, user_id: str) -> bool:
+    """Whether somebody was let in by pairing."""
+    return tx.row("SELECT 1 FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)) is not None
+
+
+def let_in(tx: Tx, platform: str, user_id: str, name: str | None, now: float) -> None:
+    """From now on this person may talk."""
+    tx.run(
+        "INSERT INTO gateway_people(platform, user_id, name, since) VALUES(?, ?, ?, ?)"
+        " ON CONFLICT(platform, user_id) DO UPDATE SET name = excluded.name",
+        (platform, user_id, name, now),
+    )
+
+
+def shut_out(tx: Tx, platform: str, user_id: str) -> bool:
+    """This person may no longer talk; False when they were not let in by pairing."""
+    return bool(tx.run("DELETE FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)))
+
+
+def everyone(tx: Tx) -> list[dict[str, Any]]:
+    """All who were let in by pairing."""
+    return tx.dicts("SELECT platform, user_id, name, since FROM gateway_people ORDER BY platform, since")
+
+
+def waiting(tx: Tx, now: float) -> list[dict[str, Any]]:
+    """Who has a code that nobody has approved yet."""
+    return tx.dicts(
+        "SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?"
+        " ORDER BY made_at",
+        (now,),
+    )
+
+
+def make_pairing(tx: Tx, code: str, platform: str, user_id: str, name: str | None, chat: str, now: float) -> bool:
+    """Note a code for somebody; False while they have one that holds, or too many wait."""
+    tx.run("DELETE FROM gateway_pairings WHERE expires_at <= ?", (now - LASTS,))
+    open_ = "FROM gateway_pairings WHERE platform = ? AND used_at IS NULL AND expires_at > ?"
+    if tx.row(f"SELECT 1 {open_} AND user_id = ?", (platform, now, user_id)) is not None:
+        return False
+    if int(tx.value(f"SELECT count(*) {open_}", (platform, now))) >= WAITING_AT_MOST:
+        return False
+    tx.run(
+        "INSERT INTO gateway_pairings(code_hash, platform, user_id, name, chat, made_at, expires_at) VALUES(?, ?, ?, ?, ?, ?, ?)",
+        (digest(code), platform, user_id, name, chat, now, now + LASTS),
+    )
+    return True
+
+
+def try_counts(tx: Tx, now: float) -> bool:
+    """Count one try at a code; False when there were too many in the last minute."""
+    tx.run("DELETE FROM gateway_tries WHERE at <= ?", (now - 60,))
+    if int(tx.value("SELECT count(*) FROM gateway_tries WHERE what = 'pairing'")) >= TRIES_A_MINUTE:
+        return False
+    tx.run("INSERT INTO gateway_tries(at, what) VALUES(?, 'pairing')", (now,))
+    return True
+
+
+def approve(tx: Tx, code: str, now: float) -> dict[str, Any] | None:
+    """Let in whoever has this code; None when nobody has it (any more)."""
+    wanted = digest(code)
+    rows = tx.dicts(
+        "SELECT code_hash, platform, user_id, name, chat FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?",
+        (now,),
+    )
+    found = None
+    for row in rows:  # all are compared, each in the same time
+        if hmac.compare_digest(row["code_hash"], wanted):
+            found = row
+    if found is None:
+        return None
+    tx.run("UPDATE gateway_pairings SET used_at = ? WHERE code_hash = ?", (now, wanted))
+    let_in(tx, found["platform"], found["user_id"], found["name"], now)
+    return found
+
+
+def set_home(tx: Tx, platform: str, chat: str, by: str | None, now: float) -> None:
+    """Where handoffs and deliveries to a platform go."""
+    tx.run(
+        "INSERT INTO gateway_homes(platform, chat, set_by, set_at) VALUES(?, ?, ?, ?)"
+        " ON CONFLICT(platform) DO UPDATE SET chat = excluded.chat, set_by = excluded.set_by, set_at = excluded.set_at",
+        (platform, chat, by, now),
+    )
+
+
+def home(tx: Tx, platform: str) -> str | None:
+    """A platform's home chat, as JSON."""
+    found = tx.value("SELECT chat FROM gateway_homes WHERE platform = ?", (platform,))
+    return None if found is None else str(found)

@@ -1,0 +1,128 @@
+"""The routing table: which session is talked in under which key.
+
+One row a chat, found and changed by its key, so that a message costs the same with ten chats and with ten thousand.
+A session is talked in under one key at a time: binding it elsewhere takes it away from where it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hermes.store.engines.base import Tx
+
+_COLUMNS = (
+    "key", "session_id", "previous_id", "reset_reason", "platform", "chat_type", "chat", "display_name", "user_id", "shared",
+    "pending_title", "created_at", "updated_at", "last_user_at",
+)  # fmt: skip
+_SELECT = f"SELECT {', '.join('r.' + name for name in _COLUMNS)} FROM gateway_routes r"
+
+
+@dataclass(slots=True)
+class Route:
+    """A key and what it leads to."""
+
+    key: str
+    session_id: str | None  # None: the next message begins a session
+    previous_id: str | None  # the session before, when it was reset
+    reset_reason: str | None  # "idle" or "daily", until the user was told
+    platform: str
+    chat_type: str
+    chat: str  # JSON
+    display_name: str | None
+    user_id: str | None  # whose it is; None: shared
+    shared: bool
+    pending_title: str | None  # a title given before the first message
+    created_at: float
+    updated_at: float
+    last_user_at: float | None
+
+
+def _route(row: tuple[Any, ...]) -> Route:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    return Route(**{**values, "shared": bool(values["shared"])})
+
+
+def get(tx: Tx, key: str) -> Route | None:
+    """What a key leads to."""
+    row = tx.row(f"{_SELECT} WHERE r.key = ?", (key,))
+    return None if row is None else _route(row)
+
+
+def put(
+    tx: Tx, key: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, user_id: str | None,
+    shared: bool, now: float,
+) -> Route:  # fmt: skip
+    """Make a key known, or bring what is shown of it up to date."""
+    tx.run(
+        "INSERT INTO gateway_routes(key, platform, chat_type, chat, display_name, user_id, shared, created_at, updated_at)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(key) DO UPDATE SET chat = excluded.chat,"
+        " display_name = coalesce(excluded.display_name, gateway_routes.display_name)",
+        (key, platform, chat_type, chat, display_name, user_id, int(shared), now, now),
+    )
+    found = get(tx, key)
+    assert found is not None
+    return found
+
+
+def bind(tx: Tx, key: str, session_id: str, now: float) -> None:
+    """From now on this session is talked in under this key, and under no other."""
+    tx.run(
+        "UPDATE gateway_routes SET session_id = NULL, updated_at = ? WHERE session_id = ? AND key <> ?",
+        (now, session_id, key),
+    )
+    tx.run(
+        "UPDATE gateway_routes SET session_id = ?, previous_id = NULL, reset_reason = NULL, updated_at = ? WHERE key = ?",
+        (session_id, now, key),
+    )
+
+
+def spoken(tx: Tx, key: str, session_id: str, now: float) -> None:
+    """The user said something under this key; nothing is left to be told of a reset."""
+    tx.run(
+        "UPDATE gateway_routes SET session_id = ?, previous_id = NULL, reset_reason = NULL, last_user_at = ?, updated_at = ?"
+        " WHERE key = ?",
+        (session_id, now, now, key),
+    )
+
+
+def let_go(tx: Tx, key: str, now: float, *, previous: str | None = None, reason: str | None = None) -> None:
+    """The next message under this key begins a session; after a reset it links to the previous one."""
+    tx.run(
+        "UPDATE gateway_routes SET session_id = NULL, previous_id = ?, reset_reason = ?, updated_at = ? WHERE key = ?",
+        (previous, reason, now, key),
+    )
+
+
+def set_pending_title(tx: Tx, key: str, title: str | None, now: float) -> None:
+    """The session that begins next under this key is to be called so."""
+    tx.run("UPDATE gateway_routes SET pending_title = ?, updated_at = ? WHERE key = ?", (title, now, key))
+
+
+def follow(tx: Tx, old: str, new: str, now: float) -> None:
+    """A conversation goes on in another session: it was compressed."""
+    tx.run("UPDATE gateway_routes SET session_id = ?, updated_at = ? WHERE session_id = ?", (new, now, old))
+
+
+def of_session(tx: Tx, session_id: str) -> Route | None:
+    """Under which key a session is talked in."""
+    row = tx.row(f"{_SELECT} WHERE r.session_id = ?", (session_id,))
+    return None if row is None else _route(row)
+
+
+def bound(tx: Tx, *, quiet_since: float | None = None) -> list[Route]:
+    """All keys with a session; those only where nobody has said anything since then, if a time is given."""
+    if quiet_since is None:
+        return [_route(row) for row in tx.rows(f"{_SELECT} WHERE r.session_id IS NOT NULL ORDER BY r.key")]
+    rows = tx.rows(f"{_SELECT} WHERE r.session_id IS NOT NULL AND r.last_user_at < ?", (quiet_since,))
+    return [_route(row) for row in rows]
+
+
+def index(tx: Tx) -> list[dict[str, Any]]:
+    """Every key with what sessions.json tells of it."""
+    return tx.dicts(
+        "SELECT r.key, r.session_id, r.created_at, r.updated_at, r.platform, r.chat_type, r.display_name, r.chat, r.user_id,"
+        " r.shared, r.previous_id, r.reset_reason, r.last_user_at, s.title, s.input_tokens, s.output_tokens,"
+        " s.cache_read_tokens, s.cache_write_tokens, s.reasoning_tokens, s.message_count"
+        " FROM gateway_routes r LEFT JOIN sessions s ON s.id = r.session_id ORDER BY r.key"
+    )
