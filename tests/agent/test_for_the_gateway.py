@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.events import Done
+from hermes.agent.events import Done, ToolFinished
 from hermes.agent.recall import session_search
 from hermes.agent.tools.processes import process
 from hermes.agent.tools.terminal import terminal
@@ -102,3 +102,12 @@ def test_it_counts_the_background_processes_that_run(make_agent: Any) -> None:
         assert agent.background_running() == 1
         list(agent.turn("stop it"))
         assert agent.background_running() == 0
+
+
+def test_a_command_the_user_declined_has_failed(make_agent: Any) -> None:
+    remove = delta(tool_calls=[call("terminal", '{"command": "rm -r everything"}', index=0, id="c")])
+    with Wire([sse(remove, end("tool_calls")), said("As you like.")]) as wire:
+        agent = make_agent(wire, tools=[terminal], confirm=lambda question: False)
+        events = list(agent.turn("tidy up"))
+        assert [event.ok for event in events if isinstance(event, ToolFinished)] == [False]
+        assert "The user declined: the command was not run." in wire.bodies[1]["messages"][-1]["content"]

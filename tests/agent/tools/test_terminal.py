@@ -187,11 +187,12 @@ def test_commands_leave_no_zombies_and_no_open_files(context: Context) -> None:
 # -- asking -------------------------------------------------------------------------------------------------------
 
 
-def test_destructive_commands_are_asked_about_and_a_no_is_a_result(context: Context, person: Any) -> None:
+def test_destructive_commands_are_asked_about_and_a_no_is_a_failed_result(context: Context, person: Any) -> None:
     (context.cwd / "precious").write_text("x")
     person.says = False
-    said = run(context, "rm precious")
-    assert "declined" in said and (context.cwd / "precious").exists()
+    with pytest.raises(ToolError, match="declined: the command was not run"):
+        run(context, "rm precious")
+    assert (context.cwd / "precious").exists()
     assert person.asked == ["Run `rm precious`? (rm removes files)"]
     person.says = True
     assert "exit status 0" in run(context, "rm precious")
@@ -205,7 +206,8 @@ def test_harmless_commands_are_not_asked_about(context: Context, person: Any) ->
 
 def test_background_commands_are_asked_about_as_well(context: Context, person: Any) -> None:
     person.says = False
-    assert "declined" in run(context, "rm x", background=True)
+    with pytest.raises(ToolError, match="declined"):
+        run(context, "rm x", background=True)
     assert process.run(context, {"action": "list"}) == "No background processes."
 
 
@@ -224,8 +226,9 @@ def test_the_folder_of_the_command_decides_what_would_be_overwritten(context: Co
     (context.cwd / "sub").mkdir()
     (context.cwd / "sub" / "x").write_text("precious")
     person.says = False
-    assert "declined" not in run(context, "echo > x")
-    assert "declined" in run(context, "echo > x", workdir="sub")
+    run(context, "echo > x")
+    with pytest.raises(ToolError, match="declined"):
+        run(context, "echo > x", workdir="sub")
     assert person.asked == [f"Run `echo > x` in {context.cwd}/sub? (> would overwrite x)"]
 
 

@@ -35,7 +35,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     folder = _folder(context, None if elsewhere is None else text_of(arguments, "workdir"))
     reason = why_to_ask(context.config.terminal.confirm, command, folder)
     if reason is not None and not context.confirm(question(command, reason, folder if elsewhere else None)):
-        return DECLINED
+        raise ToolError(DECLINED)
     if in_background:
         number = background(context).start(command, folder)
         return (
