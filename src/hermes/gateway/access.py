@@ -1,0 +1,96 @@
+"""Who may talk, and who may see what.
+
+Nobody, until allowed: by `allowed_users`, by <PLATFORM>_ALLOWED_USERS, or by pairing. Everyone sees their own
+conversations and those they share; the owner, who is named in `owner:`, sees all, and has the tools that reach into the
+machine.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hermes.gateway.events import DM, as_json
+
+if TYPE_CHECKING:
+    from hermes.gateway.events import Chat, Event, Sender
+    from hermes.gateway.settings import PlatformSettings
+    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.visibility import User
+
+_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"  # none that looks like another
+
+
+class Access:
+    """The rules of one gateway."""
+
+    def __init__(self, store: GatewayDB, owner: list[str], settings: Mapping[str, PlatformSettings]) -> None:
+        self._store = store
+        self._owner = frozenset(owner)
+        self._settings = settings
+
+    def may_talk(self, platform: str, sender: Sender) -> bool:
+        """Whether this person is answered."""
+        if sender.is_bot:
+            return False
+        settings = self._settings.get(platform)
+        if settings is not None and settings.allow_all:
+            return True
+        names = {one for one in (sender.user_id, sender.stable_id) if one}
+        if settings is not None and names & settings.allowed_users:
+            return True
+        if self.is_owner(platform, sender):
+            return True
+        return any(self._store.may_talk(platform, one) for one in names)
+
+    def is_owner(self, platform: str, sender: Sender) -> bool:
+        """Whether this is the one whose machine this is."""
+        return any(f"{platform}:{one}" in self._owner for one in (sender.user_id, sender.stable_id) if one)
+
+    def user(self, platform: str, sender: Sender) -> User | None:
+        """Whose conversations this person may see; None: the owner's, all."""
+        if self.is_owner(platform, sender):
+            return None
+        return (platform, sender.id or "")
+
+    def pairing_code(self, event: Event) -> str | None:
+        """A code for somebody who is not known, to be told to them; None when they are to hear nothing.
+
+        Only in a conversation of two, one code an hour each, and not while many wait.
+        """
+        person = event.sender.id
+        if event.chat.type != DM or not person or event.sender.is_bot:
+            return None
+        code = "".join(secrets.choice(_LETTERS) for _ in range(8))
+        code = f"{code[:4]}-{code[4:]}"
+        name = event.sender.name
+        made = self._store.make_pairing(code, event.chat.platform, person, name, as_json(event.chat))
+        return code if made else None
+
+
+def greeting(code: str) -> str:
+    """What somebody who is not known is told."""
+    return (
+        "I don't know you yet. If you belong here, ask the owner of this assistant to let you in with\n\n"
+        f"`hermes pairing approve {code}`\n\nThe code works once and holds for an hour."
+    )
+
+
+def is_answered(event: Event, *, needs_mention: bool, takes_part: bool) -> bool:
+    """Whether a message in a group is meant for us: where a mention is needed, it is one, or we are in that thread."""
+    if event.chat.type == DM or event.addressed or not needs_mention:
+        return True
+    return event.chat.thread_id is not None and takes_part
+
+
+def speaker(sender: Sender) -> str:
+    """How somebody is called in a conversation that several share."""
+    name = " ".join((sender.name or sender.id or "someone").split())
+    return name.replace("[", "(").replace("]", ")")[:80]
+
+
+def place_of(chat: Chat) -> str:
+    """A chat in the words of a log or a list."""
+    where = f"{chat.platform} {chat.type} {chat.name or chat.chat_id}"
+    return f"{where} / {chat.thread_id}" if chat.thread_id else where

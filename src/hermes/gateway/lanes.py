@@ -1,0 +1,120 @@
+"""Lanes: one for each session key. Within a lane things happen one at a time, in order; lanes don't wait for each other.
+
+Work runs in threads, since a turn may take minutes. There are as many as there are lanes with something to do, up to a
+number no machine should need; beyond it lanes take turns, one piece of work each.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+MOST_THREADS = 256
+
+
+class Lane:
+    """What happens under one key. `data` is whatever the gateway remembers of it."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.waiting: deque[Any] = deque()
+        self.running: Any = None
+        self.data: Any = None
+
+
+class Lanes:
+    """All lanes of a gateway. `add` may be called from any thread; `work(lane, item)` is called in a lane's thread."""
+
+    def __init__(self, work: Callable[[Lane, Any], None], *, most_threads: int = MOST_THREADS) -> None:
+        self._work = work
+        self._most = most_threads
+        self._lock = threading.Lock()
+        self._lanes: dict[str, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self._wake = threading.Condition(self._lock)
+        self._threads = 0
+        self._idle = 0
+        self._stopped = False
+        self._log = logging.getLogger("hermes.gateway")
+
+    def add(self, key: str, item: Any) -> None:
+        """Put something at the end of a lane."""
+        with self._lock:
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = Lane(key)
+            lane.waiting.append(item)
+            if lane.running is None and len(lane.waiting) == 1:
+                self._ready.append(lane)
+                self._call_someone()
+
+    def _call_someone(self) -> None:
+        if self._idle:
+            self._wake.notify()
+        elif self._threads < self._most:
+            self._threads += 1
+            threading.Thread(target=self._run, name="hermes-lane", daemon=True).start()
+
+    def get(self, key: str) -> Lane | None:
+        """The lane of a key, if anything has happened there."""
+        with self._lock:
+            return self._lanes.get(key)
+
+    def lanes(self) -> list[Lane]:
+        """All lanes."""
+        with self._lock:
+            return list(self._lanes.values())
+
+    def forget(self, lane: Lane) -> bool:
+        """Drop a lane in which nothing happens; False when something does."""
+        with self._lock:
+            if lane.running is not None or lane.waiting:
+                return False
+            self._lanes.pop(lane.key, None)
+            return True
+
+    @property
+    def busy(self) -> int:
+        """How many lanes have something to do."""
+        with self._lock:
+            return sum(1 for lane in self._lanes.values() if lane.running is not None or lane.waiting)
+
+    @property
+    def running(self) -> int:
+        """How many things happen just now."""
+        with self._lock:
+            return sum(1 for lane in self._lanes.values() if lane.running is not None)
+
+    def stop(self) -> None:
+        """Begin nothing more; what is under way goes on. What waits is in the store."""
+        with self._lock:
+            self._stopped = True
+            self._ready.clear()
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._ready:
+                    if self._stopped:
+                        return
+                    self._idle += 1
+                    called = self._wake.wait(30.0)
+                    self._idle -= 1
+                    if not called and not self._ready:
+                        self._threads -= 1
+                        return
+                lane = self._ready.popleft()
+                item = lane.running = lane.waiting.popleft()
+            try:
+                self._work(lane, item)
+            except BaseException:  # the lane goes on with what comes next
+                self._log.exception("something went wrong in %s", lane.key)
+            with self._lock:
+                lane.running = None
+                if lane.waiting and not self._stopped:
+                    self._ready.append(lane)
+                    self._call_someone()

@@ -1,0 +1,99 @@
+"""What config.yaml says of a platform: who may talk there, where home is, and what the adapter needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hermes.config import Config
+    from hermes.gateway.adapter import Adapter, Setting
+
+COMMON: dict[str, type] = {
+    "enabled": bool, "allowed_users": list, "allow_all": bool, "home_channel": str, "require_mention": bool,
+}  # fmt: skip
+_KINDS = {bool: "true or false", list: "a list", str: "a text", int: "a whole number", float: "a number"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformSettings:
+    """One section below `platforms:`, checked."""
+
+    platform: str
+    allowed_users: frozenset[str] = frozenset()
+    allow_all: bool = False
+    home_channel: str | None = None
+    require_mention: bool | None = None  # None: as the platform is used to
+    values: Mapping[str, Any] = field(default_factory=dict)  # the adapter's own settings
+
+
+def enabled_platforms(config: Config) -> list[str]:
+    """The platforms that the configuration switches on: those named, unless they say `enabled: false`."""
+    return [name for name, section in config.platforms.items() if section.get("enabled", True) is not False]
+
+
+def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping[str, str]) -> PlatformSettings:
+    """A platform's section, completed from the environment. ConfigError says what is missing or wrong."""
+    name = adapter.platform
+    section = dict(config.platforms.get(name, {}))
+    known = {setting.name: setting for setting in adapter.settings}
+    for key in section:
+        if key not in known and key not in COMMON:
+            from hermes.config import suggestion
+
+            raise ConfigError(f"platforms.{name}.{key} means nothing{suggestion(key, [*known, *COMMON])}")
+    common = {
+        key: _typed(section[key], kind, f"platforms.{name}.{key}") for key, kind in COMMON.items() if key in section
+    }
+    values = {setting.name: _value(setting, section, variables, name) for setting in adapter.settings}
+    named = variables.get(f"{name.upper().replace('-', '_')}_ALLOWED_USERS", "")
+    allowed = {str(one).strip() for one in common.get("allowed_users") or ()}
+    allowed |= {one.strip() for one in named.split(",")}
+    return PlatformSettings(
+        name, frozenset(one for one in allowed if one), bool(common.get("allow_all", False)), common.get("home_channel"),
+        common.get("require_mention"), values,
+    )  # fmt: skip
+
+
+def _value(setting: Setting, section: Mapping[str, Any], variables: Mapping[str, str], platform: str) -> Any:
+    where = f"platforms.{platform}.{setting.name}"
+    value = section.get(setting.name)
+    if value is None or value == "":
+        value = variables.get(setting.variable) if setting.variable else None
+        if value is not None and setting.kind is list:
+            value = [one.strip() for one in str(value).split(",") if one.strip()]
+    if value is None or value == "":
+        if setting.required:
+            hint = f" (or the variable {setting.variable})" if setting.variable else ""
+            raise ConfigError(
+                f"{where} is missing: {setting.help}{hint}; `hermes gateway setup {platform}` asks for it"
+            )
+        return setting.default
+    return _typed(value, setting.kind, where)
+
+
+def _typed(value: Any, kind: type, where: str) -> Any:
+    """A value of the kind that is wanted; texts from the environment are read as what they say."""
+    if value is None:
+        return None
+    if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            pass
+    if (
+        isinstance(value, str)
+        and kind is bool
+        and value.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0")
+    ):
+        return value.lower() in ("true", "yes", "on", "1")
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    raise ConfigError(f"{where} is {_KINDS[kind]}, not {type(value).__name__}")
