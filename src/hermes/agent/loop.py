@@ -170,6 +170,10 @@ class Agent:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
         return self._talk.hold()
 
+    def let_go(self) -> None:
+        """Between turns: the session is no longer live, and others may go on with it; the next turn takes it again."""
+        self._talk.let_go()
+
     def close(self) -> None:
         """Let go of everything: background processes and connections of the tools, and the session."""
         self._cancel.set()
