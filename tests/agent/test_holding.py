@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -78,3 +82,72 @@ def test_a_process_of_another_machine_is_believed_until_its_time_is_over(held: A
 )
 def test_nobody_is_taken_for_dead_without_proof(holder: str) -> None:
     assert not is_gone(holder)
+
+
+def beating() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "hermes-hold"]
+
+
+def until(true: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_many_holds_of_a_store_have_one_heart(db: Any) -> None:
+    until(lambda: not beating())
+    holds = [Hold(db, ttl=2.0) for _ in range(50)]
+    for number, hold in enumerate(holds):
+        db.create_session(f"s{number}", "cli")
+        assert hold.take(f"s{number}")
+    assert len(beating()) == 1
+    end = time.monotonic() + 4.0
+    while time.monotonic() < end:
+        assert all(db.is_live(f"s{number}") for number in range(50))
+        time.sleep(0.2)
+    for hold in holds:
+        hold.release()
+    assert not any(db.is_live(f"s{number}") for number in range(50))
+    until(lambda: not beating())
+
+
+def test_a_closed_store_stops_its_heart(make_db: Any) -> None:
+    until(lambda: not beating())
+    db = make_db()
+    db.create_session("one", "cli")
+    hold = Hold(db, ttl=0.4)
+    assert hold.take("one")
+    db.close()
+    until(lambda: not beating())
+    hold.release()
+
+
+def test_who_forgets_to_let_go_holds_on_no_longer_than_its_lease(held: Any) -> None:
+    until(lambda: not beating())
+    hold = Hold(held, ttl=1.0)
+    assert hold.take("one")
+    del hold
+    gc.collect()
+    until(lambda: not held.is_live("one"))
+    until(lambda: not beating())
+
+
+def test_what_was_lost_in_a_long_sleep_is_taken_again_when_it_is_free(held: Any) -> None:
+    hold = Hold(held, ttl=1.0)
+    assert hold.take("one")
+    with closing(sqlite3.connect(held.path)) as sql:  # as if this machine had slept, and another had come and gone
+        sql.execute("UPDATE leases SET holder = 'elsewhere:1:x', token = token + 1, expires_at = 0")
+        sql.commit()
+    until(lambda: (held.session_holder("one") or "").startswith(socket.gethostname()))
+    hold.release()
+    assert not held.is_live("one")
+
+
+def test_the_session_of_another_is_taken_when_they_leave(held: Any) -> None:
+    theirs, mine = Hold(held), Hold(held, ttl=1.0)
+    assert theirs.take("one")
+    assert not mine.take("one")
+    theirs.release()
+    until(lambda: held.is_live("one"))
+    mine.release()

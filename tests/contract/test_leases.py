@@ -117,3 +117,11 @@ def test_whoever_holds_a_session_can_be_named(db):
     assert db.session_holder("s") == "host:1:abc"
     db.release_lease("session:s", token)
     assert db.session_holder("s") is None
+
+
+def test_several_are_renewed_at_once_and_each_is_told_of(db):
+    mine, lost = db.acquire_lease("mine", "me", ttl=5), db.acquire_lease("lost", "me", ttl=5)
+    db.release_lease("lost", lost)
+    assert db.renew_leases([("mine", mine, 300), ("lost", lost, 300), ("nothing", 1, 300)]) == [True, False, False]
+    assert db.acquire_lease("mine", "you") is None
+    assert db.renew_leases([]) == []

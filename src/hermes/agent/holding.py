@@ -12,6 +12,7 @@ import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from hermes.errors import HermesError, StoreClosed
 
@@ -25,40 +26,46 @@ class Hold:
     """A lease on one session at a time, renewed in the background until `release`."""
 
     def __init__(self, db: SessionDB, *, ttl: float = TTL) -> None:
+        self.ttl = ttl
         self._db = db
-        self._ttl = ttl
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._lock = threading.Lock()
         self._session_id: str | None = None
         self._token: int | None = None
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def take(self, session_id: str) -> bool:
         """Hold this session (and no other); False while another process does. It must exist."""
         with self._lock:
             if self._session_id == session_id and self._token is not None:
-                if self._db.renew_lease(f"session:{session_id}", self._token, self._ttl):
+                if self._db.renew_lease(f"session:{session_id}", self._token, self.ttl):
                     return True
                 self._token = None
             self._let_go()
             self._session_id, self._token = session_id, self._acquired(session_id)
-        if self._thread is None or not self._thread.is_alive():
-            self._stop.clear()
-            self._thread = threading.Thread(target=self._beat, name="hermes-hold", daemon=True)
-            self._thread.start()
-        return self._token is not None
+            _heart_of(self._db).keep(self)
+            return self._token is not None
 
     def release(self) -> None:
         """Let go; the session is no longer live."""
-        self._stop.set()
+        _heart_of(self._db).leave(self)
         with self._lock:
             self._let_go()
 
+    def held(self) -> tuple[str, int, float] | None:
+        """The lease to be renewed: its name, token and time to live; None while there is none."""
+        with self._lock:
+            return None if self._token is None else (f"session:{self._session_id}", self._token, self.ttl)
+
+    def try_again(self, lost: int | None = None) -> None:
+        """Take a session that someone else held when we came, or that was lost with this token: perhaps they are gone."""
+        with self._lock:
+            if self._session_id is not None and self._token == lost:
+                self._token = self._acquired(self._session_id)
+
     def _acquired(self, session_id: str) -> int | None:
-        token = self._db.hold_session(session_id, self._holder, self._ttl)
+        token = self._db.hold_session(session_id, self._holder, self.ttl)
         if token is None and free_from_the_dead(self._db, session_id):
-            token = self._db.hold_session(session_id, self._holder, self._ttl)
+            token = self._db.hold_session(session_id, self._holder, self.ttl)
         return token
 
     def _let_go(self) -> None:
@@ -69,20 +76,80 @@ class Hold:
                 pass  # a closed or read-only store: the lease runs out by itself
         self._session_id = self._token = None
 
+
+class _Heart:
+    """The signs of life of all holds of one store: one thread, and one transaction a beat, however many there are."""
+
+    def __init__(self, db: SessionDB) -> None:
+        self._db = ref(db)  # who forgets the store need not be remembered here
+        self._lock = threading.Lock()
+        self._holds: WeakSet[Hold] = WeakSet()
+        self._changed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, hold: Hold) -> None:
+        """Renew this hold's lease from now on."""
+        with self._lock:
+            soonest = min((other.ttl for other in self._holds), default=float("inf"))
+            self._holds.add(hold)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="hermes-hold", daemon=True)
+                self._thread.start()
+            elif hold.ttl < soonest:
+                self._changed.set()
+
+    def leave(self, hold: Hold) -> None:
+        """No longer; with the last one the thread ends."""
+        with self._lock:
+            self._holds.discard(hold)
+            if not self._holds:
+                self._changed.set()
+
     def _beat(self) -> None:
-        while not self._stop.wait(self._ttl / 4):
+        while True:
             with self._lock:
-                if self._session_id is None:
-                    continue
-                try:
-                    if self._token is None:  # someone else held it when we came; perhaps they are gone
-                        self._token = self._acquired(self._session_id)
-                    else:
-                        self._db.renew_lease(f"session:{self._session_id}", self._token, self._ttl)
-                except StoreClosed:
+                pause = min((hold.ttl for hold in self._holds), default=0.0) / 4
+                if not pause:
+                    self._thread = None
                     return
+            if self._changed.wait(pause):
+                self._changed.clear()
+                continue
+            db = self._db()
+            try:
+                if db is not None:
+                    self._renew(db)
+            except StoreClosed:
+                with self._lock:
+                    self._holds.clear()
+            except HermesError:
+                pass  # busy: the next beat tries again, and there are four of them
+            del db
+
+    def _renew(self, db: SessionDB) -> None:
+        with self._lock:
+            holds = list(self._holds)
+        held = {hold: lease for hold in holds if (lease := hold.held()) is not None}
+        still = dict(zip(held, db.renew_leases(held.values()), strict=True)) if held else {}
+        for hold in holds:
+            if not still.get(hold):
+                try:
+                    hold.try_again(held[hold][1] if hold in held else None)
+                except StoreClosed:
+                    raise
                 except HermesError:
-                    pass  # busy: the next beat tries again, and there are four of them
+                    continue  # its session was deleted, or the store is busy: the others are not to suffer for it
+
+
+_hearts: WeakKeyDictionary[SessionDB, _Heart] = WeakKeyDictionary()
+_hearts_lock = threading.Lock()
+
+
+def _heart_of(db: SessionDB) -> _Heart:
+    with _hearts_lock:
+        if db not in _hearts:
+            _hearts[db] = _Heart(db)
+        return _hearts[db]
 
 
 def free_from_the_dead(db: SessionDB, session_id: str) -> bool:

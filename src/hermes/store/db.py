@@ -748,6 +748,11 @@ class SessionDB:
         with self._engine.write() as tx:
             return leases.renew(tx, name, token, ttl)
 
+    def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
+        """Prolong several leases, each (name, token, ttl), in one transaction; of each what renew_lease says."""
+        with self._engine.write() as tx:
+            return leases.renew_all(tx, held)
+
     def release_lease(self, name: str, token: int) -> bool:
         """Give a lease back."""
         with self._engine.write() as tx:

@@ -8,6 +8,7 @@ holds the lease `session:<id>`.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from hermes.errors import InvalidInput
 from hermes.store.engines.base import Tx
@@ -39,6 +40,11 @@ def renew(tx: Tx, name: str, token: int, ttl: float) -> bool:
             (time.time() + ttl, name, token),
         )
     )
+
+
+def renew_all(tx: Tx, held: Iterable[tuple[str, int, float]]) -> list[bool]:
+    """Prolong several, each (name, token, ttl); of each what `renew` says."""
+    return [renew(tx, name, token, ttl) for name, token, ttl in held]
 
 
 def release(tx: Tx, name: str, token: int) -> bool:
