@@ -1,0 +1,287 @@
+"""The adapter: settings, coming and going, and everything that is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from telegram import Bot, BotCommand, LinkPreviewOptions, Message, ReplyParameters
+from telegram.constants import ChatAction
+from telegram.error import BadRequest, ChatMigrated, InvalidToken
+
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.events import Attachment, Chat, Event
+from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
+from hermes.gateway.platforms.telegram.incoming import PLATFORM, event_of, thread_of, topic_of
+from hermes.gateway.platforms.telegram.receiving import Polling, Webhook
+from hermes.gateway.platforms.telegram.wire import open_bot, our_errors
+
+_SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")  # what Telegram allows
+_COMMAND = re.compile(r"[a-z0-9_]{1,32}")
+_MOST_COMMANDS = 100
+_LONGEST_HELP = 256
+_LONGEST_TOPIC = 128
+_GENERAL = 1  # the topic of a forum that messages without a topic are in
+_STOPPING = 2.0  # seconds, twice
+# Telegram fetches the page behind a link to show a piece of it. A reply may hold links somebody talked the model into.
+_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+
+Answer = TypeVar("Answer")
+
+
+class Telegram(Adapter):
+    """A Telegram bot, in private chats, groups, their topics, and channels."""
+
+    platform = PLATFORM
+    title = "Telegram"
+    extra = "telegram"
+    settings = (
+        Setting(
+            name="token",
+            help="the token @BotFather gave you",
+            variable="TELEGRAM_BOT_TOKEN",
+            secret=True,
+            required=True,
+        ),
+        Setting(
+            name="base_url",
+            help="the Bot API server, if it is one of your own",
+            variable="TELEGRAM_BASE_URL",
+            default="https://api.telegram.org",
+        ),
+        Setting(
+            name="proxy",
+            help="a proxy to reach Telegram by (http://, https:// or socks5://)",
+            variable="TELEGRAM_PROXY",
+            secret=True,  # there may be a password in it
+        ),
+        Setting(
+            name="webhook_url",
+            help="a public https address, if Telegram is to bring messages instead of being asked",
+            variable="TELEGRAM_WEBHOOK_URL",
+        ),
+        Setting(
+            name="webhook_secret",
+            help="a word of letters and digits by which Telegram is recognised there",
+            variable="TELEGRAM_WEBHOOK_SECRET",
+            secret=True,
+        ),
+        Setting(
+            name="webhook_host",
+            help="the address of this machine to listen on for the webhook",
+            variable="TELEGRAM_WEBHOOK_HOST",
+            default="127.0.0.1",
+        ),
+        Setting(
+            name="webhook_port",
+            help="the port to listen on for the webhook",
+            variable="TELEGRAM_WEBHOOK_PORT",
+            default=8443,
+            kind=int,
+        ),
+    )
+    capabilities = Capabilities(
+        longest=LONGEST,
+        measure=utf16_units,
+        edits=True,
+        typing=True,
+        threads=True,
+        media=True,
+        menu=True,
+        mention_needed=True,
+    )
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._bot: Bot | None = None
+        self._receiving: Polling | Webhook | None = None
+        self._commands: dict[str, str] = {}  # name in Telegram's menu → ours
+        self._moved: dict[str, int] = {}  # chats that became supergroups, with their new ids
+        self._forums: set[str] = set()  # groups with topics
+
+    # ------------------------------------------------------------------------------------------ coming and going
+
+    async def check(self) -> str:
+        self._webhook_secret()
+        bot = open_bot(self.values)
+        try:
+            return await _log_in(bot)
+        finally:
+            await bot.shutdown()
+
+    async def connect(self, link: Link) -> None:
+        await self.disconnect()
+        secret = self._webhook_secret()
+        self._bot = bot = open_bot(self.values)
+        try:
+            identity = await _log_in(bot)
+            self._receiving = self._receiver(bot, link, identity, secret)
+            await self._receiving.start()
+        except BaseException:
+            await self.disconnect()
+            raise
+        link.connected(identity)
+
+    async def disconnect(self) -> None:
+        receiving, self._receiving = self._receiving, None
+        bot, self._bot = self._bot, None
+        if receiving is not None:
+            await _within(_STOPPING, receiving.stop())
+        if bot is not None:
+            await _within(_STOPPING, bot.shutdown())
+
+    def _receiver(self, bot: Bot, link: Link, identity: str, secret: str | None) -> Polling | Webhook:
+        def reading(messages: Sequence[Message]) -> Event | None:
+            chat = messages[0].chat
+            if chat.is_forum and chat.type == "supergroup":
+                self._forums.add(str(chat.id))
+            try:
+                return event_of(messages, bot.bot, self._commands)
+            except Exception:
+                # It would come again and again, and nothing after it.
+                link.log.exception("Telegram: message %d can't be read; it is left out", messages[0].message_id)
+                return None
+
+        if secret is None:
+            return Polling(bot, link, identity, reading)
+        host, port = str(self.values.get("webhook_host") or "127.0.0.1"), int(self.values.get("webhook_port") or 8443)
+        url = str(self.values["webhook_url"])
+        return Webhook(bot, link, reading, url=url, secret=secret, host=host, port=port)
+
+    def _webhook_secret(self) -> str | None:
+        """The secret of the webhook, or None where messages are asked for. Without one anybody could speak there."""
+        if not self.values.get("webhook_url"):
+            return None
+        secret = str(self.values.get("webhook_secret") or "")
+        if not _SECRET.fullmatch(secret):
+            raise PlatformRefused(
+                "a Telegram webhook needs webhook_secret: up to 256 letters, digits, _ and -; without it anybody could"
+                " pretend to be Telegram"
+            )
+        return secret
+
+    # ------------------------------------------------------------------------------------------------- sending
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        topic = topic_of(chat)
+        answered = None
+        if reply_to is not None and reply_to.isdecimal():
+            answered = ReplyParameters(int(reply_to), allow_sending_without_reply=True)
+
+        async def attempt(where: int | str, said: Formatted) -> Message:
+            return await self._connected().send_message(
+                where,
+                said.text,
+                entities=said.entities,
+                message_thread_id=None if topic == _GENERAL else topic,
+                reply_parameters=answered,
+                link_preview_options=_NO_PREVIEW,
+            )
+
+        message = await self._formatted(chat, text, attempt)
+        return str(message.message_id)
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        async def attempt(where: int | str, said: Formatted) -> object:
+            try:
+                return await self._connected().edit_message_text(
+                    said.text, where, int(message_id), entities=said.entities, link_preview_options=_NO_PREVIEW
+                )
+            except BadRequest as error:
+                if "not modified" not in error.message.lower():
+                    raise
+                return None  # it reads so already
+
+        await self._formatted(chat, text, attempt)
+
+    async def typing(self, chat: Chat) -> None:
+        # In a forum this is shown in no topic at all unless one is named, even the general one that sending must not name.
+        topic = topic_of(chat) or (_GENERAL if chat.chat_id in self._forums else None)
+        await self._there(
+            chat, lambda where: self._connected().send_chat_action(where, ChatAction.TYPING, message_thread_id=topic)
+        )
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        name = attachment.name or "the file"
+        with our_errors():
+            try:
+                found = await self._connected().get_file(str(attachment.reference.get("file_id") or ""))
+            except BadRequest as error:
+                if "too big" in error.message.lower():
+                    raise SendRefused(f"{name} is too big: Telegram gives bots files of at most 20 MB") from error
+                raise
+            try:
+                return bytes(await found.download_as_bytearray())
+            except InvalidToken as error:  # so the library calls any "not found"
+                raise SendRefused(f"{name} is no longer at Telegram") from error
+
+    async def create_thread(self, chat: Chat, name: str) -> Chat:
+        title = " ".join(plain(name).text.split())[:_LONGEST_TOPIC].rstrip() or "Hermes"
+        made = await self._there(chat, lambda where: self._connected().create_forum_topic(where, title))
+        return msgspec.structs.replace(chat, thread_id=thread_of(made.message_thread_id))
+
+    async def show_menu(self, commands: Sequence[tuple[str, str]]) -> None:
+        shown: list[BotCommand] = []
+        for ours, help_text in commands:
+            name = ours.lstrip("/").lower().replace("-", "_")
+            if _COMMAND.fullmatch(name) and name not in (one.command for one in shown):
+                self._commands[name] = ours.lstrip("/")
+                shown.append(BotCommand(name, help_text.strip()[:_LONGEST_HELP] or name))
+        with our_errors():
+            await self._connected().set_my_commands(shown[:_MOST_COMMANDS])
+
+    # ---------------------------------------------------------------------------------------------------- how
+
+    def _connected(self) -> Bot:
+        if self._bot is None:
+            raise PlatformUnreachable("not connected to Telegram")
+        return self._bot
+
+    async def _formatted(
+        self, chat: Chat, text: str, attempt: Callable[[int | str, Formatted], Awaitable[Answer]]
+    ) -> Answer:
+        """Try it with formatting; if Telegram refuses, with the text as it was written."""
+        said = formatted(text)
+
+        async def with_and_without(where: int | str) -> Answer:
+            try:
+                return await attempt(where, said)
+            except BadRequest:
+                if said == plain(text):
+                    raise
+                return await attempt(where, plain(text))
+
+        return await self._there(chat, with_and_without)
+
+    async def _there(self, chat: Chat, attempt: Callable[[int | str], Awaitable[Answer]]) -> Answer:
+        """Do something in a chat, and follow it when it has become a supergroup, which has another id."""
+        where: int | str = self._moved.get(chat.chat_id) or chat.chat_id
+        if isinstance(where, str) and where.lstrip("-").isdecimal():
+            where = int(where)
+        with our_errors():
+            try:
+                return await attempt(where)
+            except ChatMigrated as moved:
+                self._moved[chat.chat_id] = moved.new_chat_id
+                try:
+                    return await attempt(moved.new_chat_id)
+                except ChatMigrated as again:
+                    raise SendRefused("Telegram refuses: this group has moved") from again
+
+
+async def _log_in(bot: Bot) -> str:
+    with our_errors(login=True):
+        await bot.initialize()
+    return f"@{bot.username}"
+
+
+async def _within(seconds: float, stopping: Awaitable[None]) -> None:
+    with suppress(Exception):
+        async with asyncio.timeout(seconds):
+            await stopping

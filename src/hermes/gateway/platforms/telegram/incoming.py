@@ -1,0 +1,193 @@
+"""Telegram's messages → our events: who said what, where, and whether it was said to us.
+
+Several messages can be one event: pictures sent together come as one message each (an album).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from telegram import Message, MessageEntity, Update, User
+
+from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
+
+PLATFORM = "telegram"
+_TOPIC = "topic-"  # before a topic's number, which alone could be the number of a person
+_TYPES = {"private": DM, "group": GROUP, "supergroup": GROUP, "channel": CHANNEL}
+_AFTER_MENTION = re.compile(r"[,:]?\s+")
+
+
+def thread_of(topic: int) -> str:
+    """The thread id of a topic."""
+    return f"{_TOPIC}{topic}"
+
+
+def topic_of(chat: Chat) -> int | None:
+    """The topic that a chat's thread id names."""
+    number = (chat.thread_id or "").removeprefix(_TOPIC)
+    return int(number) if number.isdecimal() else None
+
+
+def conversations(updates: Iterable[Update]) -> list[list[Message]]:
+    """The messages of some updates, oldest first, those of one album together."""
+    found: list[list[Message]] = []
+    albums: dict[tuple[int, str], list[Message]] = {}
+    for update in sorted(updates, key=lambda one: one.update_id):
+        message = update.message or update.channel_post
+        if message is None:
+            continue
+        name = (message.chat.id, message.media_group_id) if message.media_group_id else None
+        if name is not None and name in albums:
+            if all(message.message_id != one.message_id for one in albums[name]):
+                albums[name].append(message)
+            continue
+        found.append([message])
+        if name is not None:
+            albums[name] = found[-1]
+    return found
+
+
+def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str]) -> Event | None:
+    """What was said by one message or one album; None for what is not meant for anybody like us.
+
+    `commands` has our command for each name in Telegram's menu, which allows fewer letters.
+    """
+    first = messages[0]
+    sender = _sender(first)
+    if sender is None:
+        return None
+    heard = [_heard(message, us, commands) for message in messages]
+    if any(one is None for one in heard):
+        return None
+    words = [one[0] for one in heard if one is not None]
+    text = "\n".join(word for word in words if word)
+    attachments = tuple(found for message in messages if (found := _attachment(message)) is not None)
+    if not text and not attachments:
+        return None  # somebody joined, a picture of the group changed, a game of dice …
+    last = messages[-1].message_id
+    number = str(first.message_id) if len(messages) == 1 else f"{first.message_id}-{last}"
+    root = _topic_root(first)
+    reply = None if root is not None else first.reply_to_message
+    ours = root or reply
+    return Event(
+        id=f"{first.chat.id}:{number}",
+        chat=_chat(first),
+        sender=sender,
+        text=text,
+        attachments=attachments,
+        message_id=str(first.message_id),
+        reply_to=None if reply is None else str(reply.message_id),
+        sent_at=first.date.timestamp(),
+        # A topic that we opened is a conversation with us, like an answer to one of our messages.
+        addressed=first.chat.type == "private"
+        or any(one is not None and one[1] for one in heard)
+        or (ours is not None and ours.from_user is not None and ours.from_user.id == us.id),
+    )
+
+
+def _topic_root(message: Message) -> Message | None:
+    """What Telegram calls an answer although it is just the first thing in a topic: the note that the topic was made."""
+    answered = message.reply_to_message
+    return answered if answered is not None and answered.forum_topic_created is not None else None
+
+
+def _chat(message: Message) -> Chat:
+    chat, thread, name = message.chat, None, message.chat.title or message.chat.full_name
+    # Without is_topic_message the number is that of a chain of answers, and nothing can be sent to it.
+    if message.is_topic_message and message.message_thread_id is not None:
+        thread = thread_of(message.message_thread_id)
+        root = _topic_root(message)
+        if root is not None and root.forum_topic_created is not None:
+            name = f"{name} / {root.forum_topic_created.name}"
+    return Chat(platform=PLATFORM, chat_id=str(chat.id), type=_TYPES.get(chat.type, GROUP), thread_id=thread, name=name)
+
+
+def _sender(message: Message) -> Sender | None:
+    """Who spoke; None for bots, ourselves among them. Whoever speaks as a channel or an anonymous admin is that chat."""
+    if message.is_automatic_forward:
+        return None
+    speaks_as = message.sender_chat or (message.chat if message.from_user is None else None)
+    if speaks_as is not None:
+        return Sender(user_id=str(speaks_as.id), name=message.author_signature or speaks_as.title)
+    user = message.from_user
+    if user is None or user.is_bot:
+        return None
+    return Sender(user_id=str(user.id), name=user.full_name)
+
+
+# ---------------------------------------------------------------------------------------------------- what was said
+
+
+def _heard(message: Message, us: User, commands: Mapping[str, str]) -> tuple[str, bool] | None:
+    """The words without the mention of us, and whether they were said to us; None for a command to another bot."""
+    text = message.text or message.caption
+    if text is None:
+        return _in_words(message), False
+    name = f"@{us.username}".lower()
+    units = text.encode("utf-16-le", "surrogatepass")  # Telegram counts in these
+    said, place, mentioned, command = "", 0, False, False
+
+    def piece(start: int, end: int | None = None) -> str:
+        return units[2 * start : None if end is None else 2 * end].decode("utf-16-le", "surrogatepass")
+
+    for entity in sorted(message.entities or message.caption_entities, key=lambda one: one.offset):
+        if entity.offset < place:
+            continue  # inside one that was dealt with
+        end = entity.offset + entity.length
+        word, before = piece(entity.offset, end), piece(place, entity.offset)
+        if entity.type == MessageEntity.BOT_COMMAND and not (said + before).strip():
+            asked, _, whom = word[1:].partition("@")
+            if whom and f"@{whom}".lower() != name:
+                return None
+            said, place, command = f"/{commands.get(asked.lower(), asked)}", end, True
+        elif (entity.type == MessageEntity.MENTION and word.lower() == name) or (
+            entity.type == MessageEntity.TEXT_MENTION and entity.user is not None and entity.user.id == us.id
+        ):
+            said, place, mentioned = said + before, end, True
+            gap = _AFTER_MENTION.match(piece(end))
+            if gap is not None and (not said or said[-1].isspace()):
+                place += len(gap[0])  # no sign beyond the sixteenth bit is among these
+    said += piece(place)
+    return (said.strip() if mentioned else said), mentioned or command
+
+
+def _in_words(message: Message) -> str:
+    """What was sent instead of words, where words can stand for it."""
+    if message.sticker is not None:
+        return message.sticker.emoji or ""
+    if message.location is not None:
+        place = f"geo:{message.location.latitude},{message.location.longitude}"
+        return f"{message.venue.title}, {message.venue.address} ({place})" if message.venue is not None else place
+    if message.contact is not None:
+        person = message.contact
+        return " ".join(part for part in (person.first_name, person.last_name, person.phone_number) if part)
+    return ""
+
+
+def _attachment(message: Message) -> Attachment | None:
+    if message.photo:
+        largest = max(message.photo, key=lambda size: size.width * size.height)
+        return _file("image", largest.file_id, largest.file_size, "photo.jpg", "image/jpeg")
+    if message.voice is not None:
+        voice = message.voice
+        return _file("audio", voice.file_id, voice.file_size, "voice.ogg", voice.mime_type or "audio/ogg")
+    if message.video_note is not None:
+        note = message.video_note
+        return _file("video", note.file_id, note.file_size, "video.mp4", "video/mp4")
+    if message.audio is not None:
+        audio = message.audio
+        return _file("audio", audio.file_id, audio.file_size, audio.file_name, audio.mime_type)
+    film = message.video or message.animation  # an animation is a document too: look for it first
+    if film is not None:
+        return _file("video", film.file_id, film.file_size, film.file_name, film.mime_type)
+    if message.document is not None:
+        document = message.document
+        kind = (document.mime_type or "").partition("/")[0]
+        kind = kind if kind in ("image", "audio", "video") else "file"
+        return _file(kind, document.file_id, document.file_size, document.file_name, document.mime_type)
+    return None
+
+
+def _file(kind: str, file_id: str, size: int | None, name: str | None, mime: str | None) -> Attachment:
+    return Attachment(kind=kind, name=name, mime=mime, size=size, reference={"file_id": file_id})

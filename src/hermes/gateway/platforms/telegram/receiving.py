@@ -1,0 +1,174 @@
+"""How messages come in: by asking for them (long polling), or by Telegram bringing them (a webhook).
+
+Both tell Telegram that a message has arrived only when it is kept. Asked, Telegram repeats everything until it is asked
+for what comes after; a webhook's delivery is repeated until it is answered with 200.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+from telegram import Bot, Message, Update
+from telegram.error import TelegramError
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
+from hermes.gateway.adapter import Link
+from hermes.gateway.events import Event
+from hermes.gateway.platforms.telegram.incoming import conversations
+from hermes.gateway.platforms.telegram.wire import our_errors, read_update
+
+KINDS = ("message", "channel_post")  # of updates: edits, joins, reactions and the like are not sent to us at all
+_Reading = Callable[[Sequence[Message]], Event | None]
+
+_MOST = 100  # updates at once, Telegram's own limit
+_WAIT = 25  # seconds that Telegram waits for something to happen before it answers "nothing"
+_ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # how long, and how often, more pictures of an album are waited for
+_FAILURES = 5  # in a row, before the gateway is told that the connection is lost
+_SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
+
+
+class Polling:
+    """Asks for messages until it is stopped, or until it has asked in vain too often (`Link.lost`)."""
+
+    def __init__(self, bot: Bot, link: Link, identity: str, reading: _Reading) -> None:
+        self._bot, self._link, self._identity, self._reading = bot, link, identity, reading
+        self._offset: int | None = None  # the first update that is not kept yet
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        with our_errors(login=True):
+            await self._bot.delete_webhook()  # while there is one, asking is refused
+        self._task = asyncio.create_task(self._run(), name="telegram: receiving")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                with our_errors():
+                    updates = await self._whole_albums(await self._updates(_WAIT))
+            except SlowDown as error:
+                await asyncio.sleep(error.retry_after)
+                continue
+            except PlatformError as error:
+                failures += 1
+                if failures > _FAILURES or isinstance(error, PlatformRefused):
+                    self._link.lost(error)
+                    return
+                self._link.log.warning("Telegram: %s; asking again", error)
+                await asyncio.sleep(min(0.25 * 2**failures, 5.0))
+                continue
+            if failures:
+                failures = 0
+                self._link.connected(self._identity)
+            try:
+                await self._keep(updates)
+            except Exception as error:
+                self._link.lost(error)  # nothing was confirmed: all of it comes again
+                return
+
+    async def _updates(self, seconds: int) -> Sequence[Update]:
+        try:
+            return await self._bot.get_updates(self._offset, _MOST, seconds, KINDS)
+        except TelegramError:
+            raise
+        except Exception:  # one of them is beyond the library: take them one by one
+            asked = {"offset": self._offset, "limit": _MOST, "allowed_updates": list(KINDS)}
+            raw = await self._bot.do_api_request("getUpdates", asked)
+            return [read_update(one, self._bot, self._link.log) for one in raw]
+
+    async def _whole_albums(self, updates: Sequence[Update]) -> Sequence[Update]:
+        """The same, with the rest of an album whose first pictures came just now. Nothing is confirmed by this."""
+        for _ in range(_ALBUM_ROUNDS):
+            if _open_album(updates) is None or len(updates) >= _MOST:
+                break
+            await asyncio.sleep(_ALBUM_PAUSE)
+            more = await self._updates(0)
+            if len(more) <= len(updates):
+                break
+            updates = more
+        start = _open_album(updates)
+        if start and len(updates) >= _MOST:
+            return updates[:start]  # the rest of it is in the next hundred: leave it whole for then
+        return updates
+
+    async def _keep(self, updates: Sequence[Update]) -> None:
+        for messages in conversations(updates):
+            event = self._reading(messages)
+            if event is not None:
+                await self._link.received(event)
+        for update in updates:
+            self._offset = max(self._offset or 0, update.update_id + 1)
+
+
+def _open_album(updates: Sequence[Update]) -> int | None:
+    """Where the first album begins that may go on: nothing else was said in its chat since."""
+    last: dict[int, str | None] = {}
+    for update in updates:
+        message = update.message or update.channel_post
+        if message is not None:
+            last[message.chat.id] = message.media_group_id
+    for place, update in enumerate(updates):
+        message = update.message or update.channel_post
+        if message is not None and message.media_group_id and last[message.chat.id] == message.media_group_id:
+            return place
+    return None
+
+
+class Webhook:
+    """Listens on a port of this machine for what Telegram brings to a public address in front of it."""
+
+    def __init__(self, bot: Bot, link: Link, reading: _Reading, *, url: str, secret: str, host: str, port: int) -> None:
+        self._bot, self._link, self._reading = bot, link, reading
+        self._url, self._secret, self._host, self._port = url, secret, host, port
+        self._runner: web.AppRunner | None = None
+        self._one_by_one = asyncio.Lock()
+
+    async def start(self) -> None:
+        application = web.Application()
+        application.router.add_post("/{path:.*}", self._delivered)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=2.0)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self.stop()
+            raise PlatformUnreachable(f"no webhook on {self._host}:{self._port}: {error.strerror or error}") from error
+        with our_errors(login=True):
+            await self._bot.set_webhook(self._url, secret_token=self._secret, allowed_updates=KINDS)
+
+    async def stop(self) -> None:
+        """Stop listening. The webhook stays set: what comes meanwhile is brought later."""
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+
+    async def _delivered(self, request: web.Request) -> web.Response:
+        given = request.headers.get(_SECRET_HEADER, "")
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._secret.encode()):
+            return web.Response(status=403)
+        try:
+            raw: Any = await request.json()
+            update = read_update(raw, self._bot, self._link.log)
+        except (ValueError, PlatformError):
+            return web.Response(status=400)
+        try:
+            # Telegram brings the messages of a chat one after the other, each when the one before it was taken; so an
+            # album can't be waited for here, and each of its pictures is an event of its own.
+            async with self._one_by_one:
+                for messages in conversations([update]):
+                    event = self._reading(messages)
+                    if event is not None:
+                        await self._link.received(event)
+        except Exception as error:
+            self._link.log.error("Telegram: a message could not be kept (%s); it comes again", type(error).__name__)
+            return web.Response(status=503)
+        return web.Response()

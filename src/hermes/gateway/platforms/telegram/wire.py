@@ -1,0 +1,143 @@
+"""The way to the Bot API: a client that never learns the token, and Telegram's errors in our own words.
+
+Telegram wants the token inside every address, and addresses end up in log lines and error messages. So the library
+works with a stand-in, and only the last step before the socket puts the real one in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+from telegram import Bot, Update
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    Conflict,
+    Forbidden,
+    InvalidToken,
+    NetworkError,
+    RetryAfter,
+    TelegramError,
+)
+from telegram.request import HTTPXRequest
+from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+
+_TOKEN = re.compile(r"(\d+):[\w-]+")
+_CONNECTIONS = 256
+_PATIENCE = 20.0  # seconds for an answer, and for each piece of a file
+
+# The library warns each time that this number will be of another kind one day; `_seconds` reads both.
+warnings.filterwarnings("ignore", message=".*`retry_after`", category=PTBDeprecationWarning)
+# It has a method for this one, but that one reads all updates or none.
+warnings.filterwarnings("ignore", message="Please use 'Bot.getUpdates'", category=PTBUserWarning)
+# At this level it writes down every message and the webhook's secret.
+logging.getLogger("telegram").setLevel(logging.INFO)
+
+
+class _PutsTokenIn(httpx.AsyncBaseTransport):
+    """Sends each request with the real token instead of the stand-in."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, stand_in: str, token: str) -> None:
+        self._inner = inner
+        self._stand_in, self._token = f"/bot{stand_in}/".encode(), f"/bot{token}/".encode()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.raw_path.replace(self._stand_in, self._token, 1)
+        real = httpx.Request(
+            request.method,
+            request.url.copy_with(raw_path=path),
+            headers=request.headers,
+            stream=request.stream,
+            extensions=request.extensions,
+        )
+        return await self._inner.handle_async_request(real)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def open_bot(values: Mapping[str, Any]) -> Bot:
+    """A client for these settings, not yet logged in; PlatformRefused when they can't be right."""
+    token, base = str(values.get("token") or ""), str(values.get("base_url") or "").rstrip("/")
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise PlatformRefused("the Telegram token is missing or misspelt: @BotFather gives one like 123456:ABC-DEF")
+    if urlsplit(base).scheme not in ("http", "https"):
+        raise PlatformRefused("base_url of Telegram must begin with http:// or https://")
+    stand_in = f"{found[1]}:token"
+    try:
+        inner = httpx.AsyncHTTPTransport(proxy=_proxy(values, base), limits=httpx.Limits(max_connections=_CONNECTIONS))
+    except (ImportError, ValueError) as error:
+        raise PlatformRefused(
+            'the proxy for Telegram can\'t be used; socks5:// needs pip install "httpx[socks]"'
+        ) from error
+    request = HTTPXRequest(
+        read_timeout=_PATIENCE,
+        connect_timeout=10.0,
+        pool_timeout=_PATIENCE,
+        httpx_kwargs={"transport": _PutsTokenIn(inner, stand_in, token)},
+    )
+    return Bot(stand_in, f"{base}/bot", f"{base}/file/bot", request=request, get_updates_request=request)
+
+
+def _proxy(values: Mapping[str, Any], base: str) -> str | None:
+    """The proxy of the settings, else the one of the environment, as other programs find it."""
+    if values.get("proxy"):
+        return str(values["proxy"])
+    address = urlsplit(base)
+    if proxy_bypass(address.hostname or ""):
+        return None
+    known = getproxies()
+    return known.get(address.scheme) or known.get("all")
+
+
+def read_update(raw: Any, bot: Bot, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> Update:
+    """One update as Telegram wrote it. What the library can't read becomes an empty one, so that it does not come
+    again and again and hold up all that follows."""
+    try:
+        return Update.de_json(raw, bot)
+    except Exception as error:
+        number = raw.get("update_id") if isinstance(raw, dict) else None
+        if not isinstance(number, int):
+            raise PlatformUnreachable("Telegram sent something that is not an update") from error
+        log.error("Telegram: update %d can't be read (%s); it is left out", number, type(error).__name__)
+        return Update(number)
+
+
+@contextmanager
+def our_errors(*, login: bool = False) -> Iterator[None]:
+    """Whatever goes wrong inside leaves as one of hermes.errors. Nobody to send to yet (`login`): then what is refused
+    is us."""
+    try:
+        yield
+    except (PlatformError, ChatMigrated):
+        raise
+    except RetryAfter as error:
+        raise SlowDown("Telegram asks for a pause", _seconds(error)) from error
+    except InvalidToken as error:
+        raise PlatformRefused("Telegram does not know this token; @BotFather shows the right one (/token)") from error
+    except Conflict as error:
+        raise PlatformUnreachable(f"another program receives the messages of this bot ({error.message})") from error
+    except (BadRequest, Forbidden) as error:
+        raise (PlatformRefused if login else SendRefused)(f"Telegram refuses: {error.message}") from error
+    except NetworkError as error:
+        raise PlatformUnreachable(f"Telegram can't be reached: {error.message}") from error
+    except TelegramError as error:
+        raise PlatformUnreachable(f"Telegram: {error.message}") from error
+    except Exception as error:  # an answer that is not one: some proxies and hotel networks speak up for others
+        raise PlatformUnreachable(f"no proper answer from Telegram ({type(error).__name__})") from error
+
+
+def _seconds(error: RetryAfter) -> float:
+    asked = error.retry_after
+    return float(asked) if isinstance(asked, int) else asked.total_seconds()
