@@ -1,0 +1,354 @@
+"""The Matrix adapter: it follows the server's stream of events and sends messages into rooms.
+
+One sync after another is asked for; its messages are given to the gateway, and only then is its end remembered. The
+first sync ever only sets the beginning: what was said before we came is not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from nio import Event as RoomEvent  # type: ignore[import-untyped]
+from nio import MegolmEvent, SyncResponse
+from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
+
+from hermes.errors import HermesError, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.events import Attachment, Chat
+from hermes.gateway.platforms.matrix import incoming, outgoing
+from hermes.gateway.platforms.matrix.client import Client, can_encrypt
+from hermes.gateway.platforms.matrix.login import log_in
+from hermes.gateway.platforms.matrix.memory import Memory
+
+WAIT = 30.0  # seconds a sync waits for news
+START = 120.0  # seconds the first one may take
+PAUSES = (0.0, 1.0, 3.0)  # before a broken sync is tried again; then the gateway takes over
+MOST_MISSED = 1000  # messages of one room that are fetched after a long absence
+TYPING = 10_000  # milliseconds that "is typing" is shown
+
+_NOTHING = {"not_types": ["*"]}
+_FILTER = {
+    "presence": _NOTHING,
+    "account_data": _NOTHING,
+    "room": {
+        "ephemeral": _NOTHING,
+        "account_data": _NOTHING,
+        "state": {"lazy_load_members": True},
+        "timeline": {"limit": 50, "lazy_load_members": True},
+    },
+}
+
+
+class Matrix(Adapter):
+    """A user of a Matrix home server, in every room it is a member of."""
+
+    platform = "matrix"
+    title = "Matrix"
+    extra = "matrix"
+    settings = (
+        Setting(
+            name="homeserver",
+            help="address of the home server, as https://matrix.org",
+            variable="MATRIX_HOMESERVER",
+            required=True,
+        ),
+        Setting(name="user_id", help="who we are there, as @hermes:matrix.org", variable="MATRIX_USER_ID"),
+        Setting(name="password", help="that user's password", variable="MATRIX_PASSWORD", secret=True),
+        Setting(
+            name="access_token",
+            help="instead of the password: a token of a login made for Hermes alone",
+            variable="MATRIX_ACCESS_TOKEN",
+            secret=True,
+        ),
+        Setting(name="device_name", help="what the login is called in the list of devices", default="Hermes"),
+        Setting(name="encryption", help="read and write in encrypted rooms", default=True, kind=bool),
+        Setting(name="auto_join", help="accept invitations", default=True, kind=bool),
+    )
+    capabilities = Capabilities(
+        longest=6000, measure=utf16_units, edits=True, typing=True, media=True, idempotent=True, mention_needed=True
+    )
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        address = str(values.get("homeserver") or "").strip().rstrip("/")
+        self._homeserver = address if "://" in address else f"https://{address}"
+        self._memory: Memory | None = None
+        self._client: Client | None = None
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._ours: OrderedDict[str, bool] = OrderedDict()  # messages people answered: whether they are ours
+        self._typing: set[str] = set()
+
+    # ---------------------------------------------------------------------------------------------- login
+
+    async def check(self) -> str:
+        """Log in and say who we are."""
+        client = await self._login(encrypted=False)
+        try:
+            return str(client.user_id)
+        finally:
+            await client.close()
+
+    async def connect(self, link: Link) -> None:
+        """Log in, learn which rooms there are, and begin to follow the stream."""
+        self._link = link
+        try:
+            wanted = bool(self.values.get("encryption", True))
+            if wanted and not can_encrypt():
+                link.log.warning("encrypted rooms can't be read: the library for it is not installed (matrix-nio[e2e])")
+            client = self._client = await self._login(encrypted=wanted and can_encrypt())
+            assert self._memory is not None
+            since = self._memory.since(client.user_id)
+            self._waiting = self._memory.waiting(client.user_id)
+            async with asyncio.timeout(START):
+                first = await client.sync(sync_filter=_FILTER, since=since, full_state=True)
+                await client.tend_keys()
+        except TimeoutError:
+            await self.disconnect()
+            raise PlatformUnreachable(f"{self._homeserver} did not answer for {START:g} seconds") from None
+        except BaseException:
+            await self.disconnect()
+            raise
+        if since is None:
+            for info in first.rooms.join.values():
+                info.timeline.events.clear()
+            self._memory.keep_since(client.user_id, first.next_batch)
+        link.connected(client.user_id)
+        self._task = asyncio.create_task(self._follow(first, since), name="matrix")
+
+    async def disconnect(self) -> None:
+        """Stop following and close everything."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):
+                await client.close()
+        self._typing.clear()
+
+    async def _login(self, *, encrypted: bool) -> Client:
+        self._memory = Memory(self.home, self._homeserver)
+        return await log_in(self.values, self._homeserver, self._memory, encrypted=encrypted)
+
+    # ---------------------------------------------------------------------------------------------- receiving
+
+    async def _follow(self, response: SyncResponse, since: str | None) -> None:
+        """Give the gateway what comes, in order, until the connection can't be kept."""
+        client, link, memory = self._client, self._link, self._memory
+        assert client is not None and link is not None and memory is not None
+        try:
+            while True:
+                await self._accept_invitations(client, link)
+                await self._deliver(response, since)
+                if response.next_batch != since or response.rooms.join:
+                    memory.keep_since(client.user_id, response.next_batch)
+                since = response.next_batch
+                try:
+                    await client.tend_keys()
+                except HermesError as error:
+                    link.log.warning("encryption keys could not be exchanged: %s", error)
+                response = await self._next_sync(client, link)
+        except HermesError as error:
+            link.lost(error)
+        except Exception as error:
+            link.log.exception("the Matrix stream broke")
+            link.lost(PlatformUnreachable(f"the Matrix stream broke: {error}"))
+
+    async def _next_sync(self, client: Client, link: Link) -> SyncResponse:
+        """The next piece of the stream; a short break is mended here, and nobody notices."""
+        for attempt, pause in enumerate((*PAUSES, None)):
+            try:
+                response = await client.sync(timeout=int(WAIT * 1000), sync_filter=_FILTER)
+            except PlatformUnreachable:
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+            except SlowDown as error:
+                if pause is None:
+                    raise
+                await asyncio.sleep(error.retry_after)
+            else:
+                if attempt:
+                    link.connected(client.user_id)
+                return response
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _deliver(self, response: SyncResponse, since: str | None) -> None:
+        await self._try_waiting()
+        client = self._client
+        assert client is not None
+        for room_id, info in response.rooms.join.items():
+            events = list(info.timeline.events)
+            newcomer = _joined_at(events, client.user_id)
+            if newcomer is None and info.timeline.limited and since is not None:
+                events = await self._missed(room_id, info.timeline.prev_batch, since) + events
+                newcomer = _joined_at(events, client.user_id)
+            for event in events[newcomer or 0 :]:
+                await self._take(room_id, event)
+
+    async def _missed(self, room_id: str, start: str | None, since: str) -> list[RoomEvent]:
+        """What was said in a room between two syncs and did not fit into the answer."""
+        assert self._client is not None and self._link is not None
+        found: list[RoomEvent] = []
+        while start is not None and len(found) < MOST_MISSED:
+            page = await self._client.room_messages(room_id, start=start, end=since, limit=100)
+            found.extend(page.chunk)
+            if not page.chunk or page.end == start or _joined_at(page.chunk, self._client.user_id) is not None:
+                start = None
+            else:
+                start = page.end
+        if start is not None:
+            self._link.log.warning(
+                "more than %d messages were missed in %s; the oldest are left out", len(found), room_id
+            )
+        return found[::-1]
+
+    async def _take(self, room_id: str, event: RoomEvent) -> None:
+        """Give one room event to the gateway, if it is a message for us."""
+        client, link = self._client, self._link
+        assert client is not None and link is not None
+        room = client.rooms.get(room_id)
+        if room is None or getattr(event, "sender", client.user_id) == client.user_id:
+            return
+        if isinstance(event, MegolmEvent):
+            self._wait_for_key(room_id, event)
+            return
+        content = incoming.content_of(event.source)
+        if content is None:
+            return
+        target = incoming.answered(content)
+        answers_us = target is not None and room.member_count > 2 and await self._is_ours(room_id, target)
+        made = incoming.event_of(room, event.source, client.user_id, answers_us=answers_us)
+        if made is not None:
+            await link.received(made)
+
+    async def _is_ours(self, room_id: str, event_id: str) -> bool:
+        """Whether a message that somebody answered was sent by us."""
+        assert self._client is not None
+        if event_id not in self._ours:
+            try:
+                answer = await self._client.room_get_event(room_id, event_id)
+            except HermesError:
+                return False
+            self._remember(event_id, answer.event.sender == self._client.user_id)
+        return self._ours[event_id]
+
+    def _remember(self, event_id: str, ours: bool) -> None:
+        self._ours[event_id] = ours
+        while len(self._ours) > 1000:
+            self._ours.popitem(last=False)
+
+    # ---------------------------------------------------------------------------------------------- encrypted, no key yet
+
+    def _wait_for_key(self, room_id: str, event: MegolmEvent) -> None:
+        assert self._client is not None and self._link is not None and self._memory is not None
+        if any(kept.get("event_id") == event.event_id for kept in self._waiting):
+            return
+        self._link.log.warning(
+            "a message of %s in %s can't be decrypted yet: its key is missing", event.sender, room_id
+        )
+        self._waiting.append({**event.source, "room_id": room_id})
+        self._memory.keep_waiting(self._client.user_id, self._waiting)
+
+    async def _try_waiting(self) -> None:
+        """Read the messages whose keys have come since."""
+        client, memory = self._client, self._memory
+        if not self._waiting or client is None or memory is None or client.olm is None:
+            return
+        for source in list(self._waiting):
+            event = RoomEvent.parse_event(dict(source))
+            if isinstance(event, MegolmEvent):
+                if client.olm.inbound_group_store.get(event.room_id, event.sender_key, event.session_id) is None:
+                    continue
+                try:
+                    event = client.decrypt_event(event)
+                except EncryptionError:
+                    continue
+            await self._take(source["room_id"], event)
+            self._waiting.remove(source)
+            memory.keep_waiting(client.user_id, self._waiting)
+
+    # ---------------------------------------------------------------------------------------------- rooms
+
+    async def _accept_invitations(self, client: Client, link: Link) -> None:
+        for room_id, room in list(client.invited_rooms.items()):
+            if not self.values.get("auto_join", True):
+                link.log.info("%s invites us to %s; auto_join is off", room.inviter, room_id)
+                del client.invited_rooms[room_id]
+                continue
+            try:
+                await client.join(room_id)
+            except SendRefused as error:
+                link.log.warning("the invitation of %s to %s can't be accepted: %s", room.inviter, room_id, error)
+                client.invited_rooms.pop(room_id, None)
+            except (SlowDown, PlatformUnreachable) as error:
+                link.log.warning("the invitation of %s to %s is tried again later: %s", room.inviter, room_id, error)
+            else:
+                client.invited_rooms.pop(room_id, None)
+
+    # ---------------------------------------------------------------------------------------------- sending
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        """Send a message into a room; the same nonce makes one message of it."""
+        client = self._connected()
+        content = outgoing.message(text, thread=chat.thread_id, reply_to=reply_to)
+        event_id = await client.post(chat.chat_id, content, outgoing.transaction(chat.chat_id, nonce))
+        self._remember(event_id, True)
+        if chat.chat_id in self._typing:
+            self._typing.discard(chat.chat_id)
+            with contextlib.suppress(HermesError):
+                await client.room_typing(chat.chat_id, False)
+        return event_id
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of a message of ours."""
+        await self._connected().post(chat.chat_id, outgoing.replacement(text, message_id), f"hermes-{uuid4().hex}")
+
+    async def typing(self, chat: Chat) -> None:
+        """Show for ten seconds that a reply is being written."""
+        client = self._connected()
+        if chat.chat_id in client.rooms:
+            self._typing.add(chat.chat_id)
+            await client.room_typing(chat.chat_id, True, timeout=TYPING)
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file; an encrypted one is decrypted with the key in its message."""
+        client, reference = self._connected(), attachment.reference
+        if "url" in reference:
+            return await client.download_file(str(reference["url"]), None)
+        answer = await client.room_get_event(str(reference["room_id"]), str(reference["event_id"]))
+        found = incoming.file_of(answer.event.source)
+        if found is None or isinstance(answer.event, MegolmEvent):
+            raise SendRefused(f"the file {attachment.name or ''} in {reference['room_id']} can no longer be read")
+        return await client.download_file(*found)
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise PlatformUnreachable("not connected to Matrix")
+        return self._client
+
+
+def _joined_at(events: list[RoomEvent], me: str) -> int | None:
+    """Where in a timeline we were let in: at the invitation, else when we joined; None if we were there all along."""
+    found: int | None = None
+    for place, event in enumerate(events):
+        source = getattr(event, "source", {})
+        if source.get("type") != "m.room.member" or source.get("state_key") != me:
+            continue
+        unsigned = source.get("unsigned") or {}
+        before = (unsigned.get("prev_content") or {}).get("membership")
+        now = (source.get("content") or {}).get("membership")
+        joined_anew = now == "join" and (before not in ("join", "invite") or (found is None and before == "invite"))
+        if now == "invite" or joined_anew:
+            found = place
+    return found

@@ -1,0 +1,186 @@
+"""nio's client, made strict: an answer that means failure is raised, and a key that was not shared counts as not shared.
+
+nio hands failures back as values (some look like success), waits forever on rate limits, and goes on when a room's key
+did not reach everyone. Its logs hold whole answers of the server, tokens and messages included, so they are silenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from aiohttp import ClientError
+from nio import (  # type: ignore[import-untyped]
+    Api,
+    AsyncClient,
+    AsyncClientConfig,
+    ErrorResponse,
+    KeysQueryResponse,
+    LocalProtocolError,
+    MatrixRoom,
+    ShareGroupSessionResponse,
+)
+from nio.crypto import ENCRYPTION_ENABLED, decrypt_attachment  # type: ignore[import-untyped]
+from nio.exceptions import EncryptionError, GroupEncryptionError, OlmTrustError  # type: ignore[import-untyped]
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+
+logging.getLogger("nio").setLevel(logging.CRITICAL)
+logging.getLogger("peewee").setLevel(logging.WARNING)  # at DEBUG it writes the keys it stores
+
+NO_LOGIN = {"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"}
+
+
+class LoggedOut(PlatformRefused):
+    """The access token is not, or no longer, valid. `soft`: the device itself is still known."""
+
+    def __init__(self, message: str, soft: bool) -> None:
+        super().__init__(message)
+        self.soft = soft
+
+
+def can_encrypt() -> bool:
+    """Whether the library for encryption is installed."""
+    return bool(ENCRYPTION_ENABLED)
+
+
+class Client(AsyncClient):  # type: ignore[misc]
+    """One login at a home server. Every method raises errors of hermes.errors, and no other."""
+
+    def __init__(self, homeserver: str, user: str, keys: str | None) -> None:
+        config = AsyncClientConfig(
+            max_limit_exceeded=0, max_timeouts=0, encryption_enabled=keys is not None, store_sync_tokens=False
+        )
+        super().__init__(homeserver, user, store_path=keys or "", config=config)
+        self._sharing = asyncio.Lock()
+        self._share_failed: HermesError | None = None
+
+    async def _send(self, response_class: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            answer = await super()._send(response_class, *args, **kwargs)
+            _raise_failure(answer, self.homeserver)
+        except (ClientError, OSError, TimeoutError) as error:
+            # Without the cause: an error of aiohttp may carry the request, and with it the token.
+            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            failure: HermesError = PlatformUnreachable(f"{self.homeserver} can't be reached ({words})")
+        except HermesError as error:
+            failure = error
+        except (LocalProtocolError, ValueError, KeyError) as error:
+            failure = PlatformUnreachable(f"{self.homeserver} gave an answer nobody understands ({error!r})")
+        else:
+            return answer
+        if response_class is ShareGroupSessionResponse:
+            self._share_failed = failure  # nio collects these errors and drops them
+        raise failure from None
+
+    # ---------------------------------------------------------------------------------------------- sending
+
+    async def post(self, room_id: str, content: dict[str, Any], transaction: str) -> str:
+        """Send a message, encrypted where the room is; its id. The same transaction makes one message."""
+        room = self.rooms.get(room_id)
+        if room is None:
+            raise SendRefused(f"we are not a member of the Matrix room {room_id}; invite {self.user_id} there")
+        if room.encrypted and self.olm is None:
+            raise SendRefused(f"the Matrix room {room_id} is encrypted, and encryption is off here")
+        try:
+            if room.encrypted:
+                async with self._sharing:
+                    await self._share_key(room)
+            answer = await self.room_send(
+                room_id, "m.room.message", content, tx_id=transaction, ignore_unverified_devices=True
+            )
+        except (LocalProtocolError, EncryptionError, GroupEncryptionError, OlmTrustError) as error:
+            raise PlatformUnreachable(f"a message for {room_id} can't be encrypted yet: {error}") from error
+        return str(answer.event_id)
+
+    async def _share_key(self, room: MatrixRoom) -> None:
+        """See that everyone in the room has the key of what we are about to send."""
+        if not room.members_synced:
+            await self.joined_members(room.room_id)
+        if self.should_query_keys:
+            await self.keys_query()
+        if not self.olm.should_share_group_session(room.room_id):
+            return
+        self._share_failed = None
+        try:
+            # Devices are trusted on first use: a new device gets the key, one whose keys change does not.
+            await self.share_group_session(room.room_id, ignore_unverified_devices=True)
+        finally:
+            self.sharing_session.pop(room.room_id, None)  # nio leaves it behind on errors, and would wait for it
+        if self._share_failed is not None:
+            self.olm.outbound_group_sessions.pop(room.room_id, None)
+            raise self._share_failed
+
+    # ---------------------------------------------------------------------------------------------- keys
+
+    async def tend_keys(self) -> None:
+        """What encryption needs between two syncs: keys uploaded, asked for, claimed, and waiting messages sent."""
+        if self.olm is None:
+            return
+        if self.should_upload_keys:
+            await self.keys_upload()
+        if self.should_query_keys:
+            await self.keys_query()
+        if self.should_claim_keys:
+            await self.keys_claim(self.get_users_for_key_claiming())
+        await self.send_to_device_messages()
+
+    async def device_is_taken(self) -> bool:
+        """Whether our device already has keys that we don't have: then another program uses this login."""
+        if self.olm is None or self.olm.account.shared:
+            return False
+        answer = await self._send(KeysQueryResponse, *Api.keys_query(self.access_token, {self.user_id}))
+        return self.device_id in answer.device_keys.get(self.user_id, {})
+
+    # ---------------------------------------------------------------------------------------------- files
+
+    async def download_file(self, url: str, encrypted: dict[str, Any] | None) -> bytes:
+        """The bytes behind an mxc:// address, decrypted."""
+        answer = await self.download(url)
+        body = answer.body
+        if not isinstance(body, bytes):
+            raise SendRefused(f"there is no file behind {url}")
+        if encrypted is None:
+            return body
+        try:
+            return bytes(
+                decrypt_attachment(body, encrypted["key"]["k"], encrypted["hashes"]["sha256"], encrypted["iv"])
+            )
+        except (EncryptionError, KeyError, TypeError, ValueError) as error:
+            raise SendRefused(f"the file behind {url} can't be decrypted") from error
+
+    async def close(self) -> None:
+        """Let go of the connections and the file of the keys."""
+        await super().close()
+        if self.store is not None:
+            self.store.database.close()
+
+
+def _raise_failure(answer: Any, homeserver: str) -> None:
+    """Raise what an answer means, if it is not a success."""
+    transport = getattr(answer, "transport_response", None)
+    status = transport.status if transport is not None else 200
+    failed = isinstance(answer, ErrorResponse)
+    if not failed and status < 400:
+        return
+    code = str(answer.status_code or "") if failed else ""
+    words = f"{homeserver}: {code or status} {answer.message if failed else ''}".strip()
+    if status == 429 or code == "M_LIMIT_EXCEEDED":
+        raise SlowDown(words, _pause(answer, transport))
+    if code in NO_LOGIN or status == 401:
+        raise LoggedOut(words, bool(getattr(answer, "soft_logout", False)))
+    if status >= 500 or status < 400:
+        raise PlatformUnreachable(words)
+    raise SendRefused(words)
+
+
+def _pause(answer: Any, transport: Any) -> float:
+    """How long the server asks us to wait."""
+    milliseconds = getattr(answer, "retry_after_ms", None)
+    if isinstance(milliseconds, int) and milliseconds >= 0:
+        return milliseconds / 1000
+    try:
+        return max(0.0, float(transport.headers.get("Retry-After", "")))
+    except ValueError:
+        return 5.0

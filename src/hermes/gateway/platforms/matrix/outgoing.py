@@ -1,0 +1,121 @@
+"""What we say: Markdown as a Matrix message, with HTML for those who show it and the Markdown itself for those who don't.
+
+The HTML is made from the Markdown alone (HTML inside it is shown, not used) and has only tags and links that the Matrix
+specification lists. Nobody is pinged by what a model writes: `m.mentions` is empty, and "@room" is taken apart for old
+clients that look at the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import OptionsDict
+
+logging.getLogger("markdown_it").setLevel(logging.WARNING)  # a hundred lines a message
+
+LARGEST = 44_000  # of an event's 65,536 bytes: encryption adds a third, and signatures come on top
+_UNSENDABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_EVERYONE = re.compile(r"@(?=room\b)", re.IGNORECASE)
+_LINKS = re.compile(r"(?:https?|ftp|mailto|magnet):", re.IGNORECASE)
+
+
+def _image(
+    self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: MutableMapping[str, Any]
+) -> str:
+    """Pictures from elsewhere are not shown by Matrix clients: a link instead."""
+    token = tokens[index]
+    address = str(token.attrGet("src") or "")
+    words = self.renderInlineAsText(token.children or [], options, env) or address
+    link = Token("link_open", "a", 1, attrs={"href": address})
+    return f"<a{self.renderAttrs(link)}>{_escaped(words)}</a>"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def _converter() -> MarkdownIt:
+    converter = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    converter.validateLink = lambda url: bool(_LINKS.match(url))  # type: ignore[method-assign]
+    converter.add_render_rule("image", _image)
+    return converter
+
+
+_MARKDOWN = _converter()
+
+
+def clean(text: str) -> str:
+    """The text without what can't be sent and what pings a whole room."""
+    return _EVERYONE.sub("@\u200b", _UNSENDABLE.sub("\ufffd", text))
+
+
+def html_of(markdown: str) -> str | None:
+    """The text as Matrix HTML; None where it would look the same as the plain text."""
+    tokens = _MARKDOWN.parse(clean(markdown))
+    for token in tokens:
+        token.attrs.pop("style", None)  # a table's alignment: not in the specification
+    plain = [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"] and all(
+        child.type in ("text", "softbreak") for child in tokens[1].children or []
+    )
+    return None if plain else str(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})).strip()
+
+
+def message(text: str, *, thread: str | None = None, reply_to: str | None = None) -> dict[str, Any]:
+    """The content of a new message."""
+    content = _content(text)
+    if thread is not None:
+        content["m.relates_to"] = {
+            "rel_type": "m.thread",
+            "event_id": thread,
+            "is_falling_back": reply_to is None,  # for clients without threads it then looks like a reply to the root
+            "m.in_reply_to": {"event_id": reply_to or thread},
+        }
+    elif reply_to is not None:
+        content["m.relates_to"] = {"m.in_reply_to": {"event_id": reply_to}}
+    return _fitting(content)
+
+
+def replacement(text: str, message_id: str) -> dict[str, Any]:
+    """The content that replaces an earlier message's."""
+    content = _content(text)
+    short = content["body"] if len(content["body"]) <= 200 else content["body"][:199] + "…"
+    return _fitting(
+        {
+            "msgtype": "m.text",
+            "body": f"* {short}",  # only for clients that know no edits
+            "m.mentions": {},
+            "m.new_content": content,
+            "m.relates_to": {"rel_type": "m.replace", "event_id": message_id},
+        }
+    )
+
+
+def transaction(room_id: str, nonce: str) -> str:
+    """The transaction id of a message: the same for the same nonce, so that the server makes one message of it."""
+    return "hermes-" + hashlib.sha256(f"{room_id}\n{nonce}".encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def _content(text: str) -> dict[str, Any]:
+    content: dict[str, Any] = {"msgtype": "m.text", "body": clean(text), "m.mentions": {}}
+    html = html_of(text)
+    if html is not None:
+        content["format"] = "org.matrix.custom.html"
+        content["formatted_body"] = html
+    return content
+
+
+def _fitting(content: dict[str, Any]) -> dict[str, Any]:
+    """The content, without its HTML where the event would become too large."""
+    if len(json.dumps(content)) > LARGEST:
+        for part in (content, content.get("m.new_content", {})):
+            part.pop("format", None)
+            part.pop("formatted_body", None)
+    return content
