@@ -1,0 +1,340 @@
+"""The Discord adapter: one connection for receiving, requests for everything else.
+
+Discord wants no receipt for messages, so what is safe is noted by us (`missed`): a message that could not be kept, or
+that was still waiting when the process ended, is fetched again by the next connection. Rate limits of up to 30 seconds
+are waited for by discord.py inside a call (it obeys Retry-After and can be cancelled); longer ones are a SlowDown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import discord
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.events import DM, Attachment, Chat, Event
+from hermes.gateway.platforms.discord.client import (
+    API_BASE,
+    GATEWAY_URL,
+    INTENTS_ADVICE,
+    TOKEN_ADVICE,
+    Client,
+    our_errors,
+    translated,
+)
+from hermes.gateway.platforms.discord.commands import acknowledge, write_menu
+from hermes.gateway.platforms.discord.markup import LONGEST, to_discord
+from hermes.gateway.platforms.discord.missed import Seen, missed
+from hermes.gateway.platforms.discord.reading import channel_id, chat_of, command_event, files, message_event
+
+_TO_CONNECT = 60.0  # seconds
+_TO_CLOSE = 3.0
+_ARCHIVE_AFTER: Literal[1440] = 1440  # minutes
+
+
+class Discord(Adapter):
+    """Discord. Messages on their way are resumed or fetched again; a message is sent once, however often it is tried."""
+
+    platform = "discord"
+    title = "Discord"
+    extra = "discord"
+    settings = (
+        Setting(
+            name="token",
+            help="the bot's token (Developer Portal → your application → Bot → Reset Token)",
+            variable="DISCORD_BOT_TOKEN",
+            secret=True,
+            required=True,
+        ),
+        Setting(name="api_base", help="where the API is", variable="DISCORD_API_BASE", default=API_BASE),
+        Setting(name="gateway_url", help="where events come from", variable="DISCORD_GATEWAY_URL", default=GATEWAY_URL),
+    )
+    capabilities = Capabilities(
+        longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
+        idempotent=True, mention_needed=True,
+    )  # fmt: skip
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._client: Client | None = None
+        self._link: Link | None = None
+        self._seen: Seen | None = None
+        self._stood: asyncio.Future[None] | None = None
+        self._heard: asyncio.Queue[discord.Message | discord.Interaction | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------------------------------ connecting
+
+    async def check(self) -> str:
+        """Who we are there. PlatformRefused for a wrong token, or when the bot may not read messages."""
+        client = self._new_client()
+        try:
+            await self._log_in(client)
+            flags = client.application.flags if client.application is not None else None
+            if flags is not None and not (flags.gateway_message_content or flags.gateway_message_content_limited):
+                raise PlatformRefused(INTENTS_ADVICE)
+            return _identity(client)
+        finally:
+            await _close(client)
+
+    async def connect(self, link: Link) -> None:
+        """Log in and begin to receive."""
+        await self.disconnect()
+        self._link, self._heard = link, asyncio.Queue()
+        self._stood = asyncio.get_running_loop().create_future()
+        client = self._client = self._new_client(stands=self._stands, heard=self._heard.put_nowait)
+        try:
+            async with asyncio.timeout(_TO_CONNECT):
+                await self._log_in(client)
+                self._start(self._run(client))
+                await self._stood
+        except TimeoutError:
+            await self.disconnect()
+            raise PlatformUnreachable("Discord did not answer in time") from None
+        except BaseException:
+            await self.disconnect()
+            raise
+
+    async def disconnect(self) -> None:
+        """Let go of everything."""
+        client, self._client = self._client, None
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if client is not None:
+            await _close(client)
+        if self._seen is not None:
+            self._seen.save()
+
+    def _new_client(self, **callbacks: Any) -> Client:
+        return Client(
+            str(self.values.get("api_base") or API_BASE),
+            str(self.values.get("gateway_url") or GATEWAY_URL),
+            **callbacks,
+        )
+
+    async def _log_in(self, client: Client) -> None:
+        token = str(self.values.get("token") or "").strip()
+        if not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise PlatformRefused(TOKEN_ADVICE)
+        with our_errors("log in"):
+            await client.login(token)
+
+    async def _run(self, client: Client) -> None:
+        """Receive until the connection is lost for good."""
+        try:
+            await client.connect(reconnect=False)
+            error: PlatformError = PlatformUnreachable("Discord closed the connection")
+        except Exception as trouble:
+            error = translated(trouble, "receive messages")
+        self._lost(error)
+
+    def _lost(self, error: Exception) -> None:
+        if self._stood is not None and not self._stood.done():
+            self._stood.set_exception(error)
+        elif self._link is not None:
+            self._link.lost(error)
+
+    def _stands(self, resumed: bool) -> None:
+        """The connection stands: resumed without a loss, or new, and then what was missed comes before the rest."""
+        client, link = self._client, self._link
+        if client is None or client.user is None or link is None:
+            return
+        if not resumed:
+            self._heard.put_nowait(None)
+        if self._seen is None:
+            self._seen = Seen(self.home / "discord" / "seen.json", client.user.id)
+        if self._stood is not None and not self._stood.done():
+            self._stood.set_result(None)
+            self._start(self._take(client, link, self._seen))
+        link.connected(_identity(client))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    async def _take(self, client: Client, link: Link, seen: Seen) -> None:
+        """Hand over what is heard, one after the other."""
+        while True:
+            heard = await self._heard.get()
+            try:
+                if heard is None:
+                    await self._take_missed(client, link, seen)
+                elif isinstance(heard, discord.Interaction):
+                    await self._take_command(client, link, seen, heard)
+                else:
+                    await self._take_message(client, link, heard)
+                    seen.note(heard.id, heard.channel.id if heard.guild is None else None)
+            except (OSError, aiohttp.ClientError) as trouble:
+                self._lost(translated(trouble, "fetch what was missed"))
+                return
+            except Exception:
+                link.log.exception("something on Discord could not be read")
+
+    async def _take_missed(self, client: Client, link: Link, seen: Seen) -> None:
+        newest = 0
+        async for message in missed(client, seen, link.log):
+            await self._take_message(client, link, message)
+            newest = max(newest, message.id)
+        seen.note(newest)  # not before all channels were read: the mark is one for all
+
+    async def _take_message(self, client: Client, link: Link, message: discord.Message) -> None:
+        if client.user is None:
+            return
+        if message.guild is not None and isinstance(message.channel, discord.PartialMessageable):
+            await _look_up_place(client, message)
+        event = message_event(message, client.user)
+        if event is not None:
+            await _kept(link, event)
+
+    async def _take_command(self, client: Client, link: Link, seen: Seen, interaction: discord.Interaction) -> None:
+        event = command_event(interaction)
+        if event is None:
+            return
+        try:
+            await link.received(event)
+        except Exception as error:  # not acknowledged: Discord tells the person, who can try again
+            link.log.warning("a slash command on Discord could not be kept (%s)", type(error).__name__)
+            return
+        if event.chat.type == DM:
+            seen.note(0, int(event.chat.chat_id))
+        self._start(_acknowledged(client, link, interaction))
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        """Send a message. For the same nonce Discord answers with the message it made the first time; it remembers
+        nonces for "the past few minutes" (its documentation of Create Message, enforce_nonce)."""
+        channel = self._channel(chat)
+        reference = None
+        if reply_to is not None and reply_to.isdecimal():
+            reference = discord.MessageReference(
+                message_id=int(reply_to), channel_id=channel.id, fail_if_not_exists=False
+            )
+        with our_errors("send this message"):
+            sent = await channel.send(to_discord(text), nonce=_nonce(nonce), reference=reference)  # type: ignore[arg-type]
+        return str(sent.id)
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of a message of ours."""
+        message = self._channel(chat).get_partial_message(_number(message_id))
+        with our_errors("change this message"):
+            await message.edit(content=to_discord(text), allowed_mentions=discord.AllowedMentions.none())
+
+    async def typing(self, chat: Chat) -> None:
+        """Show for ten seconds, or until the next message, that a reply is being written."""
+        channel = self._channel(chat)
+        with our_errors("show that we are typing"):
+            await self._connected().http.send_typing(channel.id)
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file, at an address asked for now: the one that came with the message expires."""
+        reference = attachment.reference
+        place = self._connected().get_partial_messageable(_number(reference.get("channel")))
+        with our_errors("fetch this file"):
+            message = await place.fetch_message(_number(reference.get("message")))
+            for one in files(message):
+                if str(one.id) == reference.get("attachment"):
+                    return await one.read()
+        raise SendRefused("the file is no longer in its message on Discord")
+
+    async def create_thread(self, chat: Chat, name: str) -> Chat:
+        """A public thread that is archived after a day of silence; in a forum, a post."""
+        client = self._connected()
+        title = " ".join(name.split())[:100] or "Conversation"
+        with our_errors("open a thread"):
+            number = _number(chat.chat_id)
+            channel: Any = client.get_channel(number) or await client.fetch_channel(number)
+            if isinstance(channel, discord.Thread):
+                channel = channel.parent
+            if isinstance(channel, discord.TextChannel):
+                kind = discord.ChannelType.news_thread if channel.is_news() else discord.ChannelType.public_thread
+                thread = await channel.create_thread(name=title, type=kind, auto_archive_duration=_ARCHIVE_AFTER)
+            elif isinstance(channel, discord.ForumChannel):
+                post = await channel.create_thread(name=title, content=title, auto_archive_duration=_ARCHIVE_AFTER)
+                thread = post.thread
+            else:
+                raise SendRefused("there are no threads in this Discord chat: they need a text channel of a server")
+        return chat_of(thread)
+
+    async def show_menu(self, commands: Sequence[tuple[str, str]]) -> None:
+        """Offer the commands when people type "/". Written only when Discord has others: it counts the changes."""
+        client = self._connected()
+        with our_errors("write the menu of commands"):
+            await write_menu(client, commands)
+
+    def _connected(self) -> Client:
+        if self._client is None or self._client.is_closed():
+            raise PlatformUnreachable("not connected to Discord")
+        return self._client
+
+    def _channel(self, chat: Chat) -> discord.PartialMessageable:
+        try:
+            number = channel_id(chat)
+        except ValueError:
+            raise SendRefused(f"{chat.chat_id!r} is not the id of a Discord channel") from None
+        return self._connected().get_partial_messageable(number)
+
+
+async def _kept(link: Link, event: Event) -> None:
+    """Hand an event over until it is safe: Discord would not bring it again, so we hold it."""
+    pause = 1.0
+    while True:
+        try:
+            return await link.received(event)
+        except Exception as error:
+            link.log.warning("a Discord message could not be kept (%s); next try in %g s", type(error).__name__, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 30.0)
+
+
+async def _acknowledged(client: Client, link: Link, interaction: discord.Interaction) -> None:
+    try:
+        with our_errors("acknowledge a command"):
+            await acknowledge(client, interaction)
+    except PlatformError as error:
+        link.log.warning("a slash command was taken, but Discord could not be told: %s", error)
+
+
+async def _look_up_place(client: Client, message: discord.Message) -> None:
+    """Discord did not tell us of this channel (a thread out of its archive): without its parent it has no session."""
+    try:
+        message.channel = await client.fetch_channel(message.channel.id)  # type: ignore[assignment]
+    except discord.HTTPException:
+        pass
+
+
+async def _close(client: Client) -> None:
+    """End a client; a server that does not say goodbye is not waited for."""
+    try:
+        async with asyncio.timeout(_TO_CLOSE):
+            await client.close()
+    except Exception:
+        await client.http.close()
+    client.stop_heartbeats()
+
+
+def _identity(client: Client) -> str:
+    return f"@{client.user.name}" if client.user is not None else "@?"
+
+
+def _nonce(nonce: str) -> str:
+    """Discord takes 25 characters; ours may be longer."""
+    return hashlib.blake2b(nonce.encode(), digest_size=12).hexdigest()
+
+
+def _number(text: object) -> int:
+    if not isinstance(text, str) or not text.isdecimal():
+        raise SendRefused(f"{text!r} is not an id of Discord")
+    return int(text)

@@ -1,0 +1,178 @@
+"""discord.py's client, pointed at the server the settings name, quiet about secrets, and with its errors in our words.
+
+Nothing of the library is changed for others: requests and sockets of this one client are redirected. A dropped socket
+is resumed by the library at once; when that can't be done it gives up, and the gateway connects anew with its own
+patience (`reconnect=False`; the library would wait up to 17 minutes between tries).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aiohttp
+import discord
+from discord.gateway import DiscordWebSocket, KeepAliveHandler
+from discord.http import Route
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+
+API_BASE = Route.BASE
+GATEWAY_URL = str(DiscordWebSocket.DEFAULT_GATEWAY)
+LONGEST_WAIT = 30.0  # seconds the library itself waits for a rate limit; a longer one is the gateway's to wait for
+INTENTS_ADVICE = (
+    'Discord gives this bot no message texts: switch on "Message Content Intent" on the Bot page of the application at'
+    " https://discord.com/developers/applications"
+)
+TOKEN_ADVICE = (
+    "Discord does not accept the bot token: copy it anew from the Bot page of the application (Reset Token) at"
+    " https://discord.com/developers/applications"
+)
+
+# Voice is not ours; without this the library warns about its missing parts at every start.
+discord.VoiceClient.warn_nacl = False
+discord.VoiceClient.warn_dave = False
+
+
+class Client(discord.Client):
+    """A client that hands over every message, slash command, and each time the connection stands."""
+
+    def __init__(
+        self,
+        api_base: str,
+        gateway_url: str,
+        *,
+        stands: Callable[[bool], None] = lambda resumed: None,
+        heard: Callable[[discord.Message | discord.Interaction], None] = lambda said: None,
+    ) -> None:
+        super().__init__(
+            intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
+            allowed_mentions=discord.AllowedMentions.none(),
+            max_messages=None,
+            member_cache_flags=discord.MemberCacheFlags.none(),
+            chunk_guilds_at_startup=False,
+            guild_ready_timeout=0,
+            max_ratelimit_timeout=LONGEST_WAIT,
+        )
+        self._stands, self._heard = stands, heard
+        _redirect(self.http, api_base.rstrip("/"), gateway_url)
+        for name in ("discord.http", "discord.gateway", "discord.client", "discord.state"):
+            logging.getLogger(name).addFilter(_DISCREET)
+
+    # Each of these is begun in the order of the events, and ends without waiting: the order stays.
+
+    async def on_connect(self) -> None:
+        self._stands(False)
+
+    async def on_resumed(self) -> None:
+        self._stands(True)
+
+    async def on_message(self, message: discord.Message) -> None:
+        self._heard(message)
+
+    async def on_interaction(self, interaction: discord.Interaction) -> None:
+        self._heard(interaction)
+
+    def stop_heartbeats(self) -> None:
+        """End heartbeat threads of this client; a handshake that was cut off leaves one behind."""
+        for thread in threading.enumerate():
+            if isinstance(thread, KeepAliveHandler) and thread.ws._connection is self._connection:
+                thread.stop()
+
+
+def _redirect(http: discord.http.HTTPClient, api_base: str, gateway_url: str) -> None:
+    request, ws_connect = http.request, http.ws_connect
+
+    async def request_there(route: Route, **options: Any) -> Any:
+        if route.url.startswith(API_BASE):
+            route.url = api_base + route.url.removeprefix(API_BASE)
+        return await request(route, **options)
+
+    async def ws_connect_there(url: str, **options: Any) -> aiohttp.ClientWebSocketResponse:
+        if url.startswith(GATEWAY_URL):
+            url = gateway_url + url.removeprefix(GATEWAY_URL)
+        return await ws_connect(url, **options)
+
+    http.request = request_there  # type: ignore[method-assign]
+    http.ws_connect = ws_connect_there  # type: ignore[method-assign]
+
+
+class _Discreet(logging.Filter):
+    """Debug lines of the library carry what people say; addresses of interactions carry a token."""
+
+    _TOKENS = re.compile(r"(/(?:interactions|webhooks)/\d+/)[^/\s]+")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return False
+        record.msg, record.args = self._TOKENS.sub(r"\1…", record.getMessage()), None
+        return True
+
+
+_DISCREET = _Discreet()
+
+
+@contextmanager
+def our_errors(what: str) -> Iterator[None]:
+    """Errors of the library become those of hermes.errors; `what` says what could not be done ("send this message")."""
+    try:
+        yield
+    except PlatformError:
+        raise
+    except Exception as error:
+        raise translated(error, what) from None
+
+
+def translated(error: Exception, what: str) -> PlatformError:
+    """One of our errors for one of the library's. It never carries an address or a header, where tokens are."""
+    if isinstance(error, PlatformError):
+        return error
+    if isinstance(error, discord.LoginFailure):
+        return PlatformRefused(TOKEN_ADVICE)
+    if isinstance(error, discord.PrivilegedIntentsRequired):
+        return PlatformRefused(INTENTS_ADVICE)
+    if isinstance(error, discord.ConnectionClosed):
+        return _closed(error)
+    if isinstance(error, discord.RateLimited):
+        return SlowDown(f"Discord asks us to wait before we {what}", error.retry_after)
+    if isinstance(error, discord.HTTPException):
+        return _answered(error, what)
+    if isinstance(error, (OSError, aiohttp.ClientError)):
+        return PlatformUnreachable(f"no connection to Discord to {what} ({_reason(error)})")
+    return PlatformUnreachable(f"Discord's library could not {what} ({type(error).__name__})")
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "strerror", None)
+    return str(reason) if reason else type(error).__name__
+
+
+def _closed(error: discord.ConnectionClosed) -> PlatformError:
+    if error.code == 4004:
+        return PlatformRefused(TOKEN_ADVICE)
+    if error.code in (4010, 4011, 4012, 4013):
+        return PlatformRefused(f"Discord refuses the connection (close code {error.code})")
+    return PlatformUnreachable(f"Discord closed the connection (close code {error.code})")
+
+
+def _answered(error: discord.HTTPException, what: str) -> PlatformError:
+    if error.status == 401:
+        return PlatformRefused(TOKEN_ADVICE)
+    if error.status == 429:
+        return SlowDown(f"Discord asks us to wait before we {what}", _retry_after(error))
+    if error.status >= 500:
+        return PlatformUnreachable(f"Discord had trouble to {what} (status {error.status})")
+    said = " ".join(error.text.split())[:300] or f"status {error.status}"
+    return SendRefused(f"Discord does not let us {what}: {said} (code {error.code})")
+
+
+def _retry_after(error: discord.HTTPException) -> float:
+    """As its header has it; a minute where there is none."""
+    try:
+        return max(float(error.response.headers["Retry-After"]), 0.0)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return 60.0

@@ -1,0 +1,56 @@
+"""Discord's own menu of slash commands: writing it, and telling Discord that one was taken.
+
+A command has one optional text, "arguments", and becomes the text "/name arguments" like everywhere else. Its reply is
+a normal message in the channel, so the "thinking" line that Discord shows for it is taken away again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import discord
+from discord.http import Route
+
+from hermes.errors import PlatformUnreachable
+
+_NAME = re.compile(r"[a-z0-9_-]{1,32}")
+_MOST = 100
+_DEFERRED_REPLY = 5
+_EPHEMERAL = 64  # only the one who gave the command sees the line
+
+
+async def write_menu(client: discord.Client, commands: Sequence[tuple[str, str]]) -> None:
+    """Make the menu these commands (name, help), if it is another now: Discord allows only so many changes a day."""
+    application = client.application_id
+    if application is None:
+        raise PlatformUnreachable("Discord has not told us our application's id")
+    named = {name: words for name, words in commands if _NAME.fullmatch(name)}
+    wanted = [_command(name, words) for name, words in list(named.items())[:_MOST]]
+    there: Sequence[Mapping[str, Any]] = await client.http.get_global_commands(application)
+    if _as_seen(there) != _as_seen(wanted):
+        await client.http.bulk_upsert_global_commands(application, wanted)
+
+
+async def acknowledge(client: discord.Client, interaction: discord.Interaction) -> None:
+    """Tell Discord that a command was taken (it waits 3 seconds for that), and take the "thinking" line away."""
+    token = interaction.token
+    path = "/interactions/{webhook_id}/{webhook_token}/callback"
+    answer = {"type": _DEFERRED_REPLY, "data": {"flags": _EPHEMERAL}}
+    await client.http.request(Route("POST", path, webhook_id=interaction.id, webhook_token=token), json=answer)
+    path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+    await client.http.request(Route("DELETE", path, webhook_id=interaction.application_id, webhook_token=token))
+
+
+def _command(name: str, words: str) -> dict[str, Any]:
+    option = {"type": 3, "name": "arguments", "description": "What comes after the command", "required": False}
+    return {"name": name, "type": 1, "description": words.strip()[:100] or name, "options": [option]}
+
+
+def _as_seen(commands: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
+    """What people see of commands, to tell whether anything changed."""
+    return {
+        (one["name"], one.get("type", 1), one.get("description"), *(part["name"] for part in one.get("options") or ()))
+        for one in commands
+    }

@@ -1,0 +1,147 @@
+"""What is said on Discord, as events.
+
+A server channel is a channel, a thread in it (or a forum's post) is the same channel with a thread id. Ids of threads
+and of people look alike there, so a thread's is written `thread-<id>`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import discord
+
+from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
+
+PLATFORM = "discord"
+THREAD = "thread-"
+_SAID = (discord.MessageType.default, discord.MessageType.reply)  # all others are the platform's own announcements
+_MENTION = re.compile(r"<(@!?|@&|#)(\d{1,20})>")
+_EMOJI = re.compile(r"<a?(:\w{1,32}:)\d{1,20}>")
+
+
+def chat_of(channel: Any, person: str | None = None) -> Chat:
+    """The place a channel of discord.py is; `person` is who we talk to, should it be a direct message."""
+    if isinstance(channel, discord.Thread):
+        parent = f"#{channel.parent.name} › " if channel.parent is not None else ""
+        return Chat(
+            platform=PLATFORM, type=CHANNEL, chat_id=str(channel.parent_id), thread_id=f"{THREAD}{channel.id}",
+            name=f"{parent}{channel.name}",
+        )  # fmt: skip
+    if isinstance(channel, discord.GroupChannel):
+        return Chat(platform=PLATFORM, type=GROUP, chat_id=str(channel.id), name=channel.name)
+    if getattr(channel, "guild", None) is None and getattr(channel, "guild_id", None) is None:
+        return Chat(platform=PLATFORM, type=DM, chat_id=str(channel.id), name=person)
+    name = getattr(channel, "name", None)
+    return Chat(platform=PLATFORM, type=CHANNEL, chat_id=str(channel.id), name=f"#{name}" if name else None)
+
+
+def channel_id(chat: Chat) -> int:
+    """Where a message to this chat goes. ValueError if it is no place on Discord."""
+    return int(chat.thread_id.removeprefix(THREAD) if chat.thread_id else chat.chat_id)
+
+
+def message_event(message: discord.Message, me: discord.ClientUser) -> Event | None:
+    """What a person said; None for bots (ourselves too), announcements, and messages with nothing in them to read."""
+    if message.author.bot or message.webhook_id is not None or message.type not in _SAID:
+        return None
+    text = _text(message, me)
+    attachments = tuple(_attachment(message, one) for one in files(message))
+    if not text and not attachments:
+        return None
+    chat = chat_of(message.channel, message.author.display_name)
+    return Event(
+        id=f"{message.channel.id}:{message.id}",
+        chat=chat,
+        sender=_sender(message.author),
+        text=text,
+        attachments=attachments,
+        message_id=str(message.id),
+        reply_to=str(message.reference.message_id) if _is_reply(message) and message.reference else None,
+        sent_at=message.created_at.timestamp(),
+        addressed=chat.type == DM or _addresses(message, me),
+    )
+
+
+def command_event(interaction: discord.Interaction) -> Event | None:
+    """A slash command from Discord's menu, as the text "/name arguments"; None for every other interaction."""
+    data: dict[str, Any] = dict(interaction.data or {})
+    if interaction.type is not discord.InteractionType.application_command or data.get("type", 1) != 1:
+        return None
+    if interaction.channel is None:
+        return None
+    arguments = " ".join(str(option.get("value", "")) for option in data.get("options", []))
+    return Event(
+        id=f"interaction:{interaction.id}",
+        chat=chat_of(interaction.channel, interaction.user.display_name),
+        sender=_sender(interaction.user),
+        text=f"/{data['name']} {arguments}".strip(),
+        sent_at=interaction.created_at.timestamp(),
+    )
+
+
+def files(message: discord.Message) -> list[discord.Attachment]:
+    """The files of a message, and of what it forwards."""
+    return [*message.attachments, *(one for snapshot in message.message_snapshots for one in snapshot.attachments)]
+
+
+def _sender(person: discord.User | discord.Member) -> Sender:
+    return Sender(user_id=str(person.id), name=person.display_name)
+
+
+def _is_reply(message: discord.Message) -> bool:
+    return message.type is discord.MessageType.reply
+
+
+def _our_role(message: discord.Message) -> int | None:
+    """A bot has a role of its own on a server, and people mention that as often as the bot itself."""
+    role = message.guild.self_role if message.guild is not None else None
+    return role.id if role is not None else None
+
+
+def _addresses(message: discord.Message, me: discord.ClientUser) -> bool:
+    if any(person.id == me.id for person in message.mentions):
+        return True
+    ours = _our_role(message)
+    if ours is not None and any(role.id == ours for role in message.role_mentions):
+        return True
+    answered = message.reference.resolved if _is_reply(message) and message.reference is not None else None
+    return isinstance(answered, discord.Message) and answered.author.id == me.id
+
+
+def _text(message: discord.Message, me: discord.ClientUser) -> str:
+    """As its writer saw it: without the mention of us, with names where Discord has ids."""
+    ours = _our_role(message)
+    us = rf"<@!?{me.id}>" + (rf"|<@&{ours}>" if ours is not None else "")
+    said = re.sub(rf"[ \t]*(?:{us})[ \t]*", " ", message.content)
+    parts = [said.strip(), *(snapshot.content for snapshot in message.message_snapshots)]
+    return _named("\n\n".join(part for part in parts if part), message)
+
+
+def _named(text: str, message: discord.Message) -> str:
+    people = {person.id: person.display_name for person in message.mentions}
+    roles = {role.id: role.name for role in message.role_mentions}
+
+    def name(found: re.Match[str]) -> str:
+        kind, number = found[1], int(found[2])
+        if kind == "#":
+            channel = message.guild.get_channel_or_thread(number) if message.guild is not None else None
+            return f"#{channel.name}" if channel is not None else found[0]
+        named = (roles if kind == "@&" else people).get(number)
+        return f"@{named}" if named else found[0]
+
+    return _EMOJI.sub(r"\1", _MENTION.sub(name, text))
+
+
+def _attachment(message: discord.Message, attachment: discord.Attachment) -> Attachment:
+    """Addresses of files expire after a day, so the reference is the message: asked again, it has a fresh one."""
+    mime = (attachment.content_type or "").partition(";")[0].strip() or None
+    kind = (mime or "").partition("/")[0]
+    reference = {"channel": str(message.channel.id), "message": str(message.id), "attachment": str(attachment.id)}
+    return Attachment(
+        kind=kind if kind in ("image", "audio", "video") else "file",
+        name=attachment.filename,
+        mime=mime,
+        size=attachment.size,
+        reference=reference,
+    )
