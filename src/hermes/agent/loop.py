@@ -78,7 +78,7 @@ class Agent:
         self.config = config
         self.model = model
         self.tools = {tool.name: tool for tool in tools}
-        self._confirm = confirm
+        self.confirm = confirm  # asked before something is done that could do harm; may be changed between turns
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
         self._busy = threading.Lock()
@@ -310,7 +310,7 @@ class Agent:
     def _ask_user(self, question: str) -> bool:
         """One question at a time, though tools run side by side."""
         with self._one_question:
-            return not self._cancel.is_set() and self._confirm(question)
+            return not self._cancel.is_set() and self.confirm(question)
 
     def _title(self) -> None:
         """Have the session titled in the background after its first exchange; the titler does so once and for all."""
