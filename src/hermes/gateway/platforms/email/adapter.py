@@ -1,0 +1,363 @@
+"""The email adapter: a mail thread is a conversation with the person who writes in it.
+
+Mails are told apart from machines' mails and forgeries, their new words become events, and replies go into the same
+thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder, so that a mail that may have been
+sent already can be looked up there; that narrows the window for a second copy down, but can't close it.
+"""
+
+from __future__ import annotations
+
+import ssl
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from imap_tools import BaseMailBox
+
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.events import Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.email.incoming import File, Mail, file_in, read_mail
+from hermes.gateway.platforms.email.mailbox import Account, Errands, Found, Watcher, find_mail, raw_mail, uid_validity
+from hermes.gateway.platforms.email.outgoing import Postman, message_id_for, subject_from, written
+from hermes.gateway.platforms.email.said import without_reply_marks
+from hermes.gateway.platforms.email.trust import WHEN_CHECKED, doubt, wanted_proof
+
+_SECURITIES = ("ssl", "starttls", "none")
+_PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}
+_NEW_THREAD = "<hermes.thread."  # how the ids of threads begin that we have begun
+_SENT_NAMES = ("Sent", "INBOX.Sent", "INBOX/Sent", "Sent Items", "Sent Messages")
+
+Result = TypeVar("Result")
+
+
+class Email(Adapter):
+    """Email: IMAP to receive, SMTP to send."""
+
+    platform: ClassVar[str] = "email"
+    title: ClassVar[str] = "Email"
+    extra: ClassVar[str | None] = "email"
+    capabilities: ClassVar[Capabilities] = Capabilities(longest=100_000, threads=True, media=True)
+    settings = (
+        Setting(name="address", help="the agent's own address", variable="EMAIL_ADDRESS", required=True),
+        Setting(
+            name="password", help="its password (an app password)", variable="EMAIL_PASSWORD", secret=True, required=True
+        ),
+        Setting(name="imap_host", help="the server for incoming mail", variable="EMAIL_IMAP_HOST", required=True),
+        Setting(name="smtp_host", help="the server for outgoing mail", variable="EMAIL_SMTP_HOST", required=True),
+        Setting(name="username", help="the name to log in with, if not the address", variable="EMAIL_USERNAME"),
+        Setting(name="imap_port", help="993, or 143 without ssl", variable="EMAIL_IMAP_PORT", kind=int),
+        Setting(name="smtp_port", help="465, 587 with starttls, 25 with none", variable="EMAIL_SMTP_PORT", kind=int),
+        Setting(
+            name="imap_security", help="ssl, starttls or none", variable="EMAIL_IMAP_SECURITY", default="ssl"
+        ),
+        Setting(
+            name="smtp_security", help="ssl, starttls or none", variable="EMAIL_SMTP_SECURITY", default="ssl"
+        ),
+        Setting(name="ca_file", help="certificates to trust beside the usual ones (PEM)", variable="EMAIL_CA_FILE"),
+        Setting(name="name", help="the name before the address", variable="EMAIL_NAME", default="Hermes"),
+        Setting(name="folder", help="the folder mails arrive in", variable="EMAIL_FOLDER", default="INBOX"),
+        Setting(
+            name="sent_folder", help="for copies of replies; empty: found by itself; none: no copies",
+            variable="EMAIL_SENT_FOLDER",
+        ),
+        Setting(
+            name="days", help="unread mails older than this many days are left alone; 0: none is too old",
+            variable="EMAIL_DAYS", default=14, kind=int,
+        ),
+        Setting(
+            name="poll_seconds", help="how often to look where the server can't push", variable="EMAIL_POLL_SECONDS",
+            default=30.0, kind=float,
+        ),
+        Setting(
+            name="require_authentication", help="proof of the sender (SPF, DKIM, DMARC): when-checked, always or never",
+            variable="EMAIL_REQUIRE_AUTHENTICATION", default=WHEN_CHECKED,
+        ),
+        Setting(
+            name="authserv_id", help="whose Authentication-Results count; empty: the topmost",
+            variable="EMAIL_AUTHSERV_ID",
+        ),
+    )  # fmt: skip
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._link: Link | None = None
+        self._watcher: Watcher | None = None
+        self._errands: Errands | None = None
+        self._sent_folder: str | None = None
+        self._sent_known = False
+
+    # ------------------------------------------------------------------------------------------ connection
+
+    async def check(self) -> str:
+        """Log in to both servers."""
+        errands = Errands(self._account())
+        try:
+            await errands.run(self._folder, lambda box: None)
+        finally:
+            await errands.stop()
+        await self._postman().check()
+        return self._address
+
+    async def connect(self, link: Link) -> None:
+        """Open the mailbox and begin to watch it."""
+        await self.disconnect()
+        self._proof = self._wanted_proof()
+        account = self._account()
+        self._link = link
+        self._errands = Errands(account)
+        self._watcher = Watcher(
+            account,
+            self._folder,
+            read=lambda raw, size: read_mail(raw, self._address, size=size),
+            take=self._take,
+            lost=link.lost,
+            days=int(self._value("days", 14)),
+            pause=float(self._value("poll_seconds", 30.0)),
+        )
+        try:
+            await self._watcher.start(lambda: link.connected(self._address))
+        except BaseException:
+            await self.disconnect()
+            raise
+
+    async def disconnect(self) -> None:
+        """End the threads and their connections."""
+        watcher, self._watcher = self._watcher, None
+        errands, self._errands = self._errands, None
+        if watcher is not None:
+            await watcher.stop()
+        if errands is not None:
+            await errands.stop()
+        self._sent_known = False
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    async def _take(self, found: Found) -> bool:
+        """Hand a mail on; False when it is not for us. An error leaves it unseen."""
+        assert self._link is not None
+        log, mail = self._link.log, found.mail
+        if mail is None:
+            log.warning("a mail could not be read and was left alone")
+            return False
+        why = mail.unwanted or doubt(
+            mail.checks, mail.address, wanted=self._proof, server=self._value("authserv_id", None)
+        )
+        if why:
+            log.info("a mail from %s was left alone: %s", mail.address or "nobody in particular", why)
+            return False
+        event = self._event(mail, found, await self._root(mail))
+        try:
+            await self._link.received(event)
+        except Exception as error:
+            log.warning("a mail could not be kept and stays unseen (%s)", type(error).__name__)
+            raise
+        return True
+
+    def _event(self, mail: Mail, found: Found, root: str) -> Event:
+        subject = without_reply_marks(mail.subject)
+        place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
+        return Event(
+            id=mail.message_id,
+            chat=Chat(platform=self.platform, chat_id=mail.address, thread_id=root, name=subject or None),
+            sender=Sender(user_id=mail.address, name=mail.name or mail.address),
+            text=_words(mail, subject, begins=not mail.references),
+            attachments=tuple(_attachment(file, place) for file in mail.files),
+            message_id=mail.message_id,
+            reply_to=mail.references[-1] if mail.references else None,
+            sent_at=mail.sent_at,
+        )
+
+    async def _root(self, mail: Mail) -> str:
+        """The mail that began the thread. Programs that name only the mail they answer need a look at ours."""
+        if not mail.references:
+            return mail.message_id
+        above = mail.references[0]
+        if len(mail.references) > 1 or not above.startswith("<hermes.") or above.startswith(_NEW_THREAD):
+            return above
+        sent = await self._find_sent(above)
+        return sent.references[0] if sent and sent.references else above
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        """A mail in the chat's thread; without one, a mail that begins a thread."""
+        message_id = message_id_for(nonce, self._domain)
+        if await self._find_sent(message_id) is not None:
+            return message_id
+        above = [one for one in (chat.thread_id, reply_to) if one]
+        begins = not above or (reply_to is None and above[0].startswith(_NEW_THREAD))
+        subject = chat.name or (subject_from(text) if begins else "your message")
+        mail = written(
+            sender=(str(self._value("name", "Hermes")), self._address),
+            recipient=chat.chat_id,
+            subject=subject if begins else f"Re: {subject}",
+            text=text,
+            message_id=message_id,
+            above=above,
+        )
+        await self._postman().send(self._address, chat.chat_id, mail)
+        await self._keep_copy(message_id, mail)
+        return message_id
+
+    async def create_thread(self, chat: Chat, name: str) -> Chat:
+        """A thread is there when its first mail is; what it is called becomes the subject."""
+        root = f"{_NEW_THREAD}{uuid.uuid4().hex}@{self._domain}>"
+        return Chat(platform=self.platform, chat_id=chat.chat_id, type=chat.type, thread_id=root, name=name)
+
+    async def _find_sent(self, message_id: str) -> Mail | None:
+        """A mail of ours in the Sent folder."""
+        if (folder := await self._sent()) is None:
+            return None
+
+        def look(box: BaseMailBox) -> Mail | None:
+            uid = find_mail(box, message_id)
+            found = raw_mail(box, uid) if uid else None
+            return read_mail(found[0], self._address) if found else None
+
+        try:
+            return await self._visit(folder, look)
+        except PlatformRefused as error:  # the folder is gone, or was never there
+            self._warn("the Sent folder can't be read: %s", error)
+            return None
+
+    async def _keep_copy(self, message_id: str, mail: bytes) -> None:
+        """Put a copy into the Sent folder, unless the server has done so itself. The mail is out whether or not."""
+        try:
+            if (folder := await self._sent()) is None:
+                return
+
+            def put(box: BaseMailBox) -> None:
+                if find_mail(box, message_id) is None:
+                    box.append(mail, folder, flag_set=r"\Seen")
+
+            await self._visit(folder, put)
+        except (PlatformRefused, PlatformUnreachable) as error:
+            self._warn("no copy of a sent mail could be kept: %s", error)
+
+    async def _sent(self) -> str | None:
+        """The name of the folder for sent mails."""
+        if not self._sent_known:
+            wanted = str(self._value("sent_folder", "") or "").strip()
+            if wanted.lower() == "none":
+                self._sent_folder = None
+            else:
+                self._sent_folder = wanted or await self._visit(None, _sent_folder)
+            self._sent_known = True
+        return self._sent_folder
+
+    async def _visit(self, folder: str | None, work: Callable[[BaseMailBox], Result]) -> Result:
+        if self._errands is None:
+            raise PlatformUnreachable("email is not connected")
+        return await self._errands.run(folder, work)
+
+    # ------------------------------------------------------------------------------------------ files
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """A file out of its mail, which is found by its number or, where numbers have changed, by its Message-ID."""
+        place = attachment.reference
+        message_id, part = str(place.get("message_id")), int(place.get("part", -1))
+
+        def get(box: BaseMailBox) -> bytes | None:
+            uid = str(place.get("uid"))
+            found = raw_mail(box, uid) if uid_validity(box) == place.get("validity") and uid.isdecimal() else None
+            if found is None and (uid_now := find_mail(box, message_id)):
+                found = raw_mail(box, uid_now)
+            return file_in(found[0], part) if found else None
+
+        data: bytes | None = await self._visit(str(place.get("folder") or self._folder), get)
+        if data is None:
+            raise SendRefused(f"the mail with {attachment.name or 'the file'} is no longer in the mailbox")
+        return data
+
+    # ------------------------------------------------------------------------------------------ settings
+
+    def _value(self, name: str, otherwise: Any) -> Any:
+        value = self.values.get(name)
+        return otherwise if value is None or value == "" else value
+
+    @property
+    def _address(self) -> str:
+        return str(self._value("address", "")).strip().lower()
+
+    @property
+    def _domain(self) -> str:
+        domain = self._address.rpartition("@")[2]
+        try:
+            return domain.encode("idna").decode("ascii") or "localhost"
+        except UnicodeError:
+            return "localhost"
+
+    @property
+    def _folder(self) -> str:
+        return str(self._value("folder", "INBOX"))
+
+    def _account(self) -> Account:
+        host, port, security = self._server("imap")
+        return Account(host, port, security, self._username, str(self._value("password", "")), self._context())
+
+    def _postman(self) -> Postman:
+        host, port, security = self._server("smtp")
+        password = str(self._value("password", ""))
+        return Postman(host, port, security, self._username, password, domain=self._domain, context=self._context())
+
+    @property
+    def _username(self) -> str:
+        return str(self._value("username", self._address))
+
+    def _server(self, kind: str) -> tuple[str, int, str]:
+        security = str(self._value(f"{kind}_security", "ssl")).lower()
+        if security not in _SECURITIES:
+            raise PlatformRefused(f"{kind}_security is ssl, starttls or none, not {security!r}")
+        host = str(self._value(f"{kind}_host", ""))
+        if not host or not self._address:
+            raise PlatformRefused(f"email needs {'address' if host else f'{kind}_host'} in config.yaml")
+        return host, int(self._value(f"{kind}_port", _PORTS[kind][security])), security
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if name := self._value("ca_file", None):
+            try:
+                context.load_verify_locations(str(Path(str(name)).expanduser()))
+            except (OSError, ssl.SSLError) as error:
+                raise PlatformRefused(f"ca_file {name} can't be used: {error}") from error
+        return context
+
+    def _wanted_proof(self) -> str:
+        try:
+            return wanted_proof(self._value("require_authentication", WHEN_CHECKED))
+        except ValueError as error:
+            raise PlatformRefused(str(error)) from error
+
+    def _warn(self, message: str, *arguments: object) -> None:
+        if self._link is not None:
+            self._link.log.warning(message, *arguments)
+
+
+def _words(mail: Mail, subject: str, *, begins: bool) -> str:
+    """What was said. The subject is part of it where the mail begins a thread; a slash command stands alone."""
+    if begins and not mail.text.startswith("/") and not mail.text.casefold().startswith(subject.casefold()):
+        return f"{subject}\n\n{mail.text}".strip()
+    return mail.text
+
+
+def _attachment(file: File, place: Mapping[str, Any]) -> Attachment:
+    kind = file.mime.partition("/")[0]
+    return Attachment(
+        kind=kind if kind in ("image", "audio", "video") else "file",
+        name=file.name,
+        mime=file.mime,
+        size=file.size,
+        reference={**place, "part": file.part},
+    )
+
+
+def _sent_folder(box: BaseMailBox) -> str | None:
+    """The folder the server calls its place for sent mails, else one of a usual name."""
+    folders = box.folder.list()
+    for folder in folders:
+        if any(flag.lower() == "\\sent" for flag in folder.flags):
+            return folder.name
+    names = {folder.name for folder in folders}
+    return next((name for name in _SENT_NAMES if name in names), None)

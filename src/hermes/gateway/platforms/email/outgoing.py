@@ -1,0 +1,188 @@
+"""The mails we write, and the way they go out (SMTP).
+
+The text goes as plain text, as it was written, and beside it as HTML for programs that show it. Markup in the text is
+never passed on as HTML, and pictures become links: a mail of ours makes nobody's program fetch anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+from collections.abc import Sequence
+from email.charset import QP, Charset
+from email.header import Header
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from email.utils import formataddr, formatdate
+from typing import Any
+
+import aiosmtplib
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+
+_WAIT = 60.0  # seconds, where a server says "later" and not when
+_STYLE = (
+    "<style>body{font-family:sans-serif;line-height:1.4}pre{background:#f4f4f4;padding:8px;overflow-x:auto}"
+    "code{font-family:monospace}table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:4px 8px}"
+    "blockquote{border-left:3px solid #ccc;margin-left:0;padding-left:10px;color:#555}</style>"
+)
+_CHARSET = Charset("utf-8")
+_CHARSET.body_encoding = QP  # base64 makes plain text unreadable in a mail's source, and larger
+
+
+def _image_as_link(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    token = tokens[index]
+    address = _escaped(str(token.attrs.get("src", "")))
+    shown = renderer.renderInlineAsText(token.children or [], options, env)
+    return f'<a href="{address}">{_escaped(shown) or address}</a>'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+_MARKDOWN = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+_MARKDOWN.add_render_rule("image", _image_as_link)
+
+
+def as_html(text: str) -> str:
+    """Markdown as a page of HTML in which nothing of the text itself counts as markup."""
+    return f"<!doctype html><html><head>{_STYLE}</head><body>{_MARKDOWN.render(text)}</body></html>"
+
+
+def message_id_for(nonce: str, domain: str) -> str:
+    """The Message-ID of the mail that this nonce names: the same each time."""
+    return f"<hermes.{hashlib.sha256(nonce.encode('utf-8', 'replace')).hexdigest()[:32]}@{domain}>"
+
+
+def subject_from(text: str) -> str:
+    """A subject for a mail that begins a thread nobody has named: how it begins."""
+    line = next((line for line in text.splitlines() if line.strip(" #*_>`-")), "")
+    line = re.sub(r"[*_`#>]+", "", line).strip()
+    return (line if len(line) <= 70 else line[:69].rsplit(" ", 1)[0] + "…") or "A message"
+
+
+def written(
+    *, sender: tuple[str, str], recipient: str, subject: str, text: str, message_id: str, above: Sequence[str]
+) -> bytes:
+    """A mail as bytes. `above` is the thread it belongs to, root first, the mail it answers last."""
+    text = text.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    mail = MIMEMultipart("alternative")
+    name, address = sender
+    mail["From"] = formataddr((one_line(name), address)) if name else address
+    mail["To"] = recipient
+    subject = one_line(subject)
+    mail["Subject"] = subject if subject.isascii() else str(Header(subject, "utf-8", header_name="Subject").encode())
+    mail["Date"] = formatdate(localtime=True)
+    mail["Message-ID"] = message_id
+    if above:
+        mail["In-Reply-To"] = above[-1]
+        mail["References"] = " ".join(dict.fromkeys(above))
+    mail["Auto-Submitted"] = "auto-replied" if above else "auto-generated"
+    mail["X-Auto-Response-Suppress"] = "All"
+    mail.attach(MIMEText(text, "plain", _CHARSET))  # type: ignore[arg-type]  # a Charset is as good as its name
+    mail.attach(MIMEText(as_html(text), "html", _CHARSET))  # type: ignore[arg-type]
+    return re.sub(rb"\r?\n", b"\r\n", mail.as_bytes())
+
+
+def one_line(text: str) -> str:
+    """Text that can't begin another header."""
+    return " ".join(re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]+", " ", text).split())[:300]
+
+
+class Postman:
+    """Hands mails to an SMTP server, each on a connection of its own."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        security: str,
+        username: str,
+        password: str,
+        *,
+        domain: str,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._host, self._port, self._security = host, port, security
+        self._username, self._password = username, password
+        self._domain, self._context = domain, context
+
+    async def check(self) -> None:
+        """Log in, and out again."""
+        await self._with_connection(None)
+
+    async def send(self, sender: str, recipient: str, mail: bytes) -> None:
+        """Deliver a mail to the server; when this returns it has taken charge of it."""
+        await self._with_connection((sender, recipient, mail))
+
+    async def _with_connection(self, what: tuple[str, str, bytes] | None) -> None:
+        client = aiosmtplib.SMTP(
+            hostname=self._host,
+            port=self._port,
+            use_tls=self._security == "ssl",
+            start_tls=self._security == "starttls",
+            tls_context=self._context if self._security != "none" else None,
+            local_hostname=self._domain if self._domain.isascii() else "localhost",
+            timeout=30,
+        )
+        try:
+            await client.connect()
+            await client.ehlo()
+            if self._username and client.supports_extension("auth"):
+                await client.login(self._username, self._password)
+            if what is not None:
+                sender, recipient, mail = what
+                options = [] if (sender + recipient).isascii() else ["SMTPUTF8"]
+                await client.sendmail(sender, [recipient], mail, mail_options=options)
+            if client.is_connected:
+                try:
+                    await client.quit(timeout=3)
+                except aiosmtplib.SMTPException:
+                    pass  # the mail is delivered; how the server says goodbye does not matter
+        except (aiosmtplib.SMTPException, OSError, ValueError) as error:
+            raise self._explained(error) from None
+        finally:
+            client.close()
+
+    def _explained(self, error: Exception) -> HermesError:
+        where = f"the mail server {self._host}:{self._port} (SMTP)"
+        if isinstance(error, aiosmtplib.SMTPRecipientsRefused) and error.recipients:
+            error = error.recipients[0]
+        if isinstance(error, ssl.SSLCertVerificationError) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
+            return PlatformRefused(
+                f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
+            )
+        if isinstance(error, aiosmtplib.SMTPAuthenticationError):
+            said = self._masked(error.message)
+            if error.code < 500:
+                return PlatformUnreachable(f"{where} can't check the password just now: {error.code} {said}")
+            return PlatformRefused(f"{where} does not accept username and password: {error.code} {said}")
+        if isinstance(error, aiosmtplib.SMTPConnectResponseError | aiosmtplib.SMTPHeloError):
+            return PlatformUnreachable(f"{where} is not ready: {error.code} {self._masked(error.message)}")
+        if isinstance(error, aiosmtplib.SMTPResponseException):
+            said = self._masked(error.message)
+            if error.code == 421 or error.code < 400:
+                return PlatformUnreachable(f"{where} is not ready: {error.code} {said}")
+            if error.code < 500:
+                return SlowDown(f"{where} asks to wait: {error.code} {said}", _wait_in(said))
+            return SendRefused(f"{where} refuses the mail: {error.code} {said}")
+        if isinstance(error, aiosmtplib.SMTPNotSupported | aiosmtplib.SMTPRecipientsRefused | ValueError):
+            return SendRefused(f"{where} can't take the mail: {self._masked(str(error))}")
+        return PlatformUnreachable(f"{where} can't be reached: {self._masked(str(error)) or type(error).__name__}")
+
+    def _masked(self, text: str) -> str:
+        text = " ".join(text.split())[:300]
+        return text.replace(self._password, "***") if self._password else text
+
+
+def _wait_in(said: str) -> float:
+    """How long a server asks to wait, where it says so ("try again in 300 seconds")."""
+    found = re.search(r"(\d{1,5})\s*(sec|min)", said, re.IGNORECASE)
+    if not found:
+        return _WAIT
+    return float(found[1]) * (60 if found[2].lower() == "min" else 1)
