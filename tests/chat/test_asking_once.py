@@ -333,6 +333,24 @@ def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, hom
         assert db.get_session("old") is None
 
 
+def test_what_was_in_the_trash_long_enough_goes_with_the_next_start(server: ModelServer, home: Path) -> None:
+    with (home / "config.yaml").open("a") as config:
+        config.write("sessions: {trash_days: 0}\n")
+    with seed(home, "old") as db:
+        db.trash_session("old")
+        gate = Gate()
+        server.scripts = [["wait ", gate, "done"]]
+        child = subprocess.Popen(
+            [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        until = time.monotonic() + 60
+        while db.list_trash() and time.monotonic() < until:
+            time.sleep(0.05)
+        gate.open.set()
+        assert child.wait(60) == 0
+        assert db.list_trash() == []
+
+
 def test_an_mcp_server_that_fails_is_a_note_and_the_rest_works(server: ModelServer, home: Path) -> None:
     with (home / "config.yaml").open("a") as config:
         config.write("mcp_servers: {broken: {command: /nowhere/at-all}}\n")

@@ -371,6 +371,27 @@ def test_delete_asks_and_puts_it_into_the_trash(few: Any) -> None:
     assert [row["id"] for row in few.list_trash()] == ["new"]
 
 
+@pytest.mark.parametrize("found", [False, True])
+def test_a_compressed_conversation_is_deleted_whole(few: Any, found: bool) -> None:
+    few.compress_session("old", "old-2", summary="so far, with apricots")
+
+    async def script(hand: Hand) -> None:
+        assert hand.ids() == ["old-2", "new", "middle"]
+        if found:
+            await hand.press("tab")
+            await hand.type("old OR apricots")
+            await hand.until(lambda: sorted(hand.ids()) == ["old", "old-2"])
+        await hand.press("ctrl+x")
+        await hand.until(lambda: len(hand.app.screen_stack) == 3)
+        assert "before it was compressed" in hand.text(".hint")
+        await hand.press("y")
+        await hand.until(lambda: hand.ids() == ([] if found else ["new", "middle"]))
+        assert "hermes sessions restore old-2" in hand.status
+
+    browsing(few, script)
+    assert {row["id"] for row in few.list_trash()} == {"old", "old-2"}
+
+
 def test_a_live_session_is_not_deleted(few: Any) -> None:
     few.hold_session("new", "somebody")
 

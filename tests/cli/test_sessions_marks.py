@@ -105,6 +105,19 @@ def test_pin_archive_and_back_by_name(home: Path) -> None:
     assert KYOTO in run("sessions", "list", home=home).out
 
 
+def test_a_compressed_conversation_is_marked_whole_and_counts_once(hermes_home: Path) -> None:
+    seeds.lineage(hermes_home)
+    parts = ("20250614_080000_0000aa", "20250614_100000_0000bb")
+    done = run("sessions", "tag", "--search", "design the store", "record", home=hermes_home)
+    assert (done.status, done.out) == (0, f'"Store design #2" ({parts[1]}) is tagged record\n')
+    assert [stored(hermes_home, part)["tags"] for part in parts] == [["record"], ["record"]]
+    assert run("sessions", "archive", parts[0], home=hermes_home).status == 0
+    assert "Store design" not in run("sessions", "list", home=hermes_home).out
+    with SessionDB(hermes_home / "state.db") as db:
+        db.append_message(parts[1], "user", "still at it")
+    assert run("sessions", "pin", "--older-than", "1", home=hermes_home).status == 1, "its newest part is of today"
+
+
 def test_a_search_that_only_comes_near_marks_nothing(home: Path) -> None:
     done = run("sessions", "archive", "--search", "which database listens on port when deploying zebras", home=home)
     assert done.status == 1 and "nothing was changed" in done.err

@@ -113,10 +113,42 @@ def test_a_live_session_is_refused_by_delete_and_left_by_prune(home: Path) -> No
     assert ids(home) == {PARSER, "20250614_110000_d4e5f6", "20250615_125000_0badc0"}
 
 
-def test_deleting_a_compressed_conversation_says_where_its_earlier_part_is(hermes_home: Path) -> None:
+EARLIER, NEWEST = "20250614_080000_0000aa", "20250614_100000_0000bb"
+
+
+@pytest.mark.parametrize("name", ["Store design", EARLIER, NEWEST])
+def test_a_compressed_conversation_goes_whole_and_comes_back_whole(hermes_home: Path, name: str) -> None:
     seeds.lineage(hermes_home)
-    out = run("sessions", "delete", "Store design", "--yes", home=hermes_home).out
-    assert "still in 20250614_080000_0000aa" in out
+    called = f'"Store design #2" ({NEWEST}) with its 1 earlier part'
+    done = run("sessions", "delete", name, "--yes", home=hermes_home)
+    assert done.status == 0 and done.out.startswith(f"{called} is in the trash until ")
+    assert done.out.endswith(f"`hermes sessions restore {NEWEST}` brings it back\n")
+    assert "No sessions yet" in run("sessions", "list", home=hermes_home).out
+    trash = run("sessions", "trash", home=hermes_home).out.splitlines()
+    assert len(trash) == 3 and "Store design #2" in trash[2] and NEWEST in trash[2]
+    back = run("sessions", "restore", "20250614", home=hermes_home)
+    assert (back.status, back.out) == (0, f"{called} is back\n")
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.get_compression_chain(EARLIER) == [EARLIER, NEWEST] and db.check() == []
+        assert db.get_session_title(EARLIER) == "Store design"
+
+
+def test_a_conversation_is_live_if_any_part_of_it_is(hermes_home: Path) -> None:
+    seeds.lineage(hermes_home)
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.hold_session(NEWEST, "somebody")
+        done = run("sessions", "delete", EARLIER, "--yes", home=hermes_home)
+        assert done.status == 1 and "is live" in done.err
+        assert ids(hermes_home) == {NEWEST}
+
+
+def test_delete_now_skips_the_trash(hermes_home: Path) -> None:
+    seeds.lineage(hermes_home)
+    status, seen = answered(hermes_home, "y", "sessions", "delete", "Store design", "--now")
+    assert status == 0 and "5 messages, for good?" in seen and "is deleted for good" in seen
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.list_trash() == [] and db.message_count() == 0 and db.session_count() == 0 and db.check() == []
+        assert {row["by"] for row in db.audit_log()} == {"hermes sessions delete"}
 
 
 def test_the_trash_can_be_emptied_for_good(home: Path) -> None:
@@ -153,12 +185,12 @@ def test_older_than_and_source_choose(home: Path) -> None:
         assert run("sessions", "prune", "--older-than", wrong, home=home).status == 2
 
 
-def test_prune_deletes_for_good_or_into_the_trash(home: Path) -> None:
-    done = run("sessions", "prune", "--source", "telegram", "--trash", "--yes", home=home)
-    assert done.status == 0 and "put 1 session in the trash" in done.out
+def test_prune_puts_in_the_trash_and_now_deletes_for_good(home: Path) -> None:
+    done = run("sessions", "prune", "--source", "telegram", "--yes", home=home)
+    assert done.status == 0 and "put 1 session in the trash until" in done.out
     with SessionDB(home / "state.db") as db:
         assert len(db.list_trash()) == 1
-    done = run("sessions", "prune", "--yes", home=home)
+    done = run("sessions", "prune", "--now", "--yes", home=home)
     assert done.status == 0 and "deleted 3 sessions for good" in done.out
     assert ids(home) == {"20250615_125000_0badc0"}
     with SessionDB(home / "state.db") as db:
@@ -175,5 +207,16 @@ def test_what_was_reopened_while_the_question_stood_stays(home: Path) -> None:
         return "y\n"
 
     status, seen = in_terminal("sessions", "prune", home=home, answer=reopen_then_agree)
-    assert status == 0 and "deleted 3 sessions" in seen
+    assert status == 0 and "put 3 sessions in the trash" in seen
     assert PARSER in ids(home)
+
+
+def test_prune_takes_a_compressed_conversation_whole_or_leaves_it(hermes_home: Path) -> None:
+    seeds.lineage(hermes_home)
+    with SessionDB(hermes_home / "state.db") as db:
+        db.append_message(NEWEST, "user", "still at it")
+    assert "Nothing to prune" in run("sessions", "prune", "--yes", home=hermes_home).out
+    done = run("sessions", "prune", "--older-than", "0", "--now", "--yes", home=hermes_home)
+    assert NEWEST in done.out and EARLIER not in done.out and "deleted 1 session for good" in done.out
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.session_count() == 0 and db.message_count() == 0

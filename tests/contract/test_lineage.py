@@ -255,3 +255,87 @@ def test_started_at_may_lie_in_the_past_without_breaking_chains(db):
     db.append_message("a", "user", "old", timestamp=then)
     db.compress_session("a", "b", summary="s")
     assert db.get_compression_tip("a") == "b"
+
+
+# ------------------------------------------------------------------ a compressed conversation as a whole
+
+
+def three_parts(db, *, days: float = 0.0) -> list[str]:
+    """A conversation that was compressed twice; its first part is so old, the others are new."""
+    then = time.time() - days * DAY
+    db.create_session("a", "cli", started_at=then)
+    db.append_message("a", "user", "the first part", timestamp=then)
+    db.set_session_title("a", "plan")
+    db.compress_session("a", "b", summary="summary one")
+    db.append_message("b", "user", "the second part")
+    db.compress_session("b", "c", summary="summary two")
+    db.append_message("c", "user", "the third part")
+    return ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("named", ["a", "b", "c"])
+def test_the_parts_of_a_conversation_are_known_from_any_of_them(db, named):
+    parts = three_parts(db)
+    db.branch_session("b", "branch")
+    assert db.get_compression_chain(named) == parts
+    assert db.get_compression_chain("branch") == ["branch"]
+    assert db.get_compression_chain("nobody") == ["nobody"]
+
+
+@pytest.mark.parametrize("named", ["a", "b", "c"])
+def test_a_conversation_goes_to_the_trash_whole_and_comes_back_whole(db, named):
+    parts = three_parts(db)
+    db.branch_session("b", "branch")
+    assert db.trash_session(named, whole=True) is True
+    assert ids(db.list_sessions_rich(order_by_last_active=True)) == ["branch"]
+    assert db.search_messages("part", exclude_sources=["x"], session_ids=parts) == []
+    assert len({row["trashed_at"] for row in db.list_trash()}) == 1, "they leave the trash on the same day"
+    assert sorted(db.get_compression_chain(named)) == parts
+    assert db.trash_session(named, whole=True) is False
+    assert db.restore_session(named, whole=True) is True
+    assert [db.get_session_title(part) for part in parts] == ["plan", "plan #2", "plan #3"]
+    assert db.list_trash() == [] and db.check() == []
+    assert db.get_compression_tip("a") == "c"
+
+
+def test_one_part_alone_can_still_be_put_in_the_trash(db):
+    three_parts(db)
+    assert db.trash_session("c") is True
+    assert db.get_compression_chain("a") == ["a", "b"] and db.get_compression_chain("c") == ["c"]
+    assert db.restore_session("c") is True
+    assert db.get_compression_chain("a") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("named", ["a", "c"])
+def test_marks_are_those_of_the_whole_conversation_and_go_on_with_it(db, named):
+    parts = three_parts(db)
+    db.branch_session("b", "branch")
+    assert db.pin_session(named) and db.archive_session(named) and db.tag_session(named, "work")
+    db.compress_session("c", "d", summary="summary three")
+    for part in [*parts, "d"]:
+        row = db.get_session(part)
+        assert row["pinned_at"] and row["archived_at"] and db.get_tags(part) == ["work"], part
+    assert db.get_session("branch")["pinned_at"] is None and db.get_tags("branch") == []
+    assert db.pin_session(named, False) and db.archive_session(named, False) and db.untag_session(named, "work")
+    for part in [*parts, "d"]:
+        row = db.get_session(part)
+        assert (row["pinned_at"], row["archived_at"], db.get_tags(part)) == (None, None, [])
+    assert db.check() == []
+
+
+def test_a_conversation_is_pruned_whole_or_not_at_all(db):
+    old_session(db, "single", 200)
+    three_parts(db, days=200)
+    assert db.prunable_sessions(100, whole=True) == ["single"], "its newest part was used today"
+    assert db.prune_sessions(100, whole=True) == 1
+    assert db.prunable_sessions(0, whole=True) == [], "it has not ended"
+    db.end_session("c", "user_exit")
+    assert db.prunable_sessions(0, whole=True) == ["c"]
+    db.pin_session("a")
+    assert db.prunable_sessions(0, whole=True) == []
+    db.pin_session("a", False)
+    token = db.hold_session("b", "somebody")
+    assert db.prunable_sessions(0, whole=True) == []
+    db.release_lease("session:b", token)
+    assert db.prune_sessions(0, whole=True) == 3
+    assert db.session_count() == 0 and db.message_count() == 0 and db.check() == []

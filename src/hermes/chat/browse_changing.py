@@ -104,27 +104,32 @@ class Changing(Screen[None], inherit_bindings=False):
         if line is None:
             return
 
+        parts: list[str] = []
+
+        def work() -> bool:
+            parts[:] = self.db.get_compression_chain(line.id)
+            if any(self.db.is_live(part) for part in parts):
+                raise HermesError("this conversation is in use right now; leave it there first")
+            return self.db.trash_session(line.id, by="browse", whole=True)
+
         def answered(yes: bool | None) -> None:
             if yes:
-                self._do(lambda: self._trash(line), lambda: self._gone(line))
+                self._do(work, lambda: self._gone(parts))
 
         name = line.name if len(line.name) <= 200 else line.name[:200] + "…"
-        hint = f"y: into the trash (`hermes sessions restore {line.id}` brings it back) · n: keep it"
+        whole = ", with what was said before it was compressed" if line.compressed else ""
+        hint = f"y: into the trash{whole} (`hermes sessions restore {line.id}` brings it back) · n: keep it"
         self.app.push_screen(Sure(f"Delete “{name}”?", hint), answered)
 
-    def _trash(self, line: Line) -> bool:
-        if self.db.is_live(line.id):
-            raise HermesError("this conversation is in use right now; leave it there first")
-        return self.db.trash_session(line.id, by="browse")
-
-    def _gone(self, line: Line) -> None:
+    def _gone(self, parts: list[str]) -> None:
+        """Take a conversation off the list; a search may have found several of its parts."""
         at = self.lines.cursor
-        self.all = [one for one in self.all if one.id != line.id]
-        self.found = [one for one in self.found if one.id != line.id]
+        self.all = [one for one in self.all if one.id not in parts]
+        self.found = [one for one in self.found if one.id not in parts]
         self._show(keep=False)
         self.lines.move(at)
-        self._say(f"in the trash: hermes sessions restore {line.id}")
-        self._reload()  # an earlier part of it may come to light
+        self._say(f"in the trash: hermes sessions restore {parts[-1]}")
+        self._reload()  # pages that are still being read may have moved
 
     def _do(self, work: Callable[[], bool], then: Callable[[], None]) -> None:
         """Change the store in a thread, then the screen."""

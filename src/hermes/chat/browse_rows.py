@@ -24,6 +24,7 @@ class Line:
     source: str
     last_active: float | None
     pinned: bool = False
+    compressed: bool = False  # it has several parts
     haystack: str = ""  # what the filter looks in, folded
     snippet: str = ""  # of a search: the text around the match, with >>>marks<<<
     message_id: int | None = None  # of a search: the message that matched
@@ -52,6 +53,7 @@ def line_of(row: dict[str, Any]) -> Line:
         source=one_line(row.get("source")),
         last_active=row.get("last_active") or row.get("started_at"),
         pinned=row.get("pinned_at") is not None,
+        compressed="compression" in (row.get("kind"), row.get("end_reason")),
     )
 
 

@@ -6,6 +6,7 @@ After a change is committed, a line about it goes to the session's transcript.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -469,6 +470,12 @@ class SessionDB:
         with self._engine.read() as tx:
             return lineage.compression_tip(tx, session_id)
 
+    def get_compression_chain(self, session_id: str) -> list[str]:
+        """The sessions one conversation is made of, because it was compressed, the oldest first; the id alone when it
+        was not. Of a session in the trash: those in the trash."""
+        with self._engine.read() as tx:
+            return lineage.parts(tx, session_id)
+
     def resolve_resume_session_id(self, session_id: str) -> str:
         """Where resuming really continues: the first in line that shows messages."""
         with self._engine.read() as tx:
@@ -567,19 +574,27 @@ class SessionDB:
     # ------------------------------------------------------------------------------------------ marks
 
     def tag_session(self, session_id: str, *tags: str) -> bool:
-        """Add tags; False when there is no such session."""
+        """Add tags, to all parts of a compressed conversation; False when there is no such session."""
         return self._tags(session_id, [sessions.clean_tag(self._masked(tag)) for tag in tags], [])
 
     def untag_session(self, session_id: str, *tags: str) -> bool:
-        """Remove tags; False when there is no such session."""
+        """Remove tags, from all parts of a compressed conversation; False when there is no such session."""
         return self._tags(session_id, [], [sessions.clean_tag(tag) for tag in tags])
 
     def _tags(self, session_id: str, add: list[str], remove: list[str]) -> bool:
-        with self._writing(session_id) as tx:
-            done = sessions.set_tags(tx, session_id, add, remove)
-        if done:
-            self._scribe.restated(session_id, "tags")
-        return done
+        def change(tx: Tx, part: str) -> bool:
+            return sessions.set_tags(tx, part, add, remove)
+
+        changed = self._each_part(session_id, change)
+        for part in changed:
+            self._scribe.restated(part, "tags")
+        return bool(changed)
+
+    def _each_part(self, session_id: str, change: Callable[[Tx, str], bool], *, whole: bool = True) -> list[str]:
+        """Change every part of a conversation in one transaction; those that were changed."""
+        known = self.get_compression_chain(session_id) if whole else [session_id]
+        with self._writing(*known) as tx:
+            return [part for part in (lineage.parts(tx, session_id) if whole else known) if change(tx, part)]
 
     def get_tags(self, session_id: str, *, visible_to: User | None = None) -> list[str]:
         """A session's tags, sorted."""
@@ -587,19 +602,18 @@ class SessionDB:
             return sessions.tags(tx, session_id, visible_to)
 
     def pin_session(self, session_id: str, pinned: bool = True) -> bool:
-        """Pin or unpin; a pinned session is never pruned."""
+        """Pin or unpin a conversation, with all its parts if it was compressed; a pinned one is never pruned."""
         return self._mark(session_id, "pinned_at", pinned, "pin")
 
     def archive_session(self, session_id: str, archived: bool = True) -> bool:
-        """Archive or bring back; an archived session is still searched."""
+        """Archive or bring back a conversation, with all its parts if it was compressed; it is still searched."""
         return self._mark(session_id, "archived_at", archived, "archive")
 
     def _mark(self, session_id: str, column: str, on: bool, what: str) -> bool:
-        with self._writing(session_id) as tx:
-            done = sessions.stamp(tx, session_id, column, on)
-        if done:
-            self._scribe.changed(session_id, what, column)
-        return done
+        changed = self._each_part(session_id, lambda tx, part: sessions.stamp(tx, part, column, on))
+        for part in changed:
+            self._scribe.changed(part, what, column)
+        return bool(changed)
 
     def share_session(self, session_id: str, source: str, user_id: str) -> bool:
         """Let another user see a session; False when there is none."""
@@ -628,11 +642,16 @@ class SessionDB:
         *,
         trash: bool = False,
         dry_run: bool = False,
+        whole: bool = False,
         by: str = "prune",
     ) -> int:
-        """Remove ended sessions whose last activity is older than this; how many. Pinned and live ones are never touched."""
-        with self._engine.read() as tx:
-            ids = retention.prunable(tx, older_than_days, source)
+        """Remove ended sessions whose last activity is older than this; how many. Pinned and live ones are never touched.
+
+        With `whole`, the parts of a compressed conversation go together, and only if all of them may.
+        """
+        ids = self.prunable_sessions(older_than_days, source, whole=whole)
+        if whole:
+            ids = [part for session_id in ids for part in self.get_compression_chain(session_id)]
         if dry_run:
             return len(ids)
         if trash:
@@ -640,28 +659,31 @@ class SessionDB:
         retention.finish_deletions(self._engine, self._scribe)
         return sum(self.delete_session(session_id, sessions_dir, by=by) for session_id in ids)
 
-    def prunable_sessions(self, older_than_days: float = 90, source: str | None = None) -> list[str]:
-        """The ids that prune_sessions would remove."""
+    def prunable_sessions(
+        self, older_than_days: float = 90, source: str | None = None, *, whole: bool = False
+    ) -> list[str]:
+        """The ids that prune_sessions would remove; with `whole`, of each conversation its newest part."""
         with self._engine.read() as tx:
-            return retention.prunable(tx, older_than_days, source)
+            return retention.prunable(tx, older_than_days, source, whole)
 
-    def trash_session(self, session_id: str, *, by: str = "") -> bool:
-        """Put a session in the trash: nobody sees or finds it, its title is free, and it can be restored."""
-        with self._writing(session_id) as tx:
-            done = retention.trash(tx, session_id, by)
-        if done:
-            self._scribe.changed(session_id, "trash", "trashed_at", "trashed_title", "title", "title_base", "title_no")
-        return done
+    def trash_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
+        """Put a session in the trash: nobody sees or finds it, its title is free, and it can be restored.
 
-    def restore_session(self, session_id: str) -> bool:
-        """Take a session out of the trash, with its title or the next number of it."""
-        with self._writing(session_id) as tx:
-            done = retention.restore(tx, session_id)
-        if done:
-            self._scribe.changed(
-                session_id, "restore", "trashed_at", "trashed_title", "title", "title_base", "title_no"
-            )
-        return done
+        With `whole`, all parts of a compressed conversation go, or none.
+        """
+        now = time.time()
+        moved = self._each_part(session_id, lambda tx, part: retention.trash(tx, part, by, now), whole=whole)
+        for part in moved:
+            self._scribe.changed(part, "trash", *retention.MOVED)
+        return bool(moved)
+
+    def restore_session(self, session_id: str, *, whole: bool = False) -> bool:
+        """Take a session (with `whole`, all parts of its conversation) out of the trash, with its title or the next
+        number of it."""
+        moved = self._each_part(session_id, retention.restore, whole=whole)
+        for part in moved:
+            self._scribe.changed(part, "restore", *retention.MOVED)
+        return bool(moved)
 
     def list_trash(self) -> list[dict[str, Any]]:
         """What is in the trash, the newest first."""
@@ -714,7 +736,9 @@ class SessionDB:
                 due = retention.claim_interval(tx, min_interval_hours)
             if not due:
                 return {**result, "skipped": True}
-            result["pruned"] = self.prune_sessions(retention_days, sessions_dir=sessions_dir, by="auto_prune")
+            result["pruned"] = self.prune_sessions(
+                retention_days, sessions_dir=sessions_dir, whole=True, by="auto_prune"
+            )
             self.end_abandoned_sessions()
             if vacuum and result["pruned"]:
                 result["vacuumed"] = self._engine.reclaim()
@@ -747,11 +771,6 @@ class SessionDB:
         """Prolong a lease; False when it is no longer this token's."""
         with self._engine.write() as tx:
             return leases.renew(tx, name, token, ttl)
-
-    def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
-        """Prolong several leases, each (name, token, ttl), in one transaction; of each what renew_lease says."""
-        with self._engine.write() as tx:
-            return leases.renew_all(tx, held)
 
     def release_lease(self, name: str, token: int) -> bool:
         """Give a lease back."""

@@ -17,6 +17,7 @@ from hermes.store.engines.base import Tx
 from hermes.store.visibility import User
 
 _INHERITED = "source, user_id, model, model_config, system_prompt, system_prompt_hash, cwd"
+_MARKS = ", pinned_at, archived_at"  # of a conversation, wherever it goes on; a branch is another conversation
 Place = tuple[int, str]  # a shown message: its id and the session that owns it
 
 
@@ -53,9 +54,10 @@ def _refer(tx: Tx, session_id: str, places: Sequence[Place], after_id: int, *, b
 def _child(tx: Tx, parent: str, child: str, kind: str) -> None:
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (child,)) is not None:
         raise InvalidInput(f"a session with the id {child} exists already")
+    columns = _INHERITED + (_MARKS if kind == "compression" else "")
     tx.run(
-        f"INSERT INTO sessions(id, {_INHERITED}, parent_session_id, started_at, kind)"
-        f" SELECT ?, {_INHERITED}, id, ?, ? FROM sessions WHERE id = ?",
+        f"INSERT INTO sessions(id, {columns}, parent_session_id, started_at, kind)"
+        f" SELECT ?, {columns}, id, ?, ? FROM sessions WHERE id = ?",
         (child, time.time(), kind, parent),
     )
     for table, columns in (("session_tags", "tag"), ("session_members", "source, user_id")):
@@ -222,6 +224,26 @@ def chain_root(tx: Tx, session_id: str) -> str:
             return current
         seen.add(before)
         current = before
+
+
+_PART = (
+    "c.parent_session_id = p.id AND p.end_reason = 'compression' AND (c.trashed_at IS NULL) = (p.trashed_at IS NULL)"
+    " AND c.purged IS NULL AND p.purged IS NULL AND coalesce(c.kind, 'compression') = 'compression'"
+    " AND c.started_at >= p.ended_at"
+)
+
+
+def parts(tx: Tx, session_id: str) -> list[str]:
+    """The sessions of the one conversation that compressions made of it, the oldest first; of one in the trash, those in
+    the trash."""
+    found = [session_id]
+    before = f"SELECT p.id FROM sessions c JOIN sessions p ON {_PART} WHERE c.id = ?"
+    after = f"SELECT c.id FROM sessions p JOIN sessions c ON {_PART} WHERE p.id = ? ORDER BY c.started_at DESC, c.id DESC LIMIT 1"
+    while (following := tx.value(after, (found[-1],))) is not None and following not in found:
+        found.append(following)
+    while (earlier := tx.value(before, (found[0],))) is not None and earlier not in found:
+        found.insert(0, earlier)
+    return found
 
 
 def resume_target(tx: Tx, session_id: str) -> str:

@@ -19,6 +19,7 @@ GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 SHELL = "~deleted~"  # how the id of what is kept of a deleted session begins
 META_LAST_PRUNE = "last_auto_prune"
+MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # what trashing and restoring change
 
 
 def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = "") -> None:
@@ -32,12 +33,12 @@ def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = ""
 # --------------------------------------------------------------------------------------------- trash
 
 
-def trash(tx: Tx, session_id: str, by: str) -> bool:
+def trash(tx: Tx, session_id: str, by: str, at: float | None = None) -> bool:
     """Put a session aside; its title is free for others meanwhile."""
     done = tx.run(
         "UPDATE sessions SET trashed_at = ?, trashed_title = title, title = NULL, title_base = NULL, title_no = NULL,"
         " title_seen = NULL WHERE id = ? AND trashed_at IS NULL AND purged IS NULL",
-        (time.time(), session_id),
+        (time.time() if at is None else at, session_id),
     )
     if done:
         audit(tx, "trash", session_id, by)
@@ -200,8 +201,11 @@ def finish_deletions(engine: Engine, witness: Witness) -> int:
 # --------------------------------------------------------------------------------------------- pruning
 
 
-def prunable(tx: Tx, older_than_days: float, source: str | None) -> list[str]:
-    """Ended sessions whose last activity is longer ago than this; pinned and live ones never."""
+def prunable(tx: Tx, older_than_days: float, source: str | None, whole: bool = False) -> list[str]:
+    """Ended sessions whose last activity is longer ago than this; pinned and live ones never.
+
+    With `whole`, conversations of which that is true for every part, each as its newest one.
+    """
     cutoff = time.time() - older_than_days * DAY
     where, params = "", list[Any]([cutoff])
     if source is not None:
@@ -212,7 +216,12 @@ def prunable(tx: Tx, older_than_days: float, source: str | None) -> list[str]:
         " ORDER BY coalesce(s.last_active, s.started_at)",
         params,
     )
-    return [row[0] for row in rows if not leases.is_live(tx, row[0])]
+    ids = [row[0] for row in rows if not leases.is_live(tx, row[0])]
+    if not whole:
+        return ids
+    old = set(ids)
+    chains = (lineage.parts(tx, session_id) for session_id in ids)
+    return list(dict.fromkeys(chain[-1] for chain in chains if old.issuperset(chain)))
 
 
 def ghosts(tx: Tx) -> list[str]:

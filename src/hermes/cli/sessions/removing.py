@@ -1,7 +1,7 @@
 """`hermes sessions delete`, `restore`, `trash` and `prune`: what goes, and how it comes back.
 
-Deleting puts a session in the trash for some days; pruning deletes for good, and only what has ended. A session that a
-running process holds is never touched.
+Both put sessions in the trash for some days (`--now` skips it); pruning takes only what has ended. A session that a
+running process holds is never touched. A conversation that was compressed is one thing here, whichever part is named.
 """
 
 from __future__ import annotations
@@ -37,34 +37,60 @@ def called(session: dict[str, Any]) -> str:
     return f'"{title}" ({session["id"]})' if title else str(session["id"])
 
 
-@click.command(help="Put sessions in the trash. ID is an id, the beginning of one, or a title.")
+@click.command(
+    help="Put sessions in the trash. ID is an id, the beginning of one, or a title. A conversation that was compressed"
+    " goes whole."
+)
 @click.argument("words", nargs=-1, required=True, metavar="ID…")
+@click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-def delete(words: tuple[str, ...], yes: bool) -> None:
+def delete(words: tuple[str, ...], now: bool, yes: bool) -> None:
     with opened(writing=True) as db:
-        ids = list(dict.fromkeys(find_session(db, word) for word in words))
-        sessions = [db.get_session(session_id) or {"id": session_id} for session_id in ids]
-        for session in sessions:
-            _refuse_live(db, session)
-        names = ", ".join(f"{called(one)}, {counted(one.get('message_count') or 0, 'message')}" for one in sessions)
-        confirmed(f"Put {names} in the trash?", yes=yes)
-        for session in sessions:
-            _refuse_live(db, session)  # while the question stood, someone may have come back to it
-            db.trash_session(session["id"], by="hermes sessions delete")
-            _say_trashed(db, session)
+        named = (db.get_compression_chain(find_session(db, word))[-1] for word in words)
+        meant = [_Conversation(db, session_id) for session_id in dict.fromkeys(named)]
+        for one in meant:
+            one.refuse_live()
+        names = ", ".join(f"{one.called}, {counted(one.messages, 'message')}" for one in meant)
+        confirmed(f"Delete {names}, for good?" if now else f"Put {names} in the trash?", yes=yes)
+        until = "" if now else _until()
+        for one in meant:
+            one.refuse_live()  # while the question stood, someone may have come back to it
+            remove(db, one.session_id, now=now, by="hermes sessions delete")
+            back = f"is in the trash until {until}; `hermes sessions restore {one.session_id}` brings it back"
+            print(f"{one.called} {'is deleted for good' if now else back}")
 
 
-def _refuse_live(db: SessionDB, session: dict[str, Any]) -> None:
-    if db.is_live(session["id"]):
-        raise Refused(f"{called(session)} is live: a running process holds it; leave it there first")
+class _Conversation:
+    """What a command is about: a session, and the parts before it if it was compressed."""
+
+    def __init__(self, db: SessionDB, session_id: str) -> None:
+        self.db, self.session_id = db, session_id
+        self.parts = db.get_compression_chain(session_id)
+        rows = [db.get_session(part) or {"id": part} for part in self.parts]
+        self.messages = sum(row.get("message_count") or 0 for row in rows)
+        self.called = called(rows[-1]) + _with_earlier(self.parts)
+
+    def refuse_live(self) -> None:
+        if any(self.db.is_live(part) for part in self.parts):
+            raise Refused(f"{self.called} is live: a running process holds it; leave it there first")
 
 
-def _say_trashed(db: SessionDB, session: dict[str, Any]) -> None:
-    until = date(time.time() + configuration().sessions.trash_days * DAY, zone())
-    print(f"{called(session)} is in the trash until {until}; `hermes sessions restore {session['id']}` brings it back")
-    before = session.get("parent_session_id")
-    if session.get("kind") == "compression" and before and db.get_session(before) is not None:
-        print(f"what was said before its compression is still in {before}")
+def _with_earlier(parts: list[str]) -> str:
+    """That a conversation has parts from before its compressions."""
+    return f" with its {counted(len(parts) - 1, 'earlier part')}" if len(parts) > 1 else ""
+
+
+def remove(db: SessionDB, session_id: str, *, now: bool, by: str) -> bool:
+    """Put a conversation in the trash, or delete it for good, with all its parts."""
+    if not now:
+        return db.trash_session(session_id, by=by, whole=True)
+    # The oldest first: cut short, what is left is still one conversation.
+    return sum(db.delete_session(part, by=by) for part in db.get_compression_chain(session_id)) > 0
+
+
+def _until() -> str:
+    """The day on which what is put in the trash now is deleted for good."""
+    return date(time.time() + configuration().sessions.trash_days * DAY, zone())
 
 
 @click.command(help="Take sessions out of the trash. ID is an id, the beginning of one, or the title it had.")
@@ -72,9 +98,11 @@ def _say_trashed(db: SessionDB, session: dict[str, Any]) -> None:
 def restore(words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
         trashed = db.list_trash()
-        for session_id in list(dict.fromkeys(_in_trash(trashed, word, db) for word in words)):
-            db.restore_session(session_id)
-            print(f"{called(db.get_session(session_id) or {'id': session_id})} is back")
+        named = (db.get_compression_chain(_in_trash(trashed, word, db))[-1] for word in words)
+        for session_id in list(dict.fromkeys(named)):
+            parts = db.get_compression_chain(session_id)
+            db.restore_session(session_id, whole=True)
+            print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is back")
 
 
 def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
@@ -82,6 +110,7 @@ def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
     for found in (
         [row["id"] for row in trashed if row["id"] == word],
         [row["id"] for row in trashed if row["trashed_title"] == word],
+        [row["id"] for row in _newest(trashed) if word and row["id"].startswith(word)],
         [row["id"] for row in trashed if word and row["id"].startswith(word)],
     ):
         if len(found) == 1:
@@ -92,6 +121,13 @@ def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
     if db.get_session(word) is not None:
         raise Refused(f"{word} is not in the trash")
     raise NotFound(f"nothing in the trash is called {word!r}; `hermes sessions trash` shows what there is")
+
+
+def _newest(trashed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each conversation in the trash once, as its newest part."""
+    compressed = {row["id"] for row in trashed if row["end_reason"] == "compression"}
+    continued = {row["parent_session_id"] for row in trashed if row["kind"] in (None, "compression")} & compressed
+    return [row for row in trashed if row["id"] not in continued]
 
 
 @click.command(help="What is in the trash, and until when it can be restored.")
@@ -106,14 +142,15 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
         elif not rows:
             print("The trash is empty.")
         elif empty:
-            confirmed(f"Delete {counted(len(rows), 'session')} for good?", yes=yes)
+            number = counted(len(_newest(rows)), "session")
+            confirmed(f"Delete {number} for good?", yes=yes)
             with progress("deleting", len(rows)) as step:
-                for number, row in enumerate(rows, 1):
+                for done, row in enumerate(rows, 1):
                     db.delete_session(row["id"], by="hermes sessions trash --empty")
-                    step(number)
-            print(f"deleted {counted(len(rows), 'session')} for good")
+                    step(done)
+            print(f"deleted {number} for good")
         else:
-            print("\n".join(_trash_screen(rows)))
+            print("\n".join(_trash_screen(_newest(rows))))
 
 
 def _trash_screen(rows: list[dict[str, Any]]) -> list[str]:
@@ -135,40 +172,46 @@ def _trash_screen(rows: list[dict[str, Any]]) -> list[str]:
     return table(columns, cells, screen_width(), terminal=sys.stdout.isatty())
 
 
-@click.command(help="Delete sessions that ended and had no activity for a while. Pinned and live ones stay.")
+@click.command(
+    help="Put sessions in the trash that ended and had no activity for a while. Pinned and live ones stay. A conversation"
+    " that was compressed goes whole or not at all."
+)
 @click.option(
     "--older-than", type=days, default=90.0, metavar="D", help="Days without activity: 90 (the default), 12h, 2w."
 )
 @click.option("--source", metavar="S", help="Only sessions of this source.")
-@click.option("--trash", "to_trash", is_flag=True, help="Into the trash instead of for good.")
+@click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
-def prune(older_than: float, source: str | None, to_trash: bool, yes: bool, dry_run: bool) -> None:
+def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
     with opened(writing=not dry_run) as db:
-        ids = db.prunable_sessions(older_than, source)
+        ids = db.prunable_sessions(older_than, source, whole=True)
         if not ids:
             print(f"Nothing to prune: no ended session is older than {age(older_than)}.")
             return
         print("\n".join(_prune_screen(db, ids)))
-        where = "in the trash" if to_trash else "for good"
         if dry_run:
             print(f"{counted(len(ids), 'session')} would go (nothing was changed).")
             return
-        confirmed(f"{'Put' if to_trash else 'Delete'} {counted(len(ids), 'session')} {where}?", yes=yes)
+        where = "for good" if now else "in the trash"
+        confirmed(f"{'Delete' if now else 'Put'} {counted(len(ids), 'session')} {where}?", yes=yes)
         # What was reopened or pinned while the question stood is no longer meant; what has aged meanwhile was not shown.
-        still = set(db.prunable_sessions(older_than, source))
-        gone = _remove(db, [session_id for session_id in ids if session_id in still], to_trash)
-    print(f"{'put' if to_trash else 'deleted'} {counted(gone, 'session')} {where}")
-    if gone and not to_trash:
+        still = set(db.prunable_sessions(older_than, source, whole=True))
+        gone = _remove(db, [session_id for session_id in ids if session_id in still], now)
+    if now:
+        print(f"deleted {counted(gone, 'session')} for good")
         note("`hermes sessions optimize` gives the space back to the disk")
+    else:
+        print(
+            f"put {counted(gone, 'session')} in the trash until {_until()}; `hermes sessions restore ID` brings one back"
+        )
 
 
-def _remove(db: SessionDB, ids: list[str], to_trash: bool) -> int:
+def _remove(db: SessionDB, ids: list[str], now: bool) -> int:
     gone = 0
     with progress("pruning", len(ids)) as step:
         for session_id in ids:
-            by = "hermes sessions prune"
-            gone += db.trash_session(session_id, by=by) if to_trash else db.delete_session(session_id, by=by)
+            gone += remove(db, session_id, now=now, by="hermes sessions prune")
             step(gone)
     return gone
 

@@ -210,18 +210,19 @@ def is_filter(filtered: Filtered) -> bool:
 
 
 def filtered_ids(db: SessionDB, filtered: Filtered) -> list[str]:
-    """The sessions the options of `filters` choose together."""
+    """The conversations the options of `filters` choose together; of a compressed one the newest part."""
     source, query, older = filtered["source"], filtered["query"], filtered["older_than"]
     rows = db.list_sessions_rich(
         source=source, tag=filtered["with_tag"], limit=EVERY, include_children=True, project_compression_tips=False,
         order_by_last_active=True,
     )  # fmt: skip
+    rows = [row for row in rows if row["end_reason"] != "compression" or db.get_compression_tip(row["id"]) == row["id"]]
     if older is not None:
         before = time.time() - older * 86_400
         rows = [row for row in rows if row["last_active"] < before]
     if query is not None:
         hits = db.search_messages(query, limit=100_000)
         # What only resembles the question is good to read, not to act upon.
-        found = {hit["session_id"] for hit in hits if not hit["relaxed"]}
+        found = {db.get_compression_tip(one) for one in {hit["session_id"] for hit in hits if not hit["relaxed"]}}
         rows = [row for row in rows if row["id"] in found]
     return [row["id"] for row in rows]
