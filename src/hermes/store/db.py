@@ -366,6 +366,15 @@ class SessionDB:
     def _ready(self, message: dict[str, Any]) -> messages.Ready:
         return messages.make_ready(message, mask=self._mask, lift=self._attachments.lift)
 
+    def keep_attachment(self, data: bytes) -> str:
+        """Keep bytes beside the database, once; the reference to be put into a message, `attachment:sha256:<hex>`.
+
+        They go when the last message that holds the reference is deleted.
+        """
+        from hermes.store.attachments import PREFIX
+
+        return PREFIX + self._attachments.keep(data)
+
     def replace_messages(self, session_id: str, messages_: Iterable[dict[str, Any]]) -> None:
         """Put other messages in place of a session's own: all at once or not at all."""
         ready = [self._ready(message) for message in messages_]
@@ -771,6 +780,11 @@ class SessionDB:
         """Prolong a lease; False when it is no longer this token's."""
         with self._engine.write() as tx:
             return leases.renew(tx, name, token, ttl)
+
+    def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
+        """Prolong several leases, each (name, token, ttl), in one transaction; of each what renew_lease says."""
+        with self._engine.write() as tx:
+            return leases.renew_all(tx, held)
 
     def release_lease(self, name: str, token: int) -> bool:
         """Give a lease back."""
