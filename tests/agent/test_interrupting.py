@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.events import Done, Text, ToolFinished, ToolStarted
+from hermes.agent.running import AT_ONCE
 from hermes.agent.tools.base import Context, Tool
 from tests.support.aimock import fixtures_of
 from tests.support.wire import STALL, Wire, call, delta, end, said, sse
@@ -123,9 +125,50 @@ def test_a_listener_who_goes_away_while_tools_run_leaves_no_call_without_result(
         assert list(agent.turn("and?"))[-1] == Done("Fine.")
 
 
-def test_control_c_in_the_middle_keeps_what_was_said(make_agent: Any) -> None:
-    import _thread
+def test_no_tool_works_on_for_a_listener_who_has_gone(make_agent: Any) -> None:
+    began, over = threading.Event(), threading.Event()
 
+    def patient(context: Context, arguments: dict[str, Any]) -> str:
+        began.set()
+        while not context.cancelled():
+            time.sleep(0.01)
+        over.set()
+        return "stopped half way"
+
+    asks = sse(delta(tool_calls=[call("patient", "{}", index=0, id="c")]), end("tool_calls"))
+    with Wire([asks, said("Fine.")]) as wire:
+        agent = make_agent(wire, tools=[Tool("patient", "", NOTHING, patient)])
+
+        def give_up() -> None:
+            began.wait(30)
+            _thread.interrupt_main()
+
+        threading.Thread(target=give_up, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            list(agent.turn("hello"))
+        assert over.is_set()
+        assert rows(agent)[-1][:2] == ("tool", "stopped half way")
+        assert list(agent.turn("and?"))[-1] == Done("Fine.")
+
+
+def test_very_many_calls_share_a_few_threads(make_agent: Any) -> None:
+    lock, most = threading.Lock(), 0
+
+    def count(context: Context, arguments: dict[str, Any]) -> str:
+        nonlocal most
+        with lock:
+            most = max(most, sum(thread.name == "hermes-tool-count" for thread in threading.enumerate()))
+        return "counted"
+
+    asks = delta(tool_calls=[call("count", "{}", index=n, id=f"c{n}") for n in range(200)])
+    with Wire([sse(asks, end("tool_calls")), said("Fine.")]) as wire:
+        agent = make_agent(wire, tools=[Tool("count", "", NOTHING, count)])
+        assert list(agent.turn("count"))[-1] == Done("Fine.")
+    assert [row[1] for row in rows(agent) if row[0] == "tool"] == ["counted"] * 200
+    assert most <= AT_ONCE
+
+
+def test_control_c_in_the_middle_keeps_what_was_said(make_agent: Any) -> None:
     with Wire([sse(delta(content="Hello "), STALL)]) as wire:
         agent = make_agent(wire)
         try:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hermes.agent.endpoint import EndpointModel
 from hermes.agent.headings import word_count
 from hermes.agent.quoting import CLOSE, OPEN
-from hermes.agent.titler import clean_title, start_titling
+from hermes.agent.titler import AT_ONCE, clean_title, start_titling
 from hermes.errors import ModelUnreachable
 from tests.support.aimock import fixtures_of, free_port
 
@@ -106,7 +106,7 @@ def test_two_at_once_ask_the_model_once(make_db) -> None:
         return "By the first model"
 
     thread = start_titling(one, "s", Canned(slow))
-    assert thread is not None and thread.daemon
+    assert thread is not None
     assert asked.wait(30)
     other = Canned("By the second model")
     assert titled(two, "s", other) is None
@@ -132,6 +132,30 @@ def test_many_sessions_titled_alike_at_once_get_different_numbers(db) -> None:
         thread.join(30)
     titles = {db.get_session_title(f"s{n}") for n in range(8)}
     assert titles == {EXTRACTED, *(f"{EXTRACTED} #{n}" for n in range(2, 9))}
+
+
+def test_many_new_conversations_at_once_share_a_few_threads(db) -> None:
+    go_on = threading.Event()
+    asked = threading.Semaphore(0)
+
+    def slow(messages: Any) -> str:
+        asked.release()
+        assert go_on.wait(60)
+        return "By the clever model"
+
+    for n in range(20):
+        talk(db, f"s{n}", ASKED, "Sure.")
+    titlings = [start_titling(db, f"s{n}", Canned(slow)) for n in range(20)]
+    for _ in range(AT_ONCE):
+        assert asked.acquire(timeout=30)
+    assert sum(thread.name == "hermes-titler" for thread in threading.enumerate()) == AT_ONCE
+    assert not asked.acquire(blocking=False)
+    go_on.set()
+    for titling in titlings:
+        assert titling is not None
+        titling.join(60)
+        assert not titling.is_alive()
+    assert all(db.get_session_title(f"s{n}") for n in range(20))
 
 
 def test_what_the_extractive_assistant_quotes_is_no_subject(db) -> None:

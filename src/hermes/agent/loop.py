@@ -28,6 +28,7 @@ from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelUnreac
 from hermes.store.drafts import Draft
 
 if TYPE_CHECKING:
+    from hermes.agent.titler import Titling
     from hermes.config import Config
     from hermes.store.db import SessionDB
     from hermes.store.visibility import User
@@ -83,7 +84,7 @@ class Agent:
         self._cancel = threading.Event()
         self._busy = threading.Lock()
         self._compressed_at: int | None = None  # messages there were when the conversation was last compressed
-        self._titling: threading.Thread | None = None
+        self._titling: Titling | None = None
         self._titled = False
         self.context = Context(
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
@@ -305,7 +306,7 @@ class Agent:
                 self._talk.store(Result(call, INTERRUPTED, False, 0.0))
             return
         self.context.state["model"] = self.model  # session_search has it summarise what it finds
-        yield from run_calls(calls, self.tools, self.context, self._talk.store)
+        yield from run_calls(calls, self.tools, self.context, self._talk.store, stop=self._cancel.set)
 
     def _ask_user(self, question: str) -> bool:
         """One question at a time, though tools run side by side."""

@@ -15,6 +15,7 @@ from hermes.agent.tools.base import Context, Tool
 from hermes.errors import ToolError
 
 INTERRUPTED = "error: interrupted by the user before it had finished"
+AT_ONCE = 16  # calls of one message that run side by side; the others wait their turn
 _GRACE = 2.0  # seconds an interrupted tool has to come back by itself
 _KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
@@ -81,37 +82,38 @@ def _misfit(arguments: dict[str, Any], schema: Mapping[str, Any], name: str) -> 
 
 
 def run_calls(
-    calls: Sequence[Call], tools: Mapping[str, Tool], context: Context, store: Callable[[Result], None]
+    calls: Sequence[Call],
+    tools: Mapping[str, Tool],
+    context: Context,
+    store: Callable[[Result], None],
+    *,
+    stop: Callable[[], None] = lambda: None,
 ) -> Iterator[ToolStarted | ToolFinished]:
-    """Run all calls at once. `store` gets each result, in the order of the calls, as soon as it and those before exist."""
-    done: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
+    """Run the calls side by side. `store` gets each result, in their order, as soon as it and those before exist.
+
+    When nobody listens any more, `stop` is called, which is to make `context.cancelled()` true: no tool shall work on
+    for a turn that is over.
+    """
+    crew = _Crew(tools, context)
     results: list[Result | None] = [None] * len(calls)
     stored = 0
     try:
         for number, call in enumerate(calls):
             yield ToolStarted(call.id, call.name, call.arguments)
-            if context.cancelled():
-                done.put((number, Result(call, INTERRUPTED, False, 0.0)))
-            else:
-                _start(number, call, tools, context, done)
-        deadline: float | None = None
-        while any(result is None for result in results):
-            try:
-                number, result = done.get(timeout=0.05)
-            except queue.Empty:
-                if context.cancelled():
-                    deadline = deadline or time.monotonic() + _GRACE
-                    if time.monotonic() > deadline:
-                        break
-                continue
-            if results[number] is not None:
-                continue
+            crew.give(number, call)
+        for number, result in crew.done(len(calls)):
             results[number] = result
             while stored < len(results) and (ready := results[stored]) is not None:
                 store(ready)
                 stored += 1
             yield ToolFinished(result.call.id, result.call.name, result.ok, result.text, result.seconds)
+    except BaseException:
+        stop()
+        for number, result in crew.done(sum(result is None for result in results[: crew.given])):
+            results[number] = result
+        raise
     finally:  # also when the one who shows all this has gone: no call stays without a result
+        crew.dismiss()
         for number in range(stored, len(calls)):
             late = results[number]
             store(late if late is not None else Result(calls[number], INTERRUPTED, False, 0.0))
@@ -120,15 +122,47 @@ def run_calls(
             yield ToolFinished(call.id, call.name, False, INTERRUPTED, 0.0)
 
 
-def _start(
-    number: int, call: Call, tools: Mapping[str, Tool], context: Context, done: queue.SimpleQueue[tuple[int, Result]]
-) -> None:
-    def work() -> None:
-        begun = time.monotonic()
-        text, ok = run_one(call, tools, context)
-        done.put((number, Result(call, text, ok, time.monotonic() - begun)))
+class _Crew:
+    """A few threads that run calls; each result comes back with the number of its call."""
 
-    threading.Thread(target=work, name=f"hermes-tool-{call.name}", daemon=True).start()
+    def __init__(self, tools: Mapping[str, Tool], context: Context) -> None:
+        self._tools, self._context = tools, context
+        self._waiting: queue.SimpleQueue[tuple[int, Call] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
+        self.given = 0
+
+    def give(self, number: int, call: Call) -> None:
+        """Have a call run as soon as there is a hand free."""
+        self._waiting.put((number, call))
+        self.given += 1
+        if self.given <= AT_ONCE:
+            threading.Thread(target=self._work, name=f"hermes-tool-{call.name}", daemon=True).start()
+
+    def done(self, count: int) -> Iterator[tuple[int, Result]]:
+        """The next so many results as they come; fewer when an interruption does not bring them in a moment."""
+        deadline: float | None = None
+        while count:
+            try:
+                yield self._done.get(timeout=0.05)
+                count -= 1
+            except queue.Empty:
+                if self._context.cancelled():
+                    deadline = deadline or time.monotonic() + _GRACE
+                    if time.monotonic() > deadline:
+                        return
+
+    def dismiss(self) -> None:
+        """There are no more calls."""
+        for _ in range(min(self.given, AT_ONCE)):
+            self._waiting.put(None)
+
+    def _work(self) -> None:
+        for number, call in iter(self._waiting.get, None):
+            begun = time.monotonic()
+            text, ok = INTERRUPTED, False
+            if not self._context.cancelled():
+                text, ok = run_one(call, self._tools, self._context)
+            self._done.put((number, Result(call, text, ok, time.monotonic() - begun)))
 
 
 def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> tuple[str, bool]:

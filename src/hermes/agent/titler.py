@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TIMEOUT = 60.0
 _WHILE_WORKING, _FOR_GOOD = 300.0, 100 * 365 * 86_400.0  # seconds: a crashed attempt is repeated, a finished one is not
 _TRIES = 20
+AT_ONCE = 4  # titles in the making at one time
 _READ = 3_000
 
 INSTRUCTIONS = f"""Give a conversation its title: 3 to 7 words in its own language that say what it is about.
@@ -47,13 +49,37 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _EDGES = " \t\"'`*_#~>“”„‘’«»‹›「」『』【】《》〈〉()[]{}<|-–—:;,.。．!！…·•"
-_KEEP_END = ")]"
 
 
-def start_titling(db: SessionDB, session_id: str, model: Model | None) -> threading.Thread | None:
-    """Begin to title a session in a daemon thread, which is returned; None when it has a title or nothing was said.
+class Titling:
+    """A title in the making."""
 
-    Costs the caller one look at the session. A program about to end joins the thread, with a timeout.
+    def __init__(self, db: SessionDB, session_id: str, model: Model | None) -> None:
+        self._task = (db, session_id, model)
+        self._over = threading.Event()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for it."""
+        self._over.wait(timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it is still to come."""
+        return not self._over.is_set()
+
+    def run(self) -> None:
+        """Make it."""
+        try:
+            _title(*self._task)
+        except Exception:  # the store was closed, is full, …: a missing title is no reason to disturb anyone
+            pass
+        finally:
+            self._over.set()
+
+
+def start_titling(db: SessionDB, session_id: str, model: Model | None) -> Titling | None:
+    """Begin to title a session in the background; None when it has a title or nothing was said.
+
+    Costs the caller one look at the session. A program about to end joins what it began, with a timeout.
     """
     try:
         session = db.get_session(session_id)
@@ -61,16 +87,38 @@ def start_titling(db: SessionDB, session_id: str, model: Model | None) -> thread
             return None
     except Exception:  # the promise: titling never disturbs a conversation
         return None
-    thread = threading.Thread(target=_title_quietly, args=(db, session_id, model), daemon=True, name="hermes-titler")
-    thread.start()
-    return thread
+    titling = Titling(db, session_id, model)
+    _titler.take(titling)
+    return titling
 
 
-def _title_quietly(db: SessionDB, session_id: str, model: Model | None) -> None:
-    try:
-        _title(db, session_id, model)
-    except Exception:  # the store was closed, is full, …: a missing title is no reason to disturb anyone
-        return
+class _Titler:
+    """A few daemon threads for all sessions of the process: many new conversations at once wait for their titles."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Titling] = deque()
+        self._threads = 0
+
+    def take(self, titling: Titling) -> None:
+        """Do it as soon as there is a hand free."""
+        with self._lock:
+            self._waiting.append(titling)
+            if self._threads < AT_ONCE:
+                self._threads += 1
+                threading.Thread(target=self._work, daemon=True, name="hermes-titler").start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                titling = self._waiting.popleft()
+            titling.run()
+
+
+_titler = _Titler()
 
 
 def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
