@@ -1,0 +1,231 @@
+"""A Discord of our own for tests: see discord_server for what it does, base for what the conformance suite asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.support.labs import base
+from tests.support.labs.discord_server import TOKEN, DiscordServer, answer, person
+
+
+class Lab(base.Lab):
+    """One server with a channel, a thread in it and a forum; alice, bob and mallory with a direct message each."""
+
+    platform = "discord"
+    places = frozenset({"dm", "channel", "thread"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits"})
+
+    def __init__(self) -> None:
+        self.server = DiscordServer()
+        self._people: dict[str, dict[str, Any]] = {}
+        self._places: dict[str, str] = {}
+        for name in base.PEOPLE:
+            someone = person(name, name.capitalize(), self.server.new_id())
+            self._people[name] = self.server.people[someone["id"]] = someone
+            self._places[f"dm {name}"] = self._add({"type": 1, "recipients": [someone]})
+        common = {"guild_id": self.server.guild_id, "position": 0, "permission_overwrites": [], "nsfw": False}
+        common |= {"parent_id": None, "topic": None, "rate_limit_per_user": 0, "flags": 0}
+        self._places["channel"] = self._add(common | {"type": 0, "name": "general"})
+        self._places["forum"] = self._add(common | {"type": 15, "name": "ideas", "available_tags": []})
+        thread = self.server.thread("plans", self.server.channels[self._places["channel"]])
+        self.server.channels[thread["id"]] = thread
+        self._places["thread"] = thread["id"]
+
+    def _add(self, channel: dict[str, Any]) -> str:
+        number = self.server.new_id()
+        self.server.channels[number] = channel | {"id": number}
+        return number
+
+    # ------------------------------------------------------------------------------------------ who and where
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Token and addresses."""
+        there = f"127.0.0.1:{self.server.port}"
+        return {"token": TOKEN, "api_base": f"http://{there}/api/v10", "gateway_url": f"ws://{there}/gateway/"}
+
+    def user_id(self, who: str) -> str:
+        """A person's id."""
+        return str(self._people[who]["id"])
+
+    def chat_id(self, where: str, who: str = "alice") -> str:
+        """A channel's id; of a thread, its parent's, for that is the chat it is in."""
+        return self._places["channel"] if where == "thread" else self._place(where, who)
+
+    def _place(self, where: str, who: str) -> str:
+        """The channel on the wire. "thread:<name>" is one the agent has created."""
+        if where.startswith("thread:"):
+            made = [one for one in self.server.channels.values() if one.get("made") and one["name"] == where[7:]]
+            return str(made[-1]["id"])
+        return self._places[f"dm {who}" if where == "dm" else where]
+
+    # ------------------------------------------------------------------------------------------ what people do
+
+    def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True) -> str:
+        """A message; it mentions the bot on the server if `addressed`."""
+        return self._post(text, who, where, addressed)
+
+    def reply(self, text: str, to: str, *, who: str = "alice", where: str = "dm") -> str:
+        """A message that answers another, without a mention."""
+        answered = self.server.find(to)
+        reference = {"type": 0, "message_id": to, "channel_id": answered["channel_id"]}
+        return self._post(text, who, where, False, type=19, message_reference=reference, referenced_message=answered)
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        """A message from elsewhere, passed on."""
+        snapshot = self.server.message("0", self._people["bob"], text)
+        kept = ("type", "content", "attachments", "embeds", "timestamp", "edited_timestamp", "flags", "mentions")
+        inner = {key: snapshot[key] for key in (*kept, "mention_roles", "components")}
+        reference = {"type": 1, "message_id": snapshot["id"], "channel_id": "0"}
+        return self._post("", who, where, False, message_reference=reference, message_snapshots=[{"message": inner}])
+
+    def attach(
+        self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
+    ) -> str:
+        """A file, with words or without."""
+        number = self.server.new_id()
+        self.server.files[number] = (data, mime)
+        file = {"id": number, "filename": name, "content_type": mime, "size": len(data)}
+        return self._post(text, who, where, True, attachments=[file])
+
+    def _post(self, text: str, who: str, where: str, addressed: bool, **more: Any) -> str:
+        async def post() -> str:
+            message = self._message(text, who, where, addressed, **more)
+            await self.server.dispatch("MESSAGE_CREATE", self.server.event(message))
+            return str(message["id"])
+
+        return str(self.server.call(post()))
+
+    def _message(self, text: str, who: str, where: str, addressed: bool, **more: Any) -> dict[str, Any]:
+        if addressed and where != "dm":
+            text = f"<@{self.server.bot['id']}> {text}".rstrip()
+            more.setdefault("mentions", [self.server.bot])
+        return self.server.message(self._place(where, who), self._people[who], text, **more)
+
+    def unordered(self, texts: Sequence[str], *, who: str = "alice", where: str = "dm") -> list[str]:
+        """Several messages whose events arrive the wrong way round; their ids, in the order they were written."""
+
+        async def post() -> list[str]:
+            said = [self._message(text, who, where, True) for text in texts]
+            for message in reversed(said):
+                await self.server.dispatch("MESSAGE_CREATE", self.server.event(message))
+            return [str(message["id"]) for message in said]
+
+        return list(self.server.call(post()))
+
+    def announce(self, text: str = "", *, where: str = "channel", kind: int = 7, **more: Any) -> str:
+        """A message of the platform's own (7: somebody joined)."""
+        return self._post(text, "bob", where, False, type=kind, **more)
+
+    def change(self, message_id: str, text: str) -> None:
+        """A person edits what they said."""
+        message = self.server.find(message_id)
+        message["content"] = text
+        self.server.call(self.server.dispatch("MESSAGE_UPDATE", self.server.event(message)))
+
+    def command(self, name: str, arguments: str | None = None, *, who: str = "alice", where: str = "dm") -> str:
+        """A slash command from the menu; its token, for `interaction`."""
+        number = self.server.new_id()
+        channel = self.server.channels[self._place(where, who)]
+        options = [{"name": "arguments", "type": 3, "value": arguments}] if arguments is not None else []
+        given: dict[str, Any] = {
+            "id": number, "application_id": self.server.bot["id"], "type": 2, "token": f"token-of-{number}",
+            "version": 1, "channel_id": channel["id"], "channel": channel, "attachment_size_limit": 10485760,
+            "data": {"id": self.server.new_id(), "name": name, "type": 1, "options": options}, "entitlements": [],
+            "authorizing_integration_owners": {}, "locale": "en-US", "app_permissions": "0",
+        }  # fmt: skip
+        if channel.get("guild_id"):
+            member = {"user": self._people[who], "roles": [], "joined_at": None, "deaf": False, "mute": False}
+            given |= {
+                "guild_id": channel["guild_id"],
+                "member": member | {"flags": 0, "permissions": "0", "nick": None},
+            }
+        else:
+            given["user"] = self._people[who]
+        self.server.interactions[given["token"]] = "waiting"
+        self.server.call(self.server.dispatch("INTERACTION_CREATE", given))
+        return str(given["token"])
+
+    def interaction(self, token: str) -> str:
+        """How Discord sees a command: waiting, thinking (acknowledged), gone (its line was taken away)."""
+        return self.server.interactions[token]
+
+    def person_object(self, who: str) -> dict[str, Any]:
+        """A person, as messages mention them."""
+        return self._people[who]
+
+    # ------------------------------------------------------------------------------------------ what people see
+
+    def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        """The texts of the bot's messages in a channel."""
+        said = self.server.messages.get(self._place(where, who), [])
+        return [one["content"] for one in said if one["author"]["id"] == self.server.bot["id"]]
+
+    def typed(self, where: str = "dm", *, who: str = "alice") -> int:
+        """How often the bot was typing."""
+        return self.server.typed[self._place(where, who)]
+
+    def threads(self) -> list[str]:
+        """Names of threads the bot opened."""
+        return list(self.server.threads_made)
+
+    def problems(self) -> list[str]:
+        """Requests that Discord's document does not allow, and messages that could ping."""
+        return list(self.server.problems)
+
+    # ------------------------------------------------------------------------------------------ what goes wrong
+
+    def redeliver(self, message_id: str) -> None:
+        """The same event once more."""
+        message = self.server.find(message_id)
+        self.server.call(self.server.dispatch("MESSAGE_CREATE", self.server.event(message)))
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        """429 for the next sends and edits."""
+        told = {"message": "You are being rate limited.", "retry_after": seconds, "global": False}
+        headers = {
+            "Retry-After": str(seconds), "X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "0",
+            "X-RateLimit-Reset-After": str(seconds), "X-RateLimit-Bucket": "lab", "X-RateLimit-Scope": "user",
+        }  # fmt: skip
+        self.server.misbehaviour += [lambda: answer(429, told, **headers)] * times
+
+    def fail(self, times: int = 1, status: int = 503) -> None:
+        """A server error for the next sends and edits. discord.py itself tries again after 500, 502, 504 and 524."""
+        self.server.misbehaviour += [lambda: answer(status, {"message": "trouble", "code": 0})] * times
+
+    def swallow(self, times: int = 1) -> None:
+        """The next sends are done, but the connection is cut before the answer."""
+        self.server.swallow += times
+
+    def drop(self, *, forget: bool = False) -> None:
+        """Cut every connection; with `forget` sessions can't be resumed."""
+        self.server.call(self.server.cut())
+        if forget:
+            self.server.sessions.clear()
+
+    def order(self, op: int, data: Any = None) -> None:
+        """An order of the gateway: 7 reconnect, 9 invalid session."""
+        if op == 9 and data is False:
+            told, self.server.sessions = self.server.sessions, {}
+            for session in told.values():
+                if session.socket is not None:
+                    self.server.call(session.socket.send({"op": op, "d": data}))
+        else:
+            self.server.call(self.server.tell({"op": op, "d": data}))
+
+    def expire_links(self) -> None:
+        """Addresses of files that were given out no longer work."""
+        self.server.link_age += 1
+
+    def forbid(self, where: str, who: str = "alice") -> None:
+        """The bot may no longer write there."""
+        self.server.forbidden.add(self._place(where, who))
+
+    def reset(self) -> None:
+        """As new, but for the people and places."""
+        self.server.clear()
+
+    def close(self) -> None:
+        """End the server."""
+        self.server.close()
