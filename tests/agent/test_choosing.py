@@ -199,3 +199,18 @@ def test_an_auxiliary_endpoint_works_beside_a_model_without_one(db: Any) -> None
     assert isinstance(small, EndpointModel)
     assert small.base_url == "http://127.0.0.1:5/v1"
     assert auxiliary_model(config, "title", main) is main
+
+
+def test_side_tasks_of_many_agents_share_one_model() -> None:
+    """Its connections, and what it knows of its server, are not made anew for every title and every search."""
+    config, main = Config(), main_model()
+    config.auxiliary.title = Auxiliary(model="small")
+    config.auxiliary.compression = Auxiliary(timeout=5)
+    assert auxiliary_model(config, "title", main) is auxiliary_model(config, "title", main)
+    assert auxiliary_model(config, "title", main) is not auxiliary_model(config, "compression", main)
+
+
+def test_a_window_that_is_configured_counts_for_side_tasks_of_the_same_model() -> None:
+    config = configured(context_length=5000)
+    config.auxiliary.compression = Auxiliary(timeout=5)
+    assert auxiliary_model(config, "compression", main_model()).context_length == 5000

@@ -369,3 +369,44 @@ def test_the_window_is_the_configured_one_or_known_by_name() -> None:
     with Wire([said("x")], get=listing(context_length=5)) as wire:
         assert model_at(wire, context_length=1234).context_length == 1234
         assert EndpointModel("gpt-4o-mini", wire.base_url, None).context_length == 128_000
+
+
+def test_one_model_serves_many_threads_at_once(aimock: Any) -> None:
+    server = aimock(
+        [
+            {"match": {"userMessage": f"thread {n}."}, "response": {"content": f"hello {n}"}, "latency": 5}
+            for n in range(8)
+        ]
+    )
+    model, heard = model_at(server), dict[int, str | None]()
+
+    def ask(number: int) -> None:
+        heard[number] = answer(model, [{"role": "user", "content": f"thread {number}."}])[1].content
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert heard == {number: f"hello {number}" for number in range(8)}
+
+
+def test_what_a_server_does_not_know_may_be_learned_by_several_threads_at_once() -> None:
+    unknown = {"error": {"message": "unknown field: stream_options"}}
+    both = threading.Barrier(2)
+    with Wire(
+        [Answer(status=400, json=unknown, late=0.3), Answer(status=400, json=unknown, late=0.3), said("ok")]
+    ) as wire:
+        model, heard = model_at(wire), list[str | None]()
+
+        def ask() -> None:
+            both.wait(30)
+            heard.append(answer(model)[1].content)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert heard == ["ok", "ok"]
+        assert ["stream_options" in body for body in wire.bodies] == [True, True, False, False]

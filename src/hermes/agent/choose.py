@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -119,20 +120,52 @@ def auxiliary_model(config: Config, task: str, main: Model) -> Model:
     if section is None or not (section.model or section.base_url or section.api_key or section.timeout):
         return main
     if isinstance(main, EndpointModel):
-        return EndpointModel(
+        there = not section.base_url or section.base_url == main.base_url
+        return _side_model(
             section.model or main.name,
             section.base_url or main.base_url,
-            section.api_key or (main.api_key if not section.base_url or section.base_url == main.base_url else None),
+            section.api_key or (main.api_key if there else None),
+            config.model.context_length if there and section.model in (None, main.name) else None,
             kind="endpoint" if section.base_url else main.kind,
             timeout=section.timeout or main.timeout,
             provider=None if section.base_url else main.provider,
         )
     if not section.model:
         return main  # the embedded model has no other address to be asked at
+    return elsewhere(section.model, section.base_url, section.api_key, section.timeout)
+
+
+def named_model(name: str, main: Model) -> EndpointModel:
+    """The model of this name, behind the same endpoint as the main one where that has an address."""
+    if isinstance(main, EndpointModel):
+        return _side_model(
+            name, main.base_url, main.api_key, kind=main.kind, timeout=main.timeout, provider=main.provider
+        )
+    return elsewhere(name)
+
+
+def elsewhere(
+    name: str, base_url: str | None = None, key: str | None = None, timeout: float | None = None
+) -> EndpointModel:
+    """A model at the endpoint that the environment speaks of."""
     from hermes.config import environment
     from hermes.home import get_hermes_home
 
     variables = environment(get_hermes_home())
-    base_url = section.base_url or variables.get("OPENAI_BASE_URL") or OPENAI
-    key = section.api_key or key_for(base_url, variables)
-    return EndpointModel(section.model, base_url, key, timeout=section.timeout)
+    address = base_url or variables.get("OPENAI_BASE_URL") or OPENAI
+    return _side_model(name, address, key or key_for(address, variables), timeout=timeout)
+
+
+@lru_cache(maxsize=16)
+def _side_model(
+    name: str,
+    base_url: str | None,
+    key: str | None,
+    context_length: int | None = None,
+    *,
+    kind: str = "endpoint",
+    timeout: float | None = None,
+    provider: str | None = None,
+) -> EndpointModel:
+    """One model for all side tasks that go to the same place: its connections, and what it learned of its server."""
+    return EndpointModel(name, base_url, key, context_length, kind, timeout, provider=provider)

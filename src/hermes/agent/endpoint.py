@@ -61,6 +61,7 @@ class EndpointModel:
         self.provider: str | None = provider or provider_of(base_url or OPENAI)
         self._context_length = context_length
         self._client: OpenAI | None = None
+        self._making = threading.Lock()
         self._left_out: set[str] = set()  # what this server turned out not to understand
 
     @property
@@ -144,18 +145,31 @@ class EndpointModel:
             raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
         return without_thoughts(parts.text())
 
+    def transcribe(self, data: bytes, name: str, mime: str | None = None) -> str:
+        """What is said in a recording, where this model is one that writes down speech."""
+        try:
+            heard = self._sdk().audio.transcriptions.create(
+                model=self.name, file=(name, data, mime or "application/octet-stream")
+            )
+        except HermesError:
+            raise
+        except Exception as error:
+            raise explained(error, self.where, self.name) from error
+        return str(getattr(heard, "text", heard))
+
     def _open(self, messages: Sequence[Message], body: dict[str, Any]) -> Any:
         """The stream of chunks. A field this server does not know is left out from then on."""
         openai = _library()
         while True:
+            known = self._left_out  # another thread may learn the same meanwhile
             try:
                 stream = self._request(messages, body)
                 return self._unless_stream(stream.response) or stream
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                unknown = _not_understood(str(error), body, messages) - self._left_out
+                unknown = _not_understood(str(error), body, messages) - known
                 if not unknown:
                     raise
-                self._left_out |= unknown
+                self._left_out = self._left_out | unknown
 
     def _unless_stream(self, response: Any) -> list[Any] | None:
         """What a server says that answers in another way than asked: the reply in one piece, or a refusal as one."""
@@ -194,6 +208,10 @@ class EndpointModel:
         return sent
 
     def _sdk(self) -> OpenAI:
+        with self._making:  # one model serves many threads
+            return self._made()
+
+    def _made(self) -> OpenAI:
         if self._client is None:
             openai = _library()
             timeout = openai.Timeout(self.timeout or _PATIENCE, connect=min(self.timeout or 10.0, 10.0))
