@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
     from hermes.agent.tools.base import Tool
+    from hermes.chat.keyboard import Typing
     from hermes.chat.render import Display
     from hermes.config import Config
     from hermes.store.db import SessionDB
@@ -40,6 +41,9 @@ class Voice(Protocol):
     def ask(self, question: str) -> bool: ...
 
     def choose(self, question: str, options: Sequence[str]) -> int | None: ...
+
+    def typing(self) -> Typing | None:
+        """What is typed during a turn; None where nobody can type."""
 
     def display(self) -> Display: ...
 
@@ -89,6 +93,8 @@ class Conversation:
     where = TERMINAL
     platform = "cli"
     user: User | None = None
+    is_owner = True
+    place = None
 
     def __init__(
         self,
@@ -106,11 +112,12 @@ class Conversation:
         self.db, self.config, self.voice = db, config, voice
         self.pending_title: str | None = None
         self.leaving = False
+        self._ending = True  # on leaving; not when the session goes on elsewhere
         self.since = time.time()
         self._default_model = model
         self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
         self._toolbox = Toolbox(config)
-        self._turns = Turns(voice.ask)
+        self._turns = Turns(voice.ask, typed_stops=_busy(config) == "interrupt")
         self.agent = self._made(new_session_id(), model, Path.cwd())
 
     # ------------------------------------------------------------------------------------------ what it is
@@ -164,7 +171,9 @@ class Conversation:
     def _run(self, events: Iterator[Event]) -> bool:
         self._equip()
         try:
-            return self._turns.run(events, self.voice.display(), interrupt=self.agent.interrupt, each=self._name_it)
+            return self._turns.run(
+                events, self.voice.display(), interrupt=self.agent.interrupt, each=self._name_it, typing=self.voice.typing()
+            )  # fmt: skip
         finally:
             self._name_it()
 
@@ -235,13 +244,15 @@ class Conversation:
 
     # ------------------------------------------------------------------------------------------ the end
 
-    def leave(self) -> None:
+    def leave(self, *, ending: bool = True) -> None:
         self.leaving = True
+        self._ending = ending
 
     def close(self) -> list[str]:
         """End the session and let go of everything; what there is to say on leaving."""
         session_id = self.session_id
-        leaving.end(self.db, session_id)
+        if self._ending:
+            leaving.end(self.db, session_id)
         slow = threading.Timer(1.0, self.voice.note, ["The session gets its title; Ctrl-C leaves at once."])
         slow.daemon = True
         slow.start()
@@ -252,7 +263,12 @@ class Conversation:
         finally:
             slow.cancel()
             self._toolbox.close()
-        return leaving.farewell(self.db, session_id, self.since)
+        return leaving.farewell(self.db, session_id, self.since) if self._ending else []
+
+
+def _busy(config: Config) -> str:
+    """What a line typed during a reply does: `interrupt` it, or `queue` (config: display.busy)."""
+    return str(config.display.platforms.get(Conversation.platform, {}).get("busy", config.display.busy))
 
 
 def folder_is_there() -> None:

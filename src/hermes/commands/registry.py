@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 TERMINAL = "cli"
 GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
-_ORDER = "new title resume sessions branch undo retry compress history status usage tag pin stop quit help".split()
+_ORDER = (
+    "new title resume sessions branch undo retry compress handoff sethome history status usage tag pin stop quit help"
+).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
 
@@ -38,7 +40,17 @@ class Host(Protocol):
     db: SessionDB
     user: User | None  # whose sessions may be seen; None: the owner's, all
     pending_title: str | None  # a title given before the first message
-    agent: Agent  # who answers here
+    is_owner: bool  # whether the one who types owns this machine
+
+    @property
+    def agent(self) -> Agent:
+        """Who answers here."""
+        ...
+
+    @property
+    def place(self) -> str | None:
+        """The chat this is, as the store keeps it; None in the terminal."""
+        ...
 
     @property
     def model(self) -> Model:
@@ -74,8 +86,8 @@ class Host(Protocol):
         """The same conversation goes on in another session: it was compressed."""
         ...
 
-    def leave(self) -> None:
-        """The user wants to go."""
+    def leave(self, *, ending: bool = True) -> None:
+        """The user wants to go; unless `ending`, the session goes on elsewhere."""
         ...
 
 
@@ -114,7 +126,7 @@ def command(
 
 def load() -> dict[str, Command]:
     """The registry, filled."""
-    from hermes.commands import asking, changing, going  # noqa: F401  (each registers its commands)
+    from hermes.commands import asking, changing, going, handing  # noqa: F401  (each registers its commands)
 
     return REGISTRY
 

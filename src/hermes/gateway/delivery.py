@@ -61,6 +61,12 @@ class Delivery:
         """Send a part of the outbox, after what waits for that place already."""
         self._enqueue(from_json(part.chat, Chat), part)
 
+    def post_at_once(self, part: Outgoing) -> None:
+        """Send a part beside whatever is being shown there: a question that the reply itself waits for."""
+        task = asyncio.create_task(self._send(from_json(part.chat, Chat), part))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     @property
     def waiting(self) -> int:
         """How many parts and replies are not through yet."""

@@ -838,6 +838,15 @@ class SessionDB:
         with self._engine.write() as tx:
             return handoffs.heartbeat(tx, session_id, lease)
 
+    def withdraw_handoff(self, session_id: str, error: str) -> bool:
+        """Take back a request nobody has claimed; False when somebody has."""
+        return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._masked(error) or ""))
+
+    def handoff_seconds_left(self, session_id: str) -> float | None:
+        """How long the claim on a handoff still holds (below zero: it ran out); None when nobody has claimed it."""
+        with self._engine.read() as tx:
+            return handoffs.seconds_left(tx, session_id)
+
     def complete_handoff(self, session_id: str) -> bool:
         """Report a handoff done."""
         return self._handoff(session_id, lambda tx: handoffs.complete(tx, session_id))

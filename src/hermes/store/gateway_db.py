@@ -127,6 +127,11 @@ class GatewayDB:
         with self._engine.read() as tx:
             return mail.unanswered(tx)
 
+    def progress(self, platform: str, event_id: str) -> tuple[bool, int, str | None] | None:
+        """How far an event is: finished, parts not sent yet, what could not be sent; None when it was never kept."""
+        with self._engine.read() as tx:
+            return mail.progress(tx, platform, event_id)
+
     def begin(self, inbox_id: int) -> None:
         """A process works on an event."""
         with self._engine.write() as tx:

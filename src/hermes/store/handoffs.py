@@ -43,7 +43,7 @@ def state(tx: Tx, session_id: str) -> dict[str, Any] | None:
 def pending(tx: Tx) -> list[dict[str, Any]]:
     """Sessions that wait to be claimed, the oldest request first; those whose claimer died are among them."""
     rows = tx.dicts(
-        f"SELECT {sessions.COLUMNS} FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL"
+        f"SELECT {sessions.COLUMNS}, s.handoff_requested_at FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL"
         " AND s.handoff_state IS NOT NULL"
         " AND (s.handoff_state = 'pending' OR (s.handoff_state = 'running' AND coalesce(s.handoff_lease_until, 0) < ?))"
         " ORDER BY s.handoff_requested_at, s.id",
@@ -72,6 +72,25 @@ def heartbeat(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
             (time.time() + lease, session_id),
         )
     )
+
+
+def withdraw(tx: Tx, session_id: str, error: str) -> bool:
+    """Nobody took it: it is not asked for any more. False when somebody has claimed it meanwhile."""
+    return bool(
+        tx.run(
+            "UPDATE sessions SET handoff_state = 'failed', handoff_error = ?, handoff_lease_until = NULL WHERE id = ?"
+            " AND handoff_state = 'pending'",
+            (error, session_id),
+        )
+    )
+
+
+def seconds_left(tx: Tx, session_id: str) -> float | None:
+    """How long the claim on a session still holds (below zero: it has run out); None when nobody has claimed it."""
+    until = tx.value(
+        "SELECT handoff_lease_until FROM sessions WHERE id = ? AND handoff_state = 'running'", (session_id,)
+    )
+    return None if until is None else float(until) - time.time()
 
 
 def complete(tx: Tx, session_id: str) -> bool:

@@ -65,6 +65,21 @@ def unanswered(tx: Tx) -> list[Received]:
     ]
 
 
+def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | None] | None:
+    """How far an event is: whether it is finished, how many parts of its reply are not sent, and what could not be sent.
+
+    None when it was never kept.
+    """
+    row = tx.row("SELECT id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?", (platform, event_id))
+    if row is None:
+        return None
+    unsent = tx.value(
+        "SELECT count(*) FROM gateway_outbox WHERE inbox_id = ? AND sent_at IS NULL AND error IS NULL", (row[0],)
+    )
+    error = tx.value("SELECT error FROM gateway_outbox WHERE inbox_id = ? AND error IS NOT NULL", (row[0],))
+    return row[1] is not None, int(unsent), None if error is None else str(error)
+
+
 def begin(tx: Tx, inbox_id: int, now: float) -> None:
     """A process works on it."""
     tx.run("UPDATE gateway_inbox SET begun_at = ? WHERE id = ?", (now, inbox_id))

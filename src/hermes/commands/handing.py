@@ -1,0 +1,113 @@
+"""Commands that take a conversation elsewhere: /handoff, and /sethome, which says where it arrives."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
+from hermes.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+CLAIM_SECONDS = 60.0  # how long a gateway may take to notice
+LONGEST = 600.0
+_LOOK = 0.25
+NOBODY = "no gateway took it over"
+
+
+def _platforms(host: Host) -> list[str]:
+    return enabled(host.config)
+
+
+def enabled(config: Config) -> list[str]:
+    """The platforms that the configuration switches on."""
+    return [name for name, section in config.platforms.items() if section.get("enabled", True) is not False]
+
+
+@command("handoff", "<platform>", "go on with this conversation on a chat platform", complete=_platforms)
+def handoff(host: Host, arguments: str) -> None:
+    platform = arguments.strip().casefold()
+    if not host.is_owner:
+        raise InvalidInput("only the owner of this assistant can hand a conversation over")
+    if not platform:
+        raise InvalidInput(f"to which platform? {_offered(host)}")
+    if platform not in _platforms(host):
+        raise InvalidInput(f"{platform} is not switched on. {_offered(host)}")
+    if platform == host.platform:
+        raise InvalidInput(f"this conversation is on {platform} already")
+    if not has_home(host.db, host.config, platform):
+        raise InvalidInput(f"{platform} has no home chat yet: say /sethome in the chat where handoffs should arrive")
+    session_id = host.session_id
+    if host.db.get_session(session_id) is None:
+        raise InvalidInput("there is nothing to hand over yet: the session begins with your first message")
+    if host.agent.busy:
+        raise InvalidInput("a reply is being written; wait for it, or stop it, and hand over then")
+    if not host.db.request_handoff(session_id, platform):
+        raise InvalidInput("a handoff of this conversation is under way already")
+    host.agent.let_go()
+    if host.where != TERMINAL:
+        host.say(f"↻ This conversation goes on at {platform}; what you say here next begins a new one.")
+        return
+    host.say(f"Handing over to {platform} …")
+    problem = wait(host.db, session_id)
+    if problem is not None:
+        host.agent.hold()
+        host.say(f"The handoff did not work: {problem}\nThis conversation is as it was; go on here, or try again.")
+        return
+    name = host.db.get_session_title(session_id) or session_id
+    host.say(
+        f"↻ Handoff complete. The session is now active on {platform}.\n"
+        f"Resume it on this CLI later with:\n\n  /resume {name}\n"
+    )
+    host.leave(ending=False)
+
+
+def _offered(host: Host) -> str:
+    names = [name for name in _platforms(host) if name != host.platform]
+    if not names:
+        return "No chat platform is set up: `hermes gateway setup` does that."
+    return "There are: " + ", ".join(names)
+
+
+def has_home(db: SessionDB, config: Config, platform: str) -> bool:
+    """Whether a platform has a chat where handoffs arrive."""
+    from hermes.store.gateway_db import GatewayDB
+
+    return bool(config.platforms[platform].get("home_channel")) or GatewayDB(db).home(platform) is not None
+
+
+def wait(db: SessionDB, session_id: str) -> str | None:
+    """Wait until a handoff has arrived; None, or what went wrong. What is not taken within a minute is taken back."""
+    begun = time.monotonic()
+    while True:
+        state = db.get_handoff_state(session_id)
+        waited = time.monotonic() - begun
+        if state is None or state["state"] == "failed":
+            return (state or {}).get("error") or NOBODY
+        if state["state"] == "completed":
+            return None
+        if state["state"] == "pending" and waited > CLAIM_SECONDS and db.withdraw_handoff(session_id, NOBODY):
+            return f"{NOBODY} within {CLAIM_SECONDS:.0f} seconds. Is it running? `hermes gateway status` tells."
+        left = db.handoff_seconds_left(session_id)
+        if waited > LONGEST or (left is not None and left < -CLAIM_SECONDS):
+            why = "the gateway did not finish it" if waited > LONGEST else "the gateway died while it took it over"
+            db.fail_handoff(session_id, why)
+            return f"{why}."
+        time.sleep(_LOOK)
+
+
+@command("sethome", "", "handoffs and deliveries come to this chat", frozenset({GATEWAY}))
+def sethome(host: Host, arguments: str) -> None:
+    if not host.is_owner:
+        who = f"{host.platform}:{host.user[1]}" if host.user else host.platform
+        raise InvalidInput(f"only the owner can say that. If this is you, put `owner: [{who}]` into config.yaml")
+    from hermes.store.gateway_db import GatewayDB
+
+    place = host.place
+    if place is None:
+        raise InvalidInput("there is no chat here")
+    GatewayDB(host.db).set_home(host.platform, place, host.platform)
+    host.say(f"This is home now: `/handoff {host.platform}` in the terminal brings a conversation here.")

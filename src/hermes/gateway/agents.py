@@ -1,0 +1,142 @@
+"""The agents of a gateway: one for each conversation that is under way, kept for a while, never shared.
+
+Whose tools an agent has depends on who speaks: those that reach into the machine are the owner's alone, and what the
+agent remembers of one person lies in a folder of that person's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.loop import Agent
+from hermes.agent.tools.collection import builtin_tools
+from hermes.errors import HermesError
+
+if TYPE_CHECKING:
+    from hermes.agent.model import Model
+    from hermes.agent.tools.base import Tool
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+KEPT = 256  # agents that are kept between turns
+FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))
+
+
+class Toolbox:
+    """The tools of this program and those of the configured MCP servers, shared by all agents of a process."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._mcp: Any = None
+        self.problems: list[str] = []
+
+    def connect(self) -> None:
+        """Reach the MCP servers; those that fail are told in `problems`."""
+        if not self._config.mcp_servers:
+            return
+        from hermes.agent.tools.mcp import connect
+
+        try:
+            self._mcp = connect(self._config)
+            self.problems = list(self._mcp.problems)
+        except HermesError as error:
+            self.problems = [str(error)]
+
+    def tools(self, *, owner: bool) -> list[Tool]:
+        """What an agent may use for the owner, or for somebody else."""
+        own = builtin_tools(self._config)
+        if not owner:
+            return [tool for tool in own if tool.name in FOR_EVERYONE]
+        return [*own, *(self._mcp.tools if self._mcp is not None else [])]
+
+    def close(self) -> None:
+        """End the servers."""
+        if self._mcp is not None:
+            self._mcp.close()
+
+
+class Agents:
+    """Agents by session key."""
+
+    def __init__(self, db: SessionDB, config: Config, model: Model, home: Path) -> None:
+        self._db, self._config, self._home = db, config, home
+        self.model = model
+        self.toolbox = Toolbox(config)
+        self._lock = threading.Lock()
+        self._agents: dict[str, Agent] = {}
+
+    def get(self, key: str) -> Agent | None:
+        """The agent of a key, if one is kept."""
+        with self._lock:
+            return self._agents.get(key)
+
+    def take(
+        self, key: str, session_id: str, *, source: str, home: Path, confirm: Callable[[str], bool], user_id: str | None,
+        parent: str | None = None,
+    ) -> Agent:  # fmt: skip
+        """The agent for a session under a key; one that talked in another session there is let go."""
+        with self._lock:
+            agent = self._agents.pop(key, None)
+        if agent is not None and agent.session_id != session_id:
+            agent.close()
+            agent = None
+        if agent is None:
+            agent = Agent(
+                self._db, self._config, self.model, session_id=session_id, source=source, confirm=confirm, home=home,
+                cwd=Path.home(), user_id=user_id, parent_session_id=parent, kind="reset" if parent else None,
+            )  # fmt: skip
+        with self._lock:
+            self._agents[key] = agent  # as the newest
+        self._thin_out()
+        return agent
+
+    def _thin_out(self) -> None:
+        """Let the longest unused go, except those that are at work or have something running."""
+        with self._lock:
+            over = len(self._agents) - KEPT
+            idle = [key for key, agent in self._agents.items() if not agent.busy and not agent.background_running()]
+            gone = [self._agents.pop(key) for key in idle[: max(0, over)]]
+        for agent in gone:
+            agent.close()
+
+    def drop(self, key: str) -> None:
+        """Let go of a key's agent and what it runs."""
+        with self._lock:
+            agent = self._agents.pop(key, None)
+        if agent is not None:
+            agent.close()
+
+    def interrupt_all(self) -> None:
+        """End every turn soon."""
+        with self._lock:
+            agents = list(self._agents.values())
+        for agent in agents:
+            agent.interrupt()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            agents, self._agents = list(self._agents.values()), {}
+        closing = [threading.Thread(target=agent.close, daemon=True) for agent in agents]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(5)
+        self.toolbox.close()
+
+
+def home_of(home: Path, platform: str, who: str | None, *, owner: bool) -> Path:
+    """Where an agent keeps what it remembers of somebody: the owner's home, or a folder of their own below it."""
+    if owner:
+        return home
+    from urllib.parse import quote
+
+    return home / "people" / quote(platform, safe="") / (quote(who or "everyone", safe="") or "everyone")[:200]
+
+
+def only(tools: Sequence[Tool], *names: str) -> list[Tool]:
+    """Those of the tools that are called so, or begin so."""
+    return [tool for tool in tools if tool.name in names]

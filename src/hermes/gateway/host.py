@@ -1,0 +1,240 @@
+"""A conversation on a platform, as a turn and as a slash command see it: who speaks, in which session, with which agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.ids import new_session_id
+from hermes.commands.registry import GATEWAY
+from hermes.errors import InvalidInput, ModelError
+from hermes.gateway.agents import home_of
+from hermes.gateway.delivery import parts_of
+from hermes.gateway.events import Chat, as_json, from_json
+from hermes.gateway.questions import Question, wording
+
+if TYPE_CHECKING:
+    from hermes.agent.events import Event as TurnEvent
+    from hermes.agent.loop import Agent
+    from hermes.agent.model import Model
+    from hermes.gateway.events import Sender
+    from hermes.gateway.growing import Growing
+    from hermes.gateway.lanes import Lane
+    from hermes.gateway.runner import Gateway
+    from hermes.gateway.turns import Said
+    from hermes.store.gateway_db import Route
+    from hermes.store.visibility import User
+
+
+class Seat:
+    """Somebody's place in a conversation, for the time of one turn or command.
+
+    `sender` is None for what the gateway does by itself; then it sees what the person the key belongs to may see.
+    """
+
+    def __init__(
+        self, gateway: Gateway, lane: Lane | None, route: Route | None, sender: Sender | None, *, session_id: str | None = None
+    ) -> None:  # fmt: skip
+        assert route is not None
+        self._gateway = gateway
+        self.lane = lane if lane is not None else _Nowhere(route.key)
+        self.route = route
+        self.sender = sender
+        self._session_id = session_id
+        self._agent: Agent | None = None
+
+    @property
+    def chat(self) -> Chat:
+        """Where it is."""
+        return from_json(self.route.chat, Chat)
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the owner of this machine speaks."""
+        return self.sender is not None and self._gateway.access.is_owner(self.route.platform, self.sender)
+
+    @property
+    def user(self) -> User | None:
+        """Whose conversations may be seen; None: the owner's, all."""
+        if self.sender is not None:
+            return self._gateway.access.user(self.route.platform, self.sender)
+        return (self.route.platform, self.route.user_id or "")
+
+    @property
+    def session_id(self) -> str:
+        """The session that is talked in; a new id where none is yet."""
+        if self._agent is not None:
+            return self._agent.session_id
+        if self._session_id is None:
+            known = self.route.session_id
+            if known is not None and self._gateway.db.get_session(known) is not None:
+                self._session_id = self._gateway.db.get_compression_tip(known)
+            else:
+                self._session_id = new_session_id(gateway=True)
+        return self._session_id
+
+    @property
+    def agent(self) -> Agent:
+        """Who answers, with what whoever speaks may use."""
+        if self._agent is None:
+            gateway, route = self._gateway, self.route
+            whose = None if route.shared else (self.sender.id if self.sender is not None else route.user_id)
+            home = home_of(gateway.home, route.platform, whose or route.key, owner=self.is_owner and not route.shared)
+            self._agent = gateway.agents.take(
+                route.key, self.session_id, source=route.platform, home=home, confirm=self.confirm,
+                user_id=None if route.shared else route.user_id, parent=route.previous_id,
+            )  # fmt: skip
+            self._agent.context.user = self.user
+            self._agent.context.home = home
+            self._agent.confirm = self.confirm
+            self._agent.tools = {tool.name: tool for tool in gateway.agents.toolbox.tools(owner=self.is_owner)}
+        return self._agent
+
+    def moved(self) -> None:
+        """The conversation goes on in another session; the route follows it already."""
+        self.route.session_id = self.session_id
+
+    def name_it(self) -> None:
+        """Give the session the title that was chosen before it existed."""
+        wanted, db = self.route.pending_title, self._gateway.db
+        if wanted is None or db.get_session(self.session_id) is None:
+            return
+        self.route.pending_title = None
+        self._gateway.store.set_pending_title(self.route.key, None)
+        try:
+            db.set_session_title(self.session_id, wanted)
+        except InvalidInput:  # someone took the name meanwhile
+            db.set_session_title(self.session_id, db.get_next_title_in_lineage(wanted))
+
+    def confirm(self, question: str) -> bool:
+        """Ask whoever began this turn; no, when nobody answers within five minutes."""
+        if self.sender is None:
+            return False
+        asked = Question(self.sender.id)
+        self.lane.data = asked
+        try:
+            self._gateway.post(self.chat, wording(question), at_once=True)
+            return asked.wait()
+        finally:
+            self.lane.data = None
+
+    def switch(self, session_id: str | None, ending: str | None) -> None:
+        """Go on in another session (None: a new one)."""
+        gateway, key = self._gateway, self.route.key
+        old = self.session_id
+        if self._agent is not None:
+            gateway.agents.drop(key)
+        self._agent, self._session_id = None, session_id
+        if session_id is None:
+            gateway.store.let_go(key)
+            self.route.session_id = None
+        else:
+            gateway.store.bind(key, session_id)
+            gateway.db.reopen_session(session_id)
+            self.route.session_id = session_id
+        self.route.previous_id = self.route.reset_reason = None
+        if ending is not None and old != session_id and gateway.db.get_session(old) is not None:
+            gateway.db.end_session(old, ending)
+            gateway.ended(old, ending)
+
+    def let_go(self) -> None:
+        """Between turns others may go on with the session."""
+        if self._agent is not None:
+            self._agent.let_go()
+
+
+class _Nowhere:
+    """A lane for what nobody can answer."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.data: Any = None
+
+
+class ChatHost:
+    """What a slash command may do here (see commands.registry.Host)."""
+
+    where = GATEWAY
+
+    def __init__(
+        self, gateway: Gateway, seat: Seat, said: Said,
+        listen: Callable[[Seat, Growing, Iterator[TurnEvent]], str | None], share: Callable[[Seat], None],
+    ) -> None:  # fmt: skip
+        self.gateway = gateway
+        self.seat = seat
+        self.answered = False  # the event was finished together with a reply
+        self._said = said
+        self._listen = listen
+        self._share = share
+        self.platform = seat.route.platform
+        self.config = gateway.config
+        self.db = gateway.db
+        self.user = seat.user
+        self.is_owner = seat.is_owner
+
+    @property
+    def agent(self) -> Agent:
+        return self.seat.agent
+
+    @property
+    def model(self) -> Model:
+        return self.gateway.agents.model
+
+    @property
+    def session_id(self) -> str:
+        return self.seat.session_id
+
+    @property
+    def chat(self) -> Chat:
+        return self._said.event.chat
+
+    @property
+    def place(self) -> str | None:
+        return as_json(self.chat)
+
+    @property
+    def pending_title(self) -> str | None:
+        return self.seat.route.pending_title
+
+    @pending_title.setter
+    def pending_title(self, title: str | None) -> None:
+        self.seat.route.pending_title = title
+        self.gateway.store.set_pending_title(self.seat.route.key, title)
+
+    def say(self, text: str) -> None:
+        self.gateway.post(self.chat, text)
+
+    def ask(self, question: str) -> bool:
+        return self.seat.confirm(question)
+
+    def choose(self, question: str, options: Sequence[str]) -> int | None:
+        lines = "\n".join(f"- `{option.split()[0]}` {option.partition(' ')[2].strip()}" for option in options)
+        self.say(f"{question}\n\n{lines}\n\n`/resume` with an id or a title goes on with it.")
+        return None
+
+    def show(self, events: Iterator[TurnEvent]) -> None:
+        said, gateway = self._said, self.gateway
+        reply = gateway.growing(self.chat, said.inbox_id, said.shown)
+        gateway.begin(self.platform, reply)
+        try:
+            text = self._listen(self.seat, reply, events)
+        except ModelError as error:
+            text = f"⚠️ {error}\n\n`/retry` asks again."
+        adapter = gateway.adapter(self.platform)
+        pieces = parts_of(text, adapter) if text and adapter is not None else []
+        parts = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
+        self.answered = True
+        reply.finish(gateway.store.finish(said.inbox_id, self.platform, as_json(self.chat), parts))
+
+    def switch(self, session_id: str | None, *, ending: str | None) -> None:
+        self.seat.switch(session_id, ending)
+        if session_id is not None:
+            self._share(self.seat)
+
+    def follow(self, session_id: str) -> None:
+        old = self.session_id
+        self.gateway.store.follow(old, session_id)
+        self.seat.switch(session_id, None)
+
+    def leave(self, *, ending: bool = True) -> None:
+        """Nobody leaves a chat by a word."""

@@ -1,0 +1,393 @@
+"""The gateway: every enabled platform in one process, each message answered once, nothing lost at a kill.
+
+The event loop belongs to the adapters: receiving and sending. Turns run in threads, one at a time in each lane. What
+they tell each other goes through the store, so that a gateway that is started again goes on where the last one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.choose import named_model
+from hermes.commands.registry import GATEWAY, known, parse
+from hermes.errors import HermesError, PlatformError, PlatformUnreachable
+from hermes.gateway import hooks, resets
+from hermes.gateway.access import Access, greeting, is_answered, place_of
+from hermes.gateway.agents import Agents
+from hermes.gateway.connection import Connection
+from hermes.gateway.delivery import parts_of
+from hermes.gateway.events import DM, Chat, Event, as_json, from_json
+from hermes.gateway.growing import Growing
+from hermes.gateway.handoff import Handoffs, place_key
+from hermes.gateway.index import write_index
+from hermes.gateway.keys import build_session_key, is_shared, source_of
+from hermes.gateway.lanes import Lanes
+from hermes.gateway.questions import Question, read_answer
+from hermes.gateway.turns import Expired, Said, Turns
+from hermes.gateway.writer import Writer
+from hermes.store import mail, routes
+from hermes.store.gateway_db import GatewayDB
+
+if TYPE_CHECKING:
+    from hermes.agent.endpoint import EndpointModel
+    from hermes.agent.model import Model
+    from hermes.config import Config
+    from hermes.gateway.adapter import Adapter
+    from hermes.gateway.events import Attachment
+    from hermes.gateway.settings import PlatformSettings
+    from hermes.store.db import SessionDB
+    from hermes.store.engines.base import Tx
+
+STOP_SECONDS = 10.0  # all of stopping
+TURN_SECONDS = 5.0  # of which turns have this long to end by themselves
+RESET_SECONDS = 30.0
+INDEX_SECONDS = 2.0
+LEASE = "gateway"
+LEASE_SECONDS = 30.0
+_log = logging.getLogger("hermes.gateway")
+
+
+class Gateway:
+    """Runs platforms. Made with open stores and made adapters; `run` lives on an event loop until `stop`."""
+
+    def __init__(
+        self, db: SessionDB, config: Config, model: Model, adapters: Sequence[tuple[Adapter, PlatformSettings]], home: Path, *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.db, self.config, self.home, self.clock = db, config, home, clock
+        self.store = GatewayDB(db, clock=clock)
+        self.zone = resets.time_zone(config.timezone)
+        self.stopping = False
+        self.access = Access(self.store, config.owner, {settings.platform: settings for _, settings in adapters})
+        self.agents = Agents(db, config, model, home)
+        self.lanes = Lanes(Turns(self).work)
+        self.connections: dict[str, Connection] = {}
+        self._adapters = adapters
+        self._nonce = self.store.identity()
+        self._dirty = False
+        self._stop = asyncio.Event()
+
+    # ------------------------------------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Connect everything and go on until `stop` is called."""
+        self.loop = asyncio.get_running_loop()
+        self._writer = Writer(self.store)
+        self.connections = {
+            adapter.platform: Connection(adapter, settings, self.store, self._writer, self.config, self._received)
+            for adapter, settings in self._adapters
+        }
+        await asyncio.to_thread(self.agents.toolbox.connect)
+        for problem in self.agents.toolbox.problems:
+            _log.warning("%s", problem)
+        await asyncio.to_thread(self._take_up)
+        menu = [(one.name, one.help) for one in known(GATEWAY)]
+        work = [connection.run() for connection in self.connections.values()]
+        work += [connection.show_menu(menu) for connection in self.connections.values()]
+        work += [Handoffs(self).run(), self._watch_resets(), self._write_index()]
+        tasks = [asyncio.create_task(one) for one in work]
+        for task in tasks:
+            task.add_done_callback(_tell_failure)
+        try:
+            await self._stop.wait()
+        finally:
+            self.stopping = True
+            await self._wind_down(tasks)
+
+    def stop(self) -> None:
+        """End soon, and orderly. To be called on the event loop."""
+        self._stop.set()
+
+    def _take_up(self) -> None:
+        """What an earlier process left: parts to send, and events to answer."""
+        for part in self.store.unsent():
+            self._on_loop(self._post_now, part)
+        for row in self.store.unanswered():
+            try:
+                event = from_json(row.event, Event)
+            except ValueError as error:
+                _log.error("an event can't be read and is left out: %s", error)
+                self.store.finish(row.id, row.platform, "")
+                continue
+            shown = tuple(row.shown.split("\n")) if row.shown else ()
+            said = Said(row.id, event, begun=row.begun_at is not None, session_id=row.session_id, shown=shown)
+            self.lanes.add(row.key, said)
+
+    async def _wind_down(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Receive nothing more, let turns end or be cut short, send what is ready, and let go: within ten seconds."""
+        end = self.loop.time() + STOP_SECONDS - 1.0
+        for connection in self.connections.values():
+            connection.accepts = False
+        self.lanes.stop()
+        patience = self.loop.time() + TURN_SECONDS
+        while self.lanes.running and self.loop.time() < patience:
+            await asyncio.sleep(0.02)
+        self.agents.interrupt_all()
+        while self.lanes.running and self.loop.time() < end - 1.5:
+            await asyncio.sleep(0.02)
+        sending = [connection.delivery.idle() for connection in self.connections.values()]
+        try:
+            async with asyncio.timeout(max(0.1, end - 1.0 - self.loop.time())):
+                await asyncio.gather(*sending)
+        except TimeoutError:
+            _log.info("some messages wait in the outbox for the next start")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(connection.stop() for connection in self.connections.values()))
+        await self._writer.idle()
+        await asyncio.to_thread(self.agents.close)
+        await asyncio.to_thread(write_index, self.store, self.db.sessions_dir)
+
+    # ------------------------------------------------------------------------------------------ coming in
+
+    async def _received(self, connection: Connection, event: Event) -> None:
+        """An adapter has an event: keep it, or decide that it is not for us. Returns when it is safe."""
+        if not event.text.strip() and not event.attachments:
+            return
+        if not self.access.may_talk(connection.platform, event.sender):
+            await self._stranger(connection, event)
+            return
+        key, shared = self.key_of(event)
+        if not self._is_for_us(connection, event, key):
+            return
+        fresh = await self._writer(lambda tx: self._keep(tx, key, event, shared))
+        if fresh is not None:  # else it was kept before
+            self._put_into_lane(key, Said(fresh, event))
+
+    def _keep(self, tx: Tx, key: str, event: Event, shared: bool) -> int | None:
+        """In one transaction: the event, and the route it belongs to."""
+        chat, sender, now = event.chat, event.sender, self.clock()
+        fresh = mail.receive(tx, chat.platform, event.id, key, as_json(event), now)
+        if fresh is not None:
+            routes.put(
+                tx, key, platform=chat.platform, chat_type=chat.type, chat=as_json(chat),
+                display_name=chat.name or (sender.name if chat.type == DM else None),
+                user_id=None if shared else sender.id, shared=shared, now=now,
+            )  # fmt: skip
+        return fresh
+
+    async def _stranger(self, connection: Connection, event: Event) -> None:
+        connection.log.info("not let in: %s in %s", event.sender.id, place_of(event.chat))
+        code = await asyncio.to_thread(self.access.pairing_code, event)
+        if code is not None:
+            await asyncio.to_thread(self.post, event.chat, greeting(code))
+
+    def key_of(self, event: Event) -> tuple[str, bool]:
+        """The key an event belongs to, and whether several share it. A place a session was handed to keeps its key."""
+        source, config = source_of(event), self.config
+        shared = is_shared(source, config.group_sessions_per_user, config.thread_sessions_per_user)
+        key = build_session_key(
+            source, group_sessions_per_user=config.group_sessions_per_user,
+            thread_sessions_per_user=config.thread_sessions_per_user, home=self.home,
+        )  # fmt: skip
+        if event.chat.type == DM:
+            return key, shared
+        handed, for_all = place_key(self, event.chat)
+        if handed != key and (event.chat.thread_id is not None or self.access.is_owner(source.platform, event.sender)):
+            route = self.store.route(handed)
+            if route is not None and route.session_id is not None:
+                return handed, for_all
+        return key, shared
+
+    def _is_for_us(self, connection: Connection, event: Event, key: str) -> bool:
+        wanted = connection.settings.require_mention
+        needed = connection.adapter.capabilities.mention_needed if wanted is None else wanted
+        takes_part = needed and event.chat.thread_id is not None and self.store.route(key) is not None
+        command = parse(event.text.strip()) is not None
+        return command or is_answered(event, needs_mention=needed, takes_part=bool(takes_part))
+
+    def _put_into_lane(self, key: str, said: Said) -> None:
+        """Answer it, in its turn. What can't wait for its turn: an answer to a question, and /stop."""
+        lane = self.lanes.get(key)
+        if lane is not None and lane.running is not None:
+            event = said.event
+            question = lane.data
+            if isinstance(question, Question) and question.asked == event.sender.id:
+                answer = read_answer(event.text)
+                question.answer.put(bool(answer))
+                if answer is not None:
+                    self._in_thread(self.store.finish, said.inbox_id, event.chat.platform, as_json(event.chat))
+                    return
+            command = parse(event.text.strip())
+            stops = command is not None and command[0] == "stop"
+            busy = self.config.display.platforms.get(event.chat.platform, {}).get("busy", self.config.display.busy)
+            if stops or (command is None and busy == "interrupt" and isinstance(lane.running, Said)):
+                agent = self.agents.get(key)
+                if agent is not None:
+                    agent.interrupt()
+        self.lanes.add(key, said)
+
+    async def speak(self, key: str, event: Event) -> None:
+        """Have the agent answer something nobody typed, under a key; returns when the answer has arrived there."""
+        platform, text, now = event.chat.platform, as_json(event), self.clock()
+        fresh = await self._writer(lambda tx: mail.receive(tx, platform, event.id, key, text, now))
+        if fresh is not None:
+            self.lanes.add(key, Said(fresh, event))
+        while True:
+            found = await asyncio.to_thread(self.store.progress, platform, event.id)
+            if found is None:
+                raise PlatformError("what was to be said is no longer there")
+            finished, unsent, error = found
+            if error is not None:
+                raise PlatformError(error)
+            if finished and not unsent:
+                return
+            await asyncio.sleep(0.1)
+
+    # ------------------------------------------------------------------------------------------ going out
+
+    def growing(self, chat: Chat, inbox_id: int, shown: Sequence[str] = (), *, resumed: bool = False) -> Growing:
+        """A reply that is about to be written."""
+        place = self.delivered_to(chat) or chat
+        nonce = f"{self._nonce}-{inbox_id}"
+        return Growing(self.loop, place, inbox_id=inbox_id, nonce=nonce, shown=shown, resumed=resumed)
+
+    def begin(self, platform: str, reply: Growing) -> None:
+        """Show a reply from now on."""
+        connection = self.connections.get(reply.chat.platform)
+        if connection is not None:
+            self._on_loop(connection.delivery.begin, reply)
+
+    def post(self, chat: Chat, text: str, *, at_once: bool = False) -> None:
+        """Send something that is no reply of the agent's; from any thread but the event loop's."""
+        place = self.delivered_to(chat) or chat
+        adapter = self.adapter(place.platform)
+        for piece in parts_of(text, adapter) if adapter is not None else [text]:
+            nonce = f"{self._nonce}-n{time.time_ns():x}"
+            part = self.store.post(place.platform, as_json(place), piece, nonce)
+            self._on_loop(self._post_now, part, at_once)
+
+    def _post_now(self, part: mail.Outgoing, at_once: bool = False) -> None:
+        connection = self.connections.get(part.platform)
+        if connection is None:
+            _log.warning("%s is not enabled; a message to it waits in the outbox", part.platform)
+        elif at_once:
+            connection.delivery.post_at_once(part)
+        else:
+            connection.delivery.post(part)
+
+    def adapter(self, platform: str) -> Adapter | None:
+        """The adapter of a platform that is enabled."""
+        connection = self.connections.get(platform)
+        return None if connection is None else connection.adapter
+
+    def delivered_to(self, chat: Chat) -> Chat | None:
+        """Where what is said in a chat goes: there, or where its platform delivers to; None: nowhere."""
+        adapter = self.adapter(chat.platform)
+        where = getattr(adapter, "delivers_to", None)
+        if where is None:
+            return chat
+        wanted = where(chat)
+        if not wanted or wanted == "log":
+            return chat  # the adapter itself notes it
+        platform, _, chat_id = str(wanted).partition(":")
+        if chat_id:
+            return Chat(platform=platform, chat_id=chat_id)
+        return self.home_chat(platform) or chat
+
+    def home_chat(self, platform: str) -> Chat | None:
+        """Where handoffs and deliveries to a platform go: as /sethome said, else as configured."""
+        kept = self.store.home(platform)
+        if kept is not None:
+            return from_json(kept, Chat)
+        connection = self.connections.get(platform)
+        configured = connection.settings.home_channel if connection is not None else None
+        return None if configured is None else read_home(platform, configured)
+
+    def fetch(self, platform: str, attachment: Attachment, seconds: float) -> bytes:
+        """The bytes of an attachment; from a lane's thread."""
+        adapter = self.adapter(platform)
+        if adapter is None:
+            raise PlatformUnreachable(f"{platform} is not enabled")
+        waiting: Future[bytes] = asyncio.run_coroutine_threadsafe(adapter.fetch(attachment), self.loop)
+        try:
+            return waiting.result(seconds)
+        except TimeoutError:
+            waiting.cancel()
+            raise
+
+    def side_model(self, name: str) -> EndpointModel:
+        """A model for pictures or speech, beside the one that answers."""
+        return named_model(name, self.agents.model)
+
+    # ------------------------------------------------------------------------------------------ by the way
+
+    def ended(self, session_id: str, reason: str) -> None:
+        """A session has ended: the user's hooks hear of it."""
+        session = self.db.get_session(session_id)
+        hooks.run_hook(self.config, hooks.FINALIZE, session, reason=reason)
+        if reason in (resets.IDLE, resets.DAILY):
+            hooks.run_hook(self.config, hooks.RESET, session, reason=reason)
+
+    def touched(self) -> None:
+        """The routing table has changed: sessions.json follows."""
+        self._dirty = True
+
+    async def _write_index(self) -> None:
+        while True:
+            await asyncio.sleep(INDEX_SECONDS)
+            if self._dirty:
+                self._dirty = False
+                try:
+                    await asyncio.to_thread(write_index, self.store, self.db.sessions_dir)
+                except (HermesError, OSError) as error:
+                    self._dirty = True
+                    _log.warning("sessions.json could not be written: %s", error)
+
+    async def _watch_resets(self) -> None:
+        """Have quiet conversations begin anew in time; those somebody speaks in first are looked at then."""
+        while True:
+            try:
+                for key in await asyncio.to_thread(self.expired):
+                    self.lanes.add(key, Expired())
+                await asyncio.to_thread(self.store.forget_mail)
+            except HermesError as error:
+                _log.warning("resets could not be looked for: %s", error)
+            await asyncio.sleep(RESET_SECONDS)
+
+    def expired(self) -> list[str]:
+        """The keys whose conversation is to begin anew now."""
+        reset = self.config.session_reset
+        modes = {reset.mode, *(one.mode for one in (*reset.by_platform.values(), *reset.by_type.values()))}
+        if modes <= {"none", None}:
+            return []
+        now, found = self.clock(), []
+        for route in self.store.bound_routes(quiet_since=now):
+            policy = resets.policy(self.config, route.platform, route.chat_type)
+            if resets.due(policy, route.last_user_at, now, self.zone) is not None:
+                lane = self.lanes.get(route.key)
+                if lane is None or (lane.running is None and not lane.waiting):
+                    found.append(route.key)
+        return found
+
+    # ------------------------------------------------------------------------------------------ between threads
+
+    def _on_loop(self, work: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            self.loop.call_soon_threadsafe(work, *arguments)
+        except RuntimeError:
+            pass  # the loop is over: what was to be sent is in the outbox
+
+    def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> None:
+        task = self.loop.create_task(asyncio.to_thread(work, *arguments))
+        task.add_done_callback(_tell_failure)
+
+
+def read_home(platform: str, text: str) -> Chat:
+    """A home chat as people write it: its id; a thread after a slash; `group:` or `channel:` before it, where it is one."""
+    kind, sep, rest = text.partition(":")
+    chat_type = kind if sep and kind in ("dm", "group", "channel") else DM
+    chat_id = rest if sep and kind in ("dm", "group", "channel") else text
+    return Chat(platform=platform, chat_id=chat_id, type=chat_type)
+
+
+def _tell_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("something the gateway was doing has failed", exc_info=task.exception())

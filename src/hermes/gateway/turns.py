@@ -1,0 +1,245 @@
+"""What happens in a lane: a message becomes a turn of the agent, a slash command is done, a quiet conversation is reset.
+
+A turn goes through the store at every step. The message is linked to the event it came from in the transaction that
+stores it; the reply enters the outbox in the transaction that finishes the event. So whatever line a process dies at,
+the next one knows what is left to do: take up the turn, or only send what it said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.events import Done, Followed, Notice, Text, ToolStarted
+from hermes.agent.events import Event as TurnEvent
+from hermes.commands.registry import parse, run_command, text_of
+from hermes.errors import HermesError, ModelError
+from hermes.gateway import resets
+from hermes.gateway.access import speaker
+from hermes.gateway.delivery import parts_of
+from hermes.gateway.events import Event, as_json
+from hermes.gateway.growing import Growing
+from hermes.gateway.host import ChatHost, Seat
+from hermes.gateway.media import content_of
+
+if TYPE_CHECKING:
+    from hermes.gateway.lanes import Lane
+    from hermes.gateway.runner import Gateway
+
+STOPPED = "⏹ (stopped)"
+NOTHING = "(The model said nothing. `/retry` asks again.)"
+CUT_SHORT = (
+    "The gateway was restarted while `{}` was being done. Look whether it was (`/status`, `/history`) before you say it"
+    " again."
+)
+_log = logging.getLogger("hermes.gateway")
+
+
+@dataclass(slots=True)
+class Said:
+    """An event that waits in a lane, or is answered in it."""
+
+    inbox_id: int
+    event: Event
+    begun: bool = False  # a process that died had begun with it
+    session_id: str | None = None  # and had stored it there
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Expired:
+    """A conversation may have to begin anew."""
+
+
+class Turns:
+    """Does what lanes hold."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._store = gateway.store
+        self._db = gateway.db
+
+    def work(self, lane: Lane, item: Said | Expired) -> None:
+        """One thing of a lane, to its end."""
+        if isinstance(item, Expired):
+            self._expire(lane.key)
+        elif self._store.route(lane.key) is None:
+            _log.error("an event of %s has no route; it is left as it is", lane.key)
+        else:
+            self._answer(lane, item)
+
+    # ------------------------------------------------------------------------------------------ a message
+
+    def _answer(self, lane: Lane, said: Said) -> None:
+        gateway, event = self._gateway, said.event
+        seat = self._seat(lane, said)
+        line = event.text.strip()
+        if parse(line) is not None and not event.attachments:
+            self._command(seat, said, line)
+            return
+        if said.session_id is None:
+            self._expire(lane.key)
+        route = seat.route = self._store.route(lane.key) or seat.route
+        session_id = said.session_id or seat.session_id
+        notice = self._reset_notice(seat) if route.reset_reason else None
+        agent = seat.agent
+        reply = gateway.growing(event.chat, said.inbox_id, said.shown, resumed=said.begun)
+        try:
+            if said.session_id is not None and self._db.get_session(session_id) is not None:
+                turn = agent.go_on()
+            else:
+                content = content_of(
+                    gateway, event, text_of(line), speaker(event.sender) if route.shared and event.sender.id else None
+                )
+                turn = agent.turn(
+                    content, keep=lambda where, what: self._store.say(said.inbox_id, lane.key, where, what)
+                )
+            if notice:
+                gateway.post(event.chat, notice)
+            gateway.begin(event.chat.platform, reply)
+            text = self._listen(seat, reply, turn)
+        except ModelError as error:
+            text = f"⚠️ {error}\n\nYour message is kept; `/retry` asks again."
+        except HermesError as error:
+            _log.exception("a turn in %s failed", lane.key)
+            text = f"⚠️ {error}"
+        finally:
+            agent.let_go()
+        if text is None:  # the gateway is stopping: whoever comes next takes the turn up
+            reply.finish([])
+            return
+        self._share(seat)
+        self._finish(said, reply, text)
+        gateway.touched()
+
+    def _listen(self, seat: Seat, reply: Growing, turn: Iterator[TurnEvent]) -> str | None:
+        """Follow a turn; what it said, or None when it was cut short because the gateway stops."""
+        said: list[str] = []
+        paragraph = False
+        interrupted, final = False, ""
+        for event in turn:
+            if isinstance(event, Text):
+                piece = f"\n\n{event.text}" if paragraph and said else event.text
+                paragraph = False
+                said.append(piece)
+                reply.write(piece)
+            elif isinstance(event, ToolStarted):
+                paragraph = True
+            elif isinstance(event, Followed):
+                self._store.follow(event.old_session_id, event.session_id)
+                seat.moved()
+            elif isinstance(event, Notice):
+                _log.info("%s: %s", seat.lane.key, event.text)
+                if "begins anew" in event.text:
+                    said.clear()
+                    reply.restart()
+            elif isinstance(event, Done):
+                interrupted, final = event.interrupted, event.text
+            seat.name_it()
+        if interrupted and self._gateway.stopping:
+            return None
+        text = "".join(said).strip() or final.strip()
+        if interrupted:
+            return f"{text}\n\n{STOPPED}".strip()
+        return text or NOTHING
+
+    def _finish(self, said: Said, reply: Growing, text: str) -> None:
+        """The reply enters the outbox as the event leaves the inbox; then it is sent."""
+        chat = self._gateway.delivered_to(said.event.chat)
+        parts: list[dict[str, Any]] = []
+        if chat is not None:
+            adapter = self._gateway.adapter(chat.platform)
+            pieces = parts_of(text, adapter) if adapter is not None else [text]
+            parts = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
+        target = chat or said.event.chat
+        reply.finish(self._store.finish(said.inbox_id, target.platform, as_json(target), parts))
+
+    def _share(self, seat: Seat) -> None:
+        """Who speaks in a session that is not their own may see it from then on."""
+        user = seat.user
+        if user is None or not user[1]:
+            return
+        if self._db.get_session(seat.session_id, visible_to=user) is None:
+            self._db.share_session(seat.session_id, *user)
+
+    # ------------------------------------------------------------------------------------------ commands
+
+    def _command(self, seat: Seat, said: Said, line: str) -> None:
+        gateway, chat = self._gateway, said.event.chat
+        if said.begun:  # half done, or done and not told: doing it twice could do harm
+            gateway.post(chat, CUT_SHORT.format(line.split()[0][:40]))
+            self._store.finish(said.inbox_id, chat.platform, as_json(chat))
+            return
+        self._store.begin(said.inbox_id)
+        host = ChatHost(gateway, seat, said, self._listen, self._share)
+        try:
+            run_command(host, line)
+        except Exception as error:  # the person must hear that it failed
+            _log.exception("the command %s failed", line.split()[0][:40])
+            host.say(f"{line.split()[0][:40]} failed ({type(error).__name__}); the log says more.")
+        finally:
+            seat.let_go()
+        if not host.answered:
+            self._store.finish(said.inbox_id, chat.platform, as_json(chat))
+        gateway.touched()
+
+    # ------------------------------------------------------------------------------------------ beginning anew
+
+    def _seat(self, lane: Lane, said: Said) -> Seat:
+        route = self._store.route(lane.key)
+        assert route is not None
+        return Seat(self._gateway, lane, route, said.event.sender, session_id=said.session_id)
+
+    def _reset_notice(self, seat: Seat) -> str | None:
+        route = seat.route
+        policy = resets.policy(self._gateway.config, route.platform, route.chat_type)
+        old = route.previous_id
+        if old is None or not policy.notify or route.reset_reason is None:
+            return None
+        return resets.notice(route.reset_reason, policy, self._db.get_session_title(old) or old)
+
+    def _expire(self, key: str) -> None:
+        """Begin anew if it is time: the agent saves what matters, the session ends, the next message starts another."""
+        gateway = self._gateway
+        route = self._store.route(key)
+        if route is None or route.session_id is None:
+            return
+        policy = resets.policy(gateway.config, route.platform, route.chat_type)
+        reason = resets.due(policy, route.last_user_at, gateway.clock(), gateway.zone)
+        if reason is None:
+            return
+        agent = gateway.agents.get(key)
+        if agent is not None and agent.background_running():
+            return
+        session_id = route.session_id
+        session = self._db.get_session(session_id)
+        if session is not None and session["ended_at"] is None:
+            if self._db.is_live(session_id):
+                return  # it is being talked in at a terminal
+            self._save_memories(key, route.user_id, session)
+            self._db.end_session(session_id, reason)
+        self._store.let_go(key, previous=session_id if session is not None else None, reason=reason)
+        gateway.agents.drop(key)
+        gateway.ended(session_id, reason)
+        _log.info("%s begins anew (%s)", key, reason)
+
+    def _save_memories(self, key: str, user_id: str | None, session: dict[str, Any]) -> None:
+        """One turn in which the agent may note what will matter later. That it fails must not stop a reset."""
+        gateway = self._gateway
+        if not gateway.agents.model.calls_tools or not session["message_count"]:
+            return
+        seat = Seat(gateway, None, self._store.route(key), None, session_id=session["id"])
+        try:
+            agent = seat.agent
+            agent.tools = {name: tool for name, tool in agent.tools.items() if name in ("memory", "skills")}
+            if not agent.tools:
+                return
+            for _ in agent.turn(resets.FAREWELL):
+                if gateway.stopping:
+                    agent.interrupt()
+        except HermesError as error:
+            _log.warning("what matters of %s could not be saved before its reset: %s", session["id"], error)
+        finally:
+            seat.let_go()
