@@ -1,0 +1,1 @@
+"""The servers: doors for other programs, over HTTP."""

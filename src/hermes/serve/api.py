@@ -1,0 +1,226 @@
+"""The API server: this agent for any program that speaks OpenAI's protocol.
+
+Each request is one turn. It goes on in the session named by the header X-Hermes-Session-Id, else in the one that the
+conversation it carries belongs to; see places.py. Who has the token is the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hermes.agent.model import Model
+from hermes.serve import completions, responses
+from hermes.serve.asks import Ask
+from hermes.serve.bodies import parse_json, read_body
+from hermes.serve.guard import Guard, check_reach
+from hermes.serve.models import Models
+from hermes.serve.problems import Problem, problem_of, unforeseen
+from hermes.serve.stream import SILENCE, EventStream, Json
+from hermes.serve.toolbox import Toolbox
+from hermes.serve.turn import Item, Outcome, Turn
+from hermes.serve.turns import Turns
+
+if TYPE_CHECKING:
+    from hermes.agent.tools.base import Tool
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+SESSION = "X-Hermes-Session-Id"
+LARGEST = 50_000_000  # bytes of a request: a conversation with pictures in it
+_SLOWEST = 120.0  # seconds a request may take to arrive
+_GONE = 499  # nobody reads this answer
+
+
+def api_app(
+    db: SessionDB,
+    config: Config,
+    *,
+    model: Model,
+    home: Path,
+    token: str | None,
+    insecure: bool = False,
+    tools: Callable[[], list[Tool]] | None = None,
+) -> Starlette:
+    """The application, for HttpServer(app, config.api_server.host, config.api_server.port).
+
+    ConfigError when others could reach it without a token. `tools` gives the agent's tools (called once, in a thread);
+    None stands for the built-in ones and those of the MCP servers.
+    """
+    token = (token or "").strip() or None
+    check_reach(
+        config.api_server.host, token, insecure, what="the API server",
+        hint="set api_server.token, or listen on 127.0.0.1 (or say --insecure)",
+    )  # fmt: skip
+    api = _Api(db, config, model, home, tools)
+    return Starlette(
+        routes=[
+            Route("/health", api.health, methods=["GET"]),
+            Route("/v1/models", api.models, methods=["GET"]),
+            Route("/v1/models/{name:path}", api.model, methods=["GET"]),
+            Route("/v1/chat/completions", api.chat, methods=["POST"]),
+            Route("/v1/responses", api.respond, methods=["POST"]),
+        ],
+        middleware=[Middleware(Guard, token=token, insecure=insecure)],
+        exception_handlers={Problem: _told, HTTPException: _plain, Exception: _unforeseen},
+        lifespan=api.lifespan,
+    )
+
+
+class _Api:
+    """The routes. What needs an event loop is made when the server starts."""
+
+    def __init__(
+        self, db: SessionDB, config: Config, model: Model, home: Path, tools: Callable[[], list[Tool]] | None
+    ) -> None:
+        self._db, self._config, self._model, self._home = db, config, model, home
+        self._given = tools
+        self._turns: Turns
+        self._models: Models
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """From the start of the server to its end."""
+        toolbox = Toolbox(self._config, self._given)
+        self._models = Models(self._model)
+        self._turns = await asyncio.to_thread(Turns, self._db, self._config, self._home, toolbox.tools)
+        try:
+            yield
+        finally:
+            await self._turns.close()
+            toolbox.close()
+
+    async def health(self, request: Request) -> Response:
+        """That somebody is there."""
+        return Json({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        """All models."""
+        names = await self._models.names()
+        return Json({"object": "list", "data": [await self._models.described(name) for name in names]})
+
+    async def model(self, request: Request) -> Response:
+        """One model."""
+        return Json(await self._models.described(request.path_params["name"]))
+
+    async def chat(self, request: Request) -> Response:
+        """A turn, asked for as a chat completion."""
+        body = parse_json(await read_body(request, LARGEST, _SLOWEST))
+        ask, wanted = completions.read(body, _session_of(request))
+        answer = completions.Answer(wanted)
+
+        def streamed(turn: Turn, first: Item | None) -> AsyncIterator[str]:
+            return answer.pieces(turn, first)
+
+        return await self._answer(request, ask, streamed if wanted.stream else None, answer.whole)
+
+    async def respond(self, request: Request) -> Response:
+        """A turn, asked for as a response."""
+        body = parse_json(await read_body(request, LARGEST, _SLOWEST))
+        ask, wanted = responses.read(body, _session_of(request))
+        answer = responses.Answer(body, wanted)
+
+        async def remember(outcome: Outcome) -> None:
+            if wanted.store is not False:
+                places = self._turns.places
+                await asyncio.to_thread(places.remember_response, answer.id, outcome.session_id, outcome.message_id)
+
+        def streamed(turn: Turn, first: Item | None) -> AsyncIterator[str]:
+            return answer.pieces(turn, first, remember)
+
+        return await self._answer(request, ask, streamed if wanted.stream else None, answer.whole, remember)
+
+    # ------------------------------------------------------------------------------------------ one turn
+
+    async def _answer(
+        self,
+        request: Request,
+        ask: Ask,
+        streamed: Callable[[Turn, Item | None], AsyncIterator[str]] | None,
+        whole: Callable[[Outcome], dict[str, Any]],
+        remember: Callable[[Outcome], Awaitable[None]] | None = None,
+    ) -> Response:
+        async def work() -> Response:
+            model = await self._models.find(ask.model)
+            turn = await self._turns.begin(ask, model)
+            try:
+                if streamed is not None:
+                    first = await turn.next(SILENCE)
+                    if isinstance(first, Outcome) and first.error is not None:
+                        raise problem_of(first.error)
+                    return EventStream(streamed(turn, first), turn, {SESSION: turn.session_id})
+                outcome = await _end_of(turn)
+                if outcome.error is not None:
+                    raise problem_of(outcome.error)
+                if remember is not None:
+                    await remember(outcome)
+                return Json(whole(outcome), headers={SESSION: outcome.session_id})
+            except BaseException:
+                turn.stop()
+                raise
+
+        return await _unless_gone(request, work())
+
+
+async def _end_of(turn: Turn) -> Outcome:
+    while True:
+        item = await turn.next()
+        if isinstance(item, Outcome):
+            return item
+
+
+async def _unless_gone(request: Request, work: Any) -> Response:
+    """The answer, worked on as long as somebody waits for it."""
+    task: asyncio.Task[Response] = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return Response(status_code=_GONE)
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _session_of(request: Request) -> str | None:
+    """The session the caller names."""
+    named = request.headers.get(SESSION)
+    return named.strip() if named is not None and named.strip() else None
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    return problem_of(error).response()
+
+
+async def _plain(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return Problem(404, f"there is nothing at {request.method} {request.url.path[:200]}").response()
+    return Problem(error.status_code, error.detail).response()
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again after this, for the server's log; the caller has this answer."""
+    return unforeseen(error).response()

@@ -1,0 +1,212 @@
+"""POST /v1/chat/completions: what callers send, and what they get, whole or piece by piece."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from hermes.agent.model import Message
+from hermes.agent.tools.base import Tool
+from hermes.serve.asks import Ask
+from hermes.serve.problems import Problem, problem_of
+from hermes.serve.served_agent import callers_tool
+from hermes.serve.shapes import Shape, checked, part_text, tool_name
+from hermes.serve.stream import DONE, data, items_of
+from hermes.serve.turn import Outcome, Said, Thinks, Turn, Used
+
+_SYSTEM = ("system", "developer")
+_PARTS = {"image_url": dict, "input_audio": dict, "file": dict, "video_url": dict}
+
+
+class Function(Shape):
+    name: str
+    arguments: str = "{}"
+
+
+class Call(Shape):
+    id: str
+    function: Function
+
+
+class ChatMessage(Shape):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionTool(Shape):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ChatTool(Shape):
+    type: str
+    function: FunctionTool | None = None
+
+
+class StreamOptions(Shape):
+    include_usage: bool | None = None
+
+
+class ChatRequest(Shape):
+    """The fields that matter here; sampling parameters and the like are accepted and have no effect."""
+
+    model: str
+    messages: list[ChatMessage]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[ChatTool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    n: int | None = None
+
+
+def read(body: Any, session_id: str | None) -> tuple[Ask, ChatRequest]:
+    """A request; Problem 400 for one that can't be understood."""
+    request = checked(body, ChatRequest)
+    if request.n is not None and request.n != 1:
+        raise Problem(400, "one reply at a time: n must be 1", param="n")
+    instructions: list[str] = []
+    messages: list[Message] = []
+    for number, message in enumerate(request.messages):
+        where = f"messages[{number}]"
+        if message.role in _SYSTEM:
+            instructions.append(_text(message.content, where))
+        else:
+            messages.append(_message(message, where))
+    ask = Ask(
+        messages, request.model, instructions="\n\n".join(text for text in instructions if text.strip()) or None,
+        tools=_tools(request), session_id=session_id,
+    )  # fmt: skip
+    return ask, request
+
+
+def _message(message: ChatMessage, where: str) -> Message:
+    content = message.content
+    if isinstance(content, list):
+        content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
+    if message.role == "user":
+        if content is None:
+            raise Problem(400, "a message of the user needs content", param=f"{where}.content")
+        return {"role": "user", "content": content}
+    if message.role == "assistant":
+        if content is None and not message.tool_calls:
+            raise Problem(400, "a message of the assistant needs content or tool_calls", param=f"{where}.content")
+        said: Message = {"role": "assistant", "content": _text(content, where) if content is not None else None}
+        if message.tool_calls:
+            said["tool_calls"] = [
+                _call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls
+            ]
+        return said
+    if message.role == "tool":
+        if message.tool_call_id is None:
+            raise Problem(400, "the result of a tool needs its tool_call_id", param=f"{where}.tool_call_id")
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(content, where)}
+    raise Problem(
+        400, f"{message.role[:40]!r} is no role: system, developer, user, assistant or tool", param=f"{where}.role"
+    )
+
+
+def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
+    kind = part.get("type")
+    if kind in ("text", "refusal"):
+        return {
+            "type": "text",
+            "text": part["refusal"] if isinstance(part.get("refusal"), str) else part_text(part, where),
+        }
+    if kind not in _PARTS or not isinstance(part.get(kind), _PARTS[kind]):
+        raise Problem(400, f"{str(kind)[:40]!r} is no part of a message that is understood here", param=f"{where}.type")
+    if kind == "image_url" and not isinstance(part["image_url"].get("url"), str):
+        raise Problem(400, "an image needs its url", param=f"{where}.image_url.url")
+    return {"type": kind, kind: part[kind]}
+
+
+def _text(content: str | list[dict[str, Any]] | None, where: str) -> str:
+    """The words of a message that has nothing but words."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(
+        part["refusal"] if isinstance(part.get("refusal"), str) else part_text(part, f"{where}.content[{number}]")
+        for number, part in enumerate(content)
+    )
+
+
+def _tools(request: ChatRequest) -> list[Tool]:
+    if request.tool_choice == "none":
+        return []
+    made = []
+    for number, tool in enumerate(request.tools or ()):
+        where = f"tools[{number}]"
+        if tool.type != "function" or tool.function is None:
+            raise Problem(400, "tools are of the type function", param=f"{where}.type")
+        function = tool.function
+        name = tool_name(function.name, f"{where}.function.name")
+        made.append(
+            callers_tool(name, function.description or "", function.parameters or {"type": "object", "properties": {}})
+        )
+    return made
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+class Answer:
+    """The answer to one request."""
+
+    def __init__(self, request: ChatRequest) -> None:
+        self._request = request
+        self._about = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": request.model}
+
+    def whole(self, outcome: Outcome) -> dict[str, Any]:
+        """In one piece."""
+        message: dict[str, Any] = {"role": "assistant", "content": outcome.text, "refusal": None}
+        if outcome.calls:
+            message["content"] = outcome.text or None
+            message["tool_calls"] = outcome.calls
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": outcome.finish_reason}
+        return {**self._about, "object": "chat.completion", "choices": [choice], "usage": usage(outcome.used)}
+
+    async def pieces(self, turn: Turn, first: Any) -> AsyncIterator[str]:
+        """Piece by piece. An error in the middle is a piece of its own, and the last."""
+        yield self._piece({"role": "assistant", "content": ""})
+        async for item in items_of(turn, first):
+            if isinstance(item, str):
+                yield item
+            elif isinstance(item, Said):
+                yield self._piece({"content": item.text})
+            elif isinstance(item, Thinks):
+                yield self._piece({"reasoning_content": item.text})
+            elif item.error is not None:
+                yield data(problem_of(item.error).body())
+            else:
+                if item.calls:
+                    yield self._piece({"tool_calls": [{"index": n, **call} for n, call in enumerate(item.calls)]})
+                yield self._piece({}, item.finish_reason)
+                options = self._request.stream_options
+                if options is not None and options.include_usage:
+                    yield data(
+                        {**self._about, "object": "chat.completion.chunk", "choices": [], "usage": usage(item.used)}
+                    )
+                yield DONE
+
+    def _piece(self, delta: dict[str, Any], finish_reason: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return data({**self._about, "object": "chat.completion.chunk", "choices": [choice]})
+
+
+def usage(used: Used) -> dict[str, Any]:
+    """What was used, as chat completions tell it."""
+    return {
+        "prompt_tokens": used.input,
+        "completion_tokens": used.output,
+        "total_tokens": used.input + used.output,
+        "prompt_tokens_details": {"cached_tokens": used.cached},
+        "completion_tokens_details": {"reasoning_tokens": used.reasoning},
+    }

@@ -1,0 +1,185 @@
+"""Where in the record a request belongs: at the end of a session, at an earlier point of one, or in a new one.
+
+Whoever names a session goes on there. A client that sends the whole conversation is recognised by its digest: what was
+answered once is never stored again. If the session has gone on since (the user edited a message, or wanted another
+answer), a branch begins at that point; it shows what came before by reference. Only what nobody knows is stored anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.ids import new_session_id
+from hermes.agent.model import Message, Model
+from hermes.agent.prompt import system_prompt
+from hermes.serve.asks import Ask, digests
+from hermes.serve.problems import Problem
+from hermes.store.gateway_db import GatewayDB
+
+if TYPE_CHECKING:
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+SOURCE = "api-server"
+_LOOKS = 500  # how many earlier points of a conversation are looked for; more than any client sends
+_INSTRUCTIONS = "\n\n# Instructions of the program you talk through\n"
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """A point in the record, and what the caller knows beyond it."""
+
+    session_id: str | None = None  # None: a new session
+    after: int | None = None  # the message after which a branch begins; None: at the end of the session
+    missing: tuple[Message, ...] = ()  # said elsewhere; stored before the turn
+    asked: bool = False  # what is new stands there already, unanswered: an earlier try failed
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the session itself goes on."""
+        return self.session_id is not None and self.after is None
+
+
+class Places:
+    """Finds places and makes them. Every method waits for the store: not for an event loop."""
+
+    def __init__(self, db: SessionDB, config: Config, home: Path) -> None:
+        self._db, self._config, self._home = db, config, home
+        self._aliases = GatewayDB(db)
+
+    # ------------------------------------------------------------------------------------------ finding
+
+    def find(self, ask: Ask) -> Place:
+        """Where a request belongs. Problem 404 for a session, 400 for a response that is not there."""
+        if ask.session_id is not None:
+            if self._db.get_session(ask.session_id) is None:
+                raise Problem(404, f"no session has the id {ask.session_id!r}", code="session_not_found")
+            return Place(self._db.get_compression_tip(ask.session_id))
+        if ask.previous is not None:
+            found = self._at(f"response:{ask.previous}", tuple(ask.history))
+            if found is None:
+                raise Problem(
+                    400, f"Previous response with id {ask.previous!r} not found.", code="previous_response_not_found",
+                    param="previous_response_id",
+                )  # fmt: skip
+            return found
+        return self._recognised(ask) or Place(missing=tuple(ask.history))
+
+    def _recognised(self, ask: Ask) -> Place | None:
+        names = digests(ask.messages)
+        tried = self._at(f"unanswered:{names[-1]}", ())
+        if tried is not None and tried.goes_on:
+            return Place(tried.session_id, asked=True)
+        history = ask.history
+        for number in range(len(history), max(0, len(history) - _LOOKS), -1):
+            if history[number - 1]["role"] != "assistant":
+                continue
+            found = self._at(f"chat:{names[number - 1]}", tuple(history[number:]))
+            if found is not None:
+                return found
+        return None
+
+    def _at(self, alias: str, missing: tuple[Message, ...]) -> Place | None:
+        """The place an alias stands for, if it is still there."""
+        noted = self._aliases.get_alias(alias)
+        session_id, _, number = (noted or "").rpartition("@")
+        if not number.isdigit() or self._db.get_session(session_id) is None:
+            return None
+        tip = self._db.get_compression_tip(session_id)
+        if last_id(self._db.get_messages(tip)) == int(number):
+            return Place(tip, missing=missing)
+        if any(row["id"] == int(number) for row in self._db.get_messages(session_id)):
+            return Place(session_id, int(number), missing)
+        return None
+
+    def chain(self, session_id: str) -> str:
+        """A name that a session keeps when it is compressed: the session where that chain began."""
+        seen = {session_id}
+        while True:
+            row = self._db.get_session(session_id)
+            parent = None if row is None or row["kind"] != "compression" else row["parent_session_id"]
+            if parent is None or parent in seen:
+                return session_id
+            seen.add(parent)
+            session_id = parent
+
+    # ------------------------------------------------------------------------------------------ making
+
+    def open(self, place: Place, ask: Ask, model: Model, tools: Sequence[str], cwd: Path) -> str:
+        """The session in which a request is answered, with everything in it that was said before."""
+        db = self._db
+        session_id = place.session_id
+        if session_id is None:
+            session_id = new_session_id(gateway=True)
+            about = {"kind": model.kind, "provider": model.provider, "base_url": model.base_url}
+            prompt = system_prompt(self._config, self._home, cwd, tools=set(tools) if model.calls_tools else set())
+            db.create_session(
+                session_id, SOURCE, model=model.name, cwd=str(cwd), system_prompt=_with(prompt, ask.instructions),
+                model_config={key: value for key, value in about.items() if value is not None},
+            )  # fmt: skip
+        elif place.after is not None:
+            session_id = db.branch_session(session_id, new_session_id(gateway=True), at_message=place.after)
+        if place.session_id is not None:
+            self._instruct(session_id, ask.instructions)
+        for message in place.missing:
+            self.store(session_id, message)
+        if not place.asked:
+            for result in ask.results:
+                self.store(session_id, result)
+        return session_id
+
+    def _instruct(self, session_id: str, instructions: str | None) -> None:
+        """Let the caller's instructions of today stand in the session's prompt; without any, the old ones stay."""
+        if instructions is None:
+            return
+        row = self._db.get_session(session_id)
+        before = None if row is None else row["system_prompt"]
+        if before is None:
+            return  # the turn makes a prompt
+        prompt = _with(before.partition(_INSTRUCTIONS)[0], instructions)
+        if prompt != before:
+            self._db.update_system_prompt(session_id, prompt)
+
+    def store(self, session_id: str, message: Message) -> None:
+        """Keep a message that was said elsewhere."""
+        name = None
+        if message["role"] == "tool":
+            name = self._name_of(session_id, message["tool_call_id"])
+        self._db.append_message(
+            session_id, message["role"], message.get("content"), tool_calls=message.get("tool_calls"),
+            tool_call_id=message.get("tool_call_id"), tool_name=name,
+        )  # fmt: skip
+
+    def _name_of(self, session_id: str, call_id: str) -> str | None:
+        """The tool that a call was for."""
+        for row in reversed(self._db.get_messages(session_id)):
+            for call in row["tool_calls"] if isinstance(row["tool_calls"], list) else ():
+                if isinstance(call, dict) and call.get("id") == call_id and isinstance(call.get("function"), dict):
+                    return str(call["function"].get("name") or "") or None
+        return None
+
+    # ------------------------------------------------------------------------------------------ remembering
+
+    def remember(self, ask: Ask, session_id: str, message_id: int, replies: Sequence[Message]) -> None:
+        """The conversation, going on with any of these replies, is at this message; with none it waits for an answer."""
+        for reply in replies:
+            name = digests([*ask.messages, reply])[-1]
+            self._aliases.set_alias(f"chat:{name}", f"{session_id}@{message_id}")
+        if not replies:
+            self._aliases.set_alias(f"unanswered:{digests(ask.messages)[-1]}", f"{session_id}@{message_id}")
+
+    def remember_response(self, response_id: str, session_id: str, message_id: int) -> None:
+        """A response of ours ends at this message."""
+        self._aliases.set_alias(f"response:{response_id}", f"{session_id}@{message_id}")
+
+
+def last_id(rows: Sequence[dict[str, Any]]) -> int:
+    """The id of the last message, 0 where nothing was said."""
+    return int(rows[-1]["id"]) if rows else 0
+
+
+def _with(prompt: str, instructions: str | None) -> str:
+    return prompt if not instructions else f"{prompt}{_INSTRUCTIONS}{instructions}"

@@ -1,0 +1,295 @@
+"""POST /v1/responses: OpenAI's newer way to ask. `previous_response_id` goes on where a response ended."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from hermes.agent.model import Message
+from hermes.agent.tools.base import Tool
+from hermes.serve.asks import Ask
+from hermes.serve.problems import Problem, problem_of
+from hermes.serve.served_agent import callers_tool
+from hermes.serve.shapes import Shape, checked, part_text, tool_name
+from hermes.serve.stream import data, items_of
+from hermes.serve.turn import Outcome, Said, Turn, Used
+
+_UNKNOWN = ("conversation", "prompt")  # state kept elsewhere, of which this server knows nothing
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class ResponseTool(Shape):
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ResponseRequest(Shape):
+    """The fields that matter here; sampling parameters and the like are accepted and have no effect."""
+
+    model: str
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    background: bool | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+
+
+def read(body: Any, session_id: str | None) -> tuple[Ask, ResponseRequest]:
+    """A request; Problem 400 for one that can't be understood."""
+    request = checked(body, ResponseRequest)
+    for name in _UNKNOWN:
+        if body.get(name) is not None:
+            raise Problem(400, f"{name} is not known here; previous_response_id goes on with a response", param=name)
+    if request.background:
+        raise Problem(400, "responses are not made in the background here", param="background")
+    instructions = [request.instructions] if request.instructions else []
+    messages: list[Message] = []
+    items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
+    for number, item in enumerate(items):
+        _take(item, f"input[{number}]", messages, instructions)
+    ask = Ask(
+        messages, request.model, instructions="\n\n".join(instructions) or None, tools=_tools(request),
+        session_id=session_id, previous=request.previous_response_id, where="input",
+    )  # fmt: skip
+    return ask, request
+
+
+# ------------------------------------------------------------------------------------------------ items
+
+
+def _take(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
+    """An item of the input as a chat message."""
+    kind = item.get("type") or "message"
+    if kind == "message":
+        _take_message(item, where, messages, instructions)
+    elif kind == "function_call":
+        _take_call(item, where, messages)
+    elif kind == "function_call_output":
+        call_id = _field(item, "call_id", where)
+        messages.append(
+            {"role": "tool", "tool_call_id": call_id, "content": _words(item.get("output"), f"{where}.output")}
+        )
+    elif kind != "reasoning":  # what a model thought is its endpoint's business
+        raise Problem(400, f"{str(kind)[:40]!r} is no item that is understood here", param=f"{where}.type")
+
+
+def _take_message(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
+    role, content = item.get("role"), item.get("content")
+    if role in ("system", "developer"):
+        instructions.append(_words(content, f"{where}.content"))
+    elif role == "assistant":
+        messages.append({"role": "assistant", "content": _words(content, f"{where}.content")})
+    elif role == "user":
+        if isinstance(content, list):
+            content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
+        elif not isinstance(content, str):
+            raise Problem(400, "content is a text or a list of parts", param=f"{where}.content")
+        messages.append({"role": "user", "content": content})
+    else:
+        raise Problem(
+            400, f"{str(role)[:40]!r} is no role: system, developer, user or assistant", param=f"{where}.role"
+        )
+
+
+def _take_call(item: dict[str, Any], where: str, messages: list[Message]) -> None:
+    """A call the model made: part of what the assistant said before it."""
+    function = {"name": _field(item, "name", where), "arguments": _field(item, "arguments", where)}
+    call = {"id": _field(item, "call_id", where), "type": "function", "function": function}
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _field(item: dict[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise Problem(400, f"{name} is needed, as a text", param=f"{where}.{name}")
+    return value
+
+
+def _words(content: Any, where: str) -> str:
+    """The words of something that has nothing but words."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Problem(400, "a text or a list of parts is needed", param=where)
+    words = []
+    for number, part in enumerate(content):
+        if isinstance(part, dict) and isinstance(part.get("refusal"), str):
+            words.append(part["refusal"])
+        else:
+            words.append(part_text(part if isinstance(part, dict) else {}, f"{where}[{number}]"))
+    return "\n".join(words)
+
+
+def _part(part: Any, where: str) -> dict[str, Any]:
+    """A part of what the user says, as chat completions have it."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("input_text", "text", "output_text"):
+        return {"type": "text", "text": part_text(part, where)}
+    if kind == "input_image" and isinstance(part.get("image_url"), str):
+        image = {"url": part["image_url"]}
+        if isinstance(part.get("detail"), str):
+            image["detail"] = part["detail"]
+        return {"type": "image_url", "image_url": image}
+    if kind == "input_audio" and isinstance(part.get("input_audio"), dict):
+        return {"type": "input_audio", "input_audio": part["input_audio"]}
+    if kind == "input_file":
+        known = {name: part[name] for name in ("file_data", "filename") if isinstance(part.get(name), str)}
+        if "file_data" in known:
+            return {"type": "file", "file": known}
+    raise Problem(400, f"{str(kind)[:40]!r} is no part of a message that is understood here", param=f"{where}.type")
+
+
+def _tools(request: ResponseRequest) -> list[Tool]:
+    if request.tool_choice == "none":
+        return []
+    made = []
+    for number, tool in enumerate(request.tools or ()):
+        where = f"tools[{number}]"
+        if tool.type != "function" or tool.name is None:
+            raise Problem(400, "only tools of the type function are known here", param=f"{where}.type")
+        name = tool_name(tool.name, f"{where}.name")
+        made.append(callers_tool(name, tool.description or "", tool.parameters or {"type": "object", "properties": {}}))
+    return made
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+class Answer:
+    """The answer to one request. `remember` is told the response's id before anybody can go on from it."""
+
+    def __init__(self, body: dict[str, Any], request: ResponseRequest) -> None:
+        self.id = f"resp_{secrets.token_hex(16)}"
+        self._message_id = f"msg_{secrets.token_hex(16)}"
+        self._number = 0
+        self._text: list[str] = []
+        self._base = {
+            "id": self.id, "object": "response", "created_at": int(time.time()), "model": request.model,
+            "instructions": request.instructions, "previous_response_id": request.previous_response_id,
+            "metadata": request.metadata or {}, "parallel_tool_calls": True, "store": request.store is not False,
+            "tool_choice": request.tool_choice or "auto", "tools": body.get("tools") or [],
+            "temperature": None, "top_p": None, "max_output_tokens": body.get("max_output_tokens"),
+            "text": {"format": {"type": "text"}},
+            "truncation": "disabled", "error": None, "incomplete_details": None, "usage": None,
+        }  # fmt: skip
+
+    def whole(self, outcome: Outcome) -> dict[str, Any]:
+        """In one piece."""
+        return self._response(outcome, self._output(outcome))
+
+    def _response(self, outcome: Outcome, output: list[dict[str, Any]]) -> dict[str, Any]:
+        reason = _INCOMPLETE.get(outcome.finish_reason)
+        return {
+            **self._base,
+            "status": "incomplete" if reason else "completed",
+            "incomplete_details": {"reason": reason} if reason else None,
+            "output": output,
+            "usage": _usage(outcome.used),
+        }
+
+    def _output(self, outcome: Outcome) -> list[dict[str, Any]]:
+        output = [self._message(outcome.text, "completed")] if outcome.text or not outcome.calls else []
+        return output + [_call_item(call) for call in outcome.calls]
+
+    def _message(self, text: str, status: str) -> dict[str, Any]:
+        content = [_text_part(text)] if status == "completed" else []
+        return {"id": self._message_id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+    # -------------------------------------------------------------------------------------------- piece by piece
+
+    async def pieces(self, turn: Turn, first: Any, remember: Callable[[Outcome], Any]) -> AsyncIterator[str]:
+        """Piece by piece. An error in the middle ends it with response.failed."""
+        begun = {**self._base, "status": "in_progress", "output": []}
+        yield self._event("response.created", response=begun)
+        yield self._event("response.in_progress", response=begun)
+        async for item in items_of(turn, first):
+            if isinstance(item, str):
+                yield item
+            elif isinstance(item, Said):
+                for event in self._said(item.text):
+                    yield event
+            elif isinstance(item, Outcome):
+                if item.error is None:
+                    await remember(item)
+                for event in self._end(item):
+                    yield event
+
+    def _said(self, text: str) -> Iterator[str]:
+        place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+        if not self._text:
+            yield self._event("response.output_item.added", output_index=0, item=self._message("", "in_progress"))
+            yield self._event("response.content_part.added", **place, part=_text_part(""))
+        self._text.append(text)
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+
+    def _end(self, outcome: Outcome) -> Iterator[str]:
+        if outcome.error is not None:
+            problem = problem_of(outcome.error)
+            error = {"code": problem.code or "server_error", "message": problem.message}
+            yield self._event(
+                "response.failed", response={**self._base, "status": "failed", "error": error, "output": []}
+            )
+            return
+        if not self._text and not outcome.calls:
+            yield from self._said("")
+        output: list[dict[str, Any]] = []
+        if self._text:
+            whole = "".join(self._text)
+            place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+            output.append(self._message(whole, "completed"))
+            yield self._event("response.output_text.done", **place, text=whole, logprobs=[])
+            yield self._event("response.content_part.done", **place, part=_text_part(whole))
+            yield self._event("response.output_item.done", output_index=0, item=output[0])
+        for call in outcome.calls:
+            item = _call_item(call)
+            yield from self._called(item, len(output))
+            output.append(item)
+        response = self._response(outcome, output)
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def _called(self, item: dict[str, Any], index: int) -> Iterator[str]:
+        place = {"item_id": item["id"], "output_index": index}
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        yield self._event("response.output_item.added", output_index=index, item=begun)
+        yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
+        yield self._event(
+            "response.function_call_arguments.done", **place, arguments=item["arguments"], name=item["name"]
+        )
+        yield self._event("response.output_item.done", output_index=index, item=item)
+
+    def _event(self, kind: str, **fields: Any) -> str:
+        number = self._number
+        self._number += 1
+        return data({"type": kind, "sequence_number": number, **fields}, event=kind)
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _call_item(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    return {
+        "id": f"fc_{secrets.token_hex(16)}", "type": "function_call", "status": "completed", "call_id": str(call.get("id")),
+        "name": str(function.get("name")), "arguments": str(function.get("arguments") or "{}"),
+    }  # fmt: skip
+
+
+def _usage(used: Used) -> dict[str, Any]:
+    return {
+        "input_tokens": used.input,
+        "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
+        "output_tokens": used.output,
+        "output_tokens_details": {"reasoning_tokens": used.reasoning},
+        "total_tokens": used.input + used.output,
+    }

@@ -1,0 +1,151 @@
+"""An HTTP server inside a running event loop: started and stopped like anything else the gateway runs.
+
+uvicorn does the talking. Its signal handlers are left out (signals are the program's own business), and so is its access
+log: addresses may hold what is nobody's business. A place that can't be listened at is an error of ours, not an exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from hermes.errors import ConfigError, PlatformUnreachable
+
+BACKLOG = 512
+_IDLE = 30  # seconds a connection may stay open without a request
+_LAST_WORD = 4.0  # seconds for what is to be put away after the last answer
+
+for _name in ("uvicorn.error", "uvicorn.asgi"):  # how a server comes and goes is told by those who run it
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    name = host.strip("[]").lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class HttpServer:
+    """An application on a host and port. `died` is told when the server ends without having been stopped."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None) -> None:
+        self.host = host
+        self.port = port
+        self._app = app
+        self._died = died
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Begin to listen; the port (the one that was free, where 0 was asked for).
+
+        ConfigError when the place can't be had at all, PlatformUnreachable while another program has it.
+        """
+        sockets = _bound(self.host, self.port)
+        self.port = sockets[0].getsockname()[1]
+        config = uvicorn.Config(
+            self._app, http="h11", ws="none", lifespan="on", loop="none", log_config=None, access_log=False,
+            server_header=False, date_header=True, proxy_headers=False, backlog=BACKLOG, timeout_keep_alive=_IDLE,
+        )  # fmt: skip
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._run(self._server, sockets), name=f"http-{self.port}")
+        while not self._server.started:
+            await asyncio.wait({self._task}, timeout=0.01)
+            if self._task.done():
+                task, self._task = self._task, None
+                _close(sockets)
+                raise ConfigError(f"the server on {self.host}:{self.port} did not start") from task.exception()
+        self._task.add_done_callback(self._ended)
+        return self.port
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Take no more requests, let those under way finish for `grace` seconds, then break them off. May come twice."""
+        task, self._task = self._task, None
+        if self._server is None or task is None:
+            return
+        self._server.config.timeout_graceful_shutdown = grace  # type: ignore[assignment]  # any number of seconds will do
+        self._server.should_exit = True
+        await asyncio.wait({task}, timeout=grace + _LAST_WORD)
+        if not task.done():
+            task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+    async def _run(self, server: _Server, sockets: list[socket.socket]) -> None:
+        try:
+            await server.serve(sockets=sockets)
+        except SystemExit as ended:  # uvicorn's way to say that the application did not start
+            raise RuntimeError("the application did not start") from ended
+        finally:
+            _close(sockets)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task is self._task and self._died is not None:
+            problem = None if task.cancelled() else task.exception()
+            self._died(PlatformUnreachable(f"the server on {self.host}:{self.port} ended ({problem or 'no reason'})"))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its hands on the program's signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets for every address a host has, all on one port."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{host!r} is no address of this machine ({error}); look at `host` in config.yaml") from None
+    made: list[socket.socket] = []
+    problem: OSError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        one = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            chosen = made[0].getsockname()[1] if made else port
+            one.bind((address[0], chosen, *address[2:]))
+            one.listen(BACKLOG)
+            one.setblocking(False)
+            made.append(one)
+        except OSError as error:
+            one.close()
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # a family this machine does not have
+                _close(made)
+                raise _refusal(host, port, error) from None
+            problem = error
+    if not made:
+        raise _refusal(host, port, problem or OSError("no address"))
+    return made
+
+
+def _refusal(host: str, port: int, error: OSError) -> ConfigError | PlatformUnreachable:
+    why = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return PlatformUnreachable(
+            f"port {port} on {host} is taken by another program; end that one, or set another `port` in config.yaml"
+        )
+    return ConfigError(f"nothing can listen on {host}:{port} ({why}); look at `host` and `port` in config.yaml")
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        with suppress(OSError):
+            one.close()
