@@ -39,8 +39,9 @@ _FILTER = {
     "room": {
         "ephemeral": _NOTHING,
         "account_data": _NOTHING,
-        "state": {"lazy_load_members": True},
-        "timeline": {"limit": 50, "lazy_load_members": True},
+        # All members, not only those who speak: how many there are makes a direct chat or a group.
+        "state": {"lazy_load_members": False},
+        "timeline": {"limit": 50},
     },
 }
 

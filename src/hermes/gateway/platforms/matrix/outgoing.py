@@ -23,7 +23,7 @@ logging.getLogger("markdown_it").setLevel(logging.WARNING)  # a hundred lines a 
 
 LARGEST = 44_000  # of an event's 65,536 bytes: encryption adds a third, and signatures come on top
 _UNSENDABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-_EVERYONE = re.compile(r"@(?=room\b)", re.IGNORECASE)
+_EVERYONE = re.compile("@(?=room)", re.IGNORECASE)
 _LINKS = re.compile(r"(?:https?|ftp|mailto|magnet):", re.IGNORECASE)
 
 
@@ -65,7 +65,10 @@ def html_of(markdown: str) -> str | None:
     plain = [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"] and all(
         child.type in ("text", "softbreak") for child in tokens[1].children or []
     )
-    return None if plain else str(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})).strip()
+    if plain:
+        return None
+    html = str(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})).strip()
+    return _EVERYONE.sub("@\u200b", html)  # "&#64;room" has become one only now
 
 
 def message(text: str, *, thread: str | None = None, reply_to: str | None = None) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""A gateway that only writes down what an adapter tells it, for tests of one adapter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hermes.gateway.adapter import Adapter
+from hermes.gateway.events import Event
+
+
+class Recorder:
+    """A Link. `refuse` makes `received` raise, as a gateway does whose store is full."""
+
+    def __init__(self) -> None:
+        self.log = logging.getLogger("tests.gateway")
+        self.events: list[Event] = []
+        self.identities: list[str] = []
+        self.losses: list[Exception] = []
+        self.refuse: Exception | None = None
+
+    async def received(self, event: Event) -> None:
+        await asyncio.sleep(0)
+        if self.refuse is not None:
+            raise self.refuse
+        self.events.append(event)
+
+    def connected(self, identity: str) -> None:
+        self.identities.append(identity)
+
+    def lost(self, error: Exception) -> None:
+        self.losses.append(error)
+
+    @property
+    def texts(self) -> list[str]:
+        """What was said, in order."""
+        return [event.text for event in self.events]
+
+    async def until(self, condition: Callable[[], Any], what: str = "", timeout: float = 20) -> Any:
+        """Wait for a condition while the adapter works."""
+        deadline = time.monotonic() + timeout
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what or 'not true'} after {timeout:g} s: {self.texts} {self.losses}")
+            await asyncio.sleep(0.02)
+        return value
+
+    async def event(self, text: str) -> Event:
+        """The first event with this text, when it has come."""
+        await self.until(lambda: text in self.texts, f"{text!r} has not come")
+        return self.events[self.texts.index(text)]
+
+
+@asynccontextmanager
+async def connected(adapter: Adapter, link: Recorder | None = None) -> AsyncIterator[Recorder]:
+    """The adapter, connected for the block."""
+    link = link or Recorder()
+    await adapter.connect(link)
+    try:
+        yield link
+    finally:
+        await adapter.disconnect()
