@@ -1,0 +1,307 @@
+"""The adapter for Slack: events in, messages, threads and files out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+import msgspec
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+from hermes.commands.registry import ALIASES, GATEWAY, known
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.events import DM, Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.slack import format as form
+from hermes.gateway.platforms.slack.answers import Unformattable, ask, kind, seconds
+from hermes.gateway.platforms.slack.connection import Connection, Envelope
+from hermes.gateway.platforms.slack.directory import Directory, Place, Recent, courtesy
+
+BASE_URL = "https://slack.com/api/"
+_SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # kinds of message in which a person says something
+_REDIRECTS = 4
+_SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold what people say, and tickets
+_SILENT.setLevel(logging.CRITICAL)
+
+
+class Slack(Adapter):
+    """A Slack app in one workspace."""
+
+    platform = "slack"
+    title = "Slack"
+    extra = "slack"
+    settings = (
+        Setting(
+            name="bot_token", variable="SLACK_BOT_TOKEN", secret=True, required=True,
+            help="the bot token, xoxb-…: your app, OAuth & Permissions, after Install to Workspace",
+        ),
+        Setting(
+            name="app_token", variable="SLACK_APP_TOKEN", secret=True, required=True,
+            help="the app token, xapp-…: your app, Basic Information, App-Level Tokens, scope connections:write",
+        ),
+        Setting(
+            name="base_url", variable="SLACK_BASE_URL", default=BASE_URL,
+            help="where Slack's Web API is; https://slack-gov.com/api/ for GovSlack",
+        ),
+    )  # fmt: skip
+    capabilities = Capabilities(
+        longest=4_000,  # what Slack recommends; a markdown block takes 12,000, and form.harmless adds a fifth at most
+        edits=True,
+        typing=True,  # in threads; elsewhere Slack has nothing to show it with
+        threads=True,
+        media=True,
+        mention_needed=True,
+    )
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._base = str(values.get("base_url") or BASE_URL).rstrip("/") + "/"
+        self._session: aiohttp.ClientSession | None = None
+        self._client: AsyncWebClient | None = None
+        self._connection: Connection | None = None
+        self._us = ""
+        self._directory = Directory()
+        self._joined: Recent[tuple[str, str | None], bool] = Recent()  # (chat, thread) in which we have written
+        self._waiting: Recent[tuple[str, str | None], bool] = Recent()  # … in which somebody waits for our first word
+        self._commands = {one.name for one in known(GATEWAY)} | set(ALIASES)
+
+    # ------------------------------------------------------------------------------------------ coming and going
+
+    async def check(self) -> str:
+        """Who we are there; both tokens are tried."""
+        try:
+            identity = await self._log_in()
+            await self._ticket()
+            return identity
+        finally:
+            if self._connection is None:
+                await self.disconnect()
+
+    async def connect(self, link: Link) -> None:
+        """Log in and open the connection that events come through."""
+        await self.disconnect()
+        try:
+            identity = await self._log_in()
+
+            async def keep(envelope: Envelope) -> None:
+                event = await self._event(envelope)
+                if event is not None:
+                    await link.received(event)
+
+            self._connection = Connection(
+                self._http(), ticket=self._ticket, keep=keep, connected=lambda: link.connected(identity),
+                lost=link.lost, log=link.log,
+            )  # fmt: skip
+            await self._connection.open()
+        except BaseException:
+            await self.disconnect()
+            raise
+
+    async def disconnect(self) -> None:
+        """End every connection. What was not acknowledged Slack sends again, to whoever comes next."""
+        connection, session = self._connection, self._session
+        self._connection = self._session = self._client = None
+        if connection is not None:
+            await connection.close()
+        if session is not None:
+            await session.close()
+
+    def _token(self, setting: str) -> str:
+        return str(self.values[setting]).strip()
+
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # trust_env: the environment's proxies, and what it excepts from them
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30), trust_env=True)
+        return self._session
+
+    def _web(self) -> AsyncWebClient:
+        if self._client is None:
+            # No retries by the library: a message whose answer was lost may have arrived.
+            self._client = AsyncWebClient(
+                token=self._token("bot_token"), base_url=self._base, session=self._http(), logger=_SILENT,
+                retry_handlers=[],
+            )  # fmt: skip
+            self._client.proxy = None  # the session knows better
+        return self._client
+
+    async def _log_in(self) -> str:
+        answer = await ask(self._web().auth_test())
+        if not answer.get("bot_id"):
+            raise PlatformRefused("bot_token is no bot's: it begins with xoxb- and is shown under OAuth & Permissions")
+        self._us = str(answer["user_id"])
+        return f"@{answer['user']}"
+
+    async def _ticket(self) -> str:
+        """The address of a new connection; it is good for one."""
+        request = self._web().apps_connections_open(app_token=self._token("app_token"))
+        return str((await ask(request, token="app_token"))["url"])
+
+    # ------------------------------------------------------------------------------------------ hearing
+
+    async def _event(self, envelope: Envelope) -> Event | None:
+        """What was said, if anything was: not by a bot, not by us, and not that something changed."""
+        payload = envelope.get("payload") or {}
+        if envelope.get("type") == "slash_commands":
+            return await self._command(payload)
+        event = payload.get("event") or {}
+        if event.get("type") not in ("message", "app_mention") or event.get("subtype") not in _SPOKEN:
+            return None
+        if event.get("bot_id") or event.get("hidden") or event.get("user") in (None, self._us, "USLACKBOT"):
+            return None
+        return await self._message(event)
+
+    async def _message(self, event: dict[str, Any]) -> Event:
+        """A person's message. A mention comes twice, as message and as app_mention: one event, with one id."""
+        ts, chat_id, text = str(event["ts"]), str(event["channel"]), str(event.get("text") or "")
+        user, thread = str(event["user"]), event.get("thread_ts")
+        thread = None if thread == ts else thread
+        place = await self._directory.place(self._web(), chat_id, event.get("channel_type"))
+        name = await self._directory.name(self._web(), user)
+        people = form.mentioned(text)
+        names = {one: await self._directory.name(self._web(), one) or "" for one in people if one != self._us}
+        if thread is not None:
+            self._waiting.put((chat_id, thread), True)
+        return Event(
+            id=f"{chat_id}:{ts}",
+            chat=self._chat(chat_id, place, name, thread),
+            sender=Sender(user_id=user, name=name),
+            text=form.command(form.readable(text, self._us, names), self._commands),
+            attachments=tuple(_attachment(file) for file in event.get("files") or () if _exists(file)),
+            message_id=ts,
+            sent_at=float(ts),
+            addressed=place.type == DM
+            or self._us in people
+            or event.get("parent_user_id") == self._us
+            or (chat_id, thread) in self._joined,
+        )
+
+    async def _command(self, payload: dict[str, Any]) -> Event:
+        """A native command. Typed where the bot can't speak (somebody else's chat), it is answered as a DM."""
+        user, chat_id = str(payload["user_id"]), str(payload["channel_id"])
+        name = await self._directory.name(self._web(), user) or payload.get("user_name")
+        place = await self._directory.place(self._web(), chat_id)
+        if not place.ours:
+            opened = await ask(self._web().conversations_open(users=user))
+            chat_id, place = str(opened["channel"]["id"]), Place(DM)
+        return Event(
+            id=f"command:{payload['trigger_id']}",
+            chat=self._chat(chat_id, place, name, None),
+            sender=Sender(user_id=user, name=name),
+            text=form.slash(str(payload["command"]), str(payload.get("text") or ""), self._commands),
+        )
+
+    def _chat(self, chat_id: str, place: Place, sender: str | None, thread: str | None) -> Chat:
+        name = sender if place.type == DM else place.name
+        return Chat(platform=self.platform, chat_id=chat_id, type=place.type, thread_id=thread, name=name)
+
+    # ------------------------------------------------------------------------------------------ speaking
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        """Send a message into the chat, or its thread. Slack knows no nonces, and no replies but those in threads."""
+        place: dict[str, Any] = {"channel": chat.chat_id, "unfurl_links": False, "unfurl_media": False}
+        if chat.thread_id:
+            place["thread_ts"] = chat.thread_id
+        sent = await self._write(self._web().chat_postMessage, text, place)
+        if chat.thread_id:
+            self._joined.put((chat.chat_id, chat.thread_id), True)
+            self._waiting.drop((chat.chat_id, chat.thread_id))
+        return str(sent["ts"])
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of a message of ours."""
+        await self._write(self._web().chat_update, text, {"channel": chat.chat_id, "ts": message_id})
+
+    async def _write(
+        self, method: Callable[..., Awaitable[AsyncSlackResponse]], text: str, place: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Formatted, or else as it is."""
+        try:
+            return await ask(method(text=form.preview(text), blocks=form.formatted(text), **place))
+        except Unformattable:
+            return await ask(method(text=form.preview(text), blocks=form.plain(text), **place))
+
+    async def typing(self, chat: Chat) -> None:
+        """In a thread: "is thinking…", until our first message there makes Slack take it away."""
+        if (chat.chat_id, chat.thread_id) in self._waiting:
+            await courtesy(
+                self._web().assistant_threads_setStatus(
+                    channel_id=chat.chat_id, thread_ts=str(chat.thread_id), status="is thinking…"
+                )
+            )
+
+    async def create_thread(self, chat: Chat, name: str) -> Chat:
+        """A message with the name; the thread hangs on it."""
+        sent = await ask(self._web().chat_postMessage(channel=chat.chat_id, text=form.preview(name), mrkdwn=False))
+        self._joined.put((chat.chat_id, str(sent["ts"])), True)
+        return msgspec.structs.replace(chat, thread_id=str(sent["ts"]))
+
+    # ------------------------------------------------------------------------------------------ files
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file that Slack keeps. The token goes to Slack's own hosts and nowhere else."""
+        what = attachment.name or "the file"
+        address = str(attachment.reference.get("url") or "")
+        if not address:  # of a file in a channel shared with others the event has the id alone
+            about = await ask(self._web().files_info(file=str(attachment.reference.get("id"))))
+            address = _address(about.get("file") or {})
+        for _ in range(_REDIRECTS):
+            if not self._trusted(address):
+                raise SendRefused(f"{what} is not kept at Slack, and we have no key to where it is")
+            try:
+                answer = await self._download(address, what, attachment.mime)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise PlatformUnreachable(f"{what} could not be fetched from Slack ({kind(error)})") from None
+            if isinstance(answer, bytes):
+                return answer
+            address = urljoin(address, answer)
+        raise SendRefused(f"{what} can't be had from Slack")
+
+    def _trusted(self, address: str) -> bool:
+        """Whether this is the Web API's own host, or one of the same domain (files.slack.com)."""
+        file, base = urlsplit(address), urlsplit(self._base)
+        if (file.scheme, file.netloc) == (base.scheme, base.netloc):
+            return True
+        return file.scheme == base.scheme == "https" and (file.hostname or "").endswith(f".{base.hostname}")
+
+    async def _download(self, address: str, what: str, mime: str | None) -> bytes | str:
+        """The bytes, or the address to look at instead."""
+        headers = {"Authorization": f"Bearer {self._token('bot_token')}"}
+        async with self._http().get(address, headers=headers, allow_redirects=False) as answer:
+            if answer.status == 429:
+                raise SlowDown("Slack wants us to wait with files", seconds(answer.headers))
+            if answer.status >= 500:
+                raise PlatformUnreachable(f"Slack can't give {what} now (HTTP {answer.status})")
+            if 300 <= answer.status < 400:
+                return str(answer.headers.get("Location") or "")
+            if answer.status != 200:
+                raise SendRefused(f"{what} can't be had from Slack any more (HTTP {answer.status})")
+            if answer.content_type == "text/html" and mime != "text/html":
+                raise SendRefused(f"Slack shows a login page instead of {what}: the app needs the scope files:read")
+            return await answer.read()
+
+
+def _exists(file: dict[str, Any]) -> bool:
+    """Whether the file is still there: of deleted ones, and beyond a free workspace's limit, Slack sends a stub."""
+    return bool(file.get("id")) and file.get("mode") not in ("tombstone", "hidden_by_limit")
+
+
+def _address(file: dict[str, Any]) -> str:
+    return str(file.get("url_private_download") or file.get("url_private") or "")
+
+
+def _attachment(file: dict[str, Any]) -> Attachment:
+    mime = str(file.get("mimetype") or "")
+    sort = mime.partition("/")[0]
+    return Attachment(
+        kind=sort if sort in ("image", "audio", "video") else "file",
+        name=file.get("name") or file.get("title"),
+        mime=mime or None,
+        size=file.get("size"),
+        reference={"id": file["id"], "url": _address(file)},
+    )

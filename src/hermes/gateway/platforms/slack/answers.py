@@ -1,0 +1,78 @@
+"""What the Web API answers: the data, or one of our errors for Slack's.
+
+Slack's own error texts stay out of ours, and so do those of the library: they repeat what was sent, tickets included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+import aiohttp
+from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+
+_LOCKED_OUT = frozenset(
+    "invalid_auth not_authed account_inactive token_revoked token_expired not_allowed_token_type"
+    " org_login_required team_access_not_granted two_factor_setup_required".split()
+)
+_PASSING = frozenset("internal_error fatal_error service_unavailable request_timeout team_added_to_org".split())
+_FORMATTING = frozenset("invalid_blocks invalid_blocks_format msg_blocks_too_long msg_too_long".split())
+_HINTS = {
+    "not_in_channel": "invite the bot there with /invite",
+    "channel_not_found": "the chat is gone, or it is private and the bot is not in it",
+    "is_archived": "the channel is archived",
+    "restricted_action": "the workspace does not let the bot write there",
+}
+
+
+class Unformattable(SendRefused):
+    """Slack does not take the message in this form; as plain text it may."""
+
+
+async def ask(request: Awaitable[AsyncSlackResponse], *, token: str = "bot_token") -> dict[str, Any]:
+    """What Slack answers; a PlatformError where it does not. `token` is the setting to blame when it is not accepted."""
+    try:
+        answer = (await request).data
+    except SlackApiError as error:
+        raise _translated(error.response, token) from None
+    except (aiohttp.ClientError, SlackClientError, OSError, TimeoutError, ValueError, AttributeError) as error:
+        raise PlatformUnreachable(f"Slack can't be reached ({kind(error)})") from None
+    return answer if isinstance(answer, dict) else {}
+
+
+def _translated(response: Any, token: str) -> PlatformError:
+    """`response` is the library's, or aiohttp's where the answer could not even be read."""
+    said = getattr(response, "data", None)
+    said = said if isinstance(said, dict) else {}
+    status = int(getattr(response, "status_code", 0) or getattr(response, "status", 0) or 0)
+    code = str(said.get("error") or f"HTTP {status}")
+    if status == 429 or code in ("ratelimited", "rate_limited"):
+        return SlowDown("Slack wants us to wait", seconds(getattr(response, "headers", {})))
+    if status >= 500 or not said or code in _PASSING:
+        return PlatformUnreachable(f"Slack can't do it now ({code})")
+    if code == "missing_scope":
+        needed = said.get("needed")
+        return PlatformRefused(
+            f"the Slack app lacks the scope {needed}: add it under OAuth & Permissions and install the app again"
+        )
+    if code in _LOCKED_OUT:
+        return PlatformRefused(f"Slack does not accept {token} ({code}): copy it again from your app at api.slack.com")
+    if code in _FORMATTING:
+        return Unformattable(f"Slack does not take the message ({code})")
+    return SendRefused(f"Slack refuses: {code}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
+
+
+def seconds(headers: Mapping[str, str]) -> float:
+    """How long to wait, as Slack says it; half a minute where it does not."""
+    try:
+        return max(0.0, float(headers.get("Retry-After") or headers.get("retry-after") or 30))
+    except ValueError:
+        return 30.0
+
+
+def kind(error: BaseException) -> str:
+    """An error by its kind alone: its text may hold what must not be shown."""
+    return type(error).__name__

@@ -1,0 +1,119 @@
+"""Slack's two ways of writing: what a model writes becomes blocks, what a person wrote becomes readable text again.
+
+Slack renders a model's Markdown itself, in blocks of the kind "markdown" (headings, lists, tables, code), so nothing is
+translated here. What could ping people is made harmless with a character nobody sees. Where Slack refuses the blocks,
+the same text goes out as plain sections, which Slack never interprets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+INVISIBLE = "\u2060"  # between a sign and its name it keeps Slack from taking both for a mention
+_PREVIEW = 3_900  # chat.update takes 4,000 characters of text; notifications and screen readers get these
+_SECTION = 1_500  # a section takes 3,000, and nobody says of what kind
+
+_PINGS = re.compile(
+    r"(<)(?=!(?:channel|here|everyone|group|subteam)|@[a-z0-9])|(?<![\w.])(@)(?=(?:channel|here|everyone)\b)",
+    re.IGNORECASE,
+)
+_BRACKETS = re.compile(r"<([^<>]+)>")
+_BANG = re.compile(r"!([^\s!/]+)(\s.*)?", re.DOTALL)
+
+# ------------------------------------------------------------------------------------------------ out
+
+
+def harmless(text: str) -> str:
+    """The text, with nothing in it that would ping anybody; it looks the same."""
+    return _PINGS.sub(lambda found: found[0] + INVISIBLE, text)
+
+
+def formatted(text: str) -> list[dict[str, Any]]:
+    """Markdown as blocks that Slack renders."""
+    return [{"type": "markdown", "text": harmless(text)}]
+
+
+def plain(text: str) -> list[dict[str, Any]]:
+    """The bare text as blocks that Slack takes as they are."""
+    return [
+        {"type": "section", "text": {"type": "plain_text", "text": piece, "emoji": False}}
+        for piece in _pieces(text)
+        if piece.strip()
+    ]
+
+
+def _pieces(text: str) -> Iterable[str]:
+    """The text in parts, cut at ends of lines where there are some."""
+    while len(text) > _SECTION:
+        cut = text.rfind("\n", 0, _SECTION) + 1 or _SECTION
+        yield text[:cut]
+        text = text[cut:]
+    yield text
+
+
+def escaped(text: str) -> str:
+    """The text as Slack wants it where it looks for links and mentions: it finds none."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def preview(text: str) -> str:
+    """The beginning of a message for notifications, search and screen readers."""
+    whole = escaped(harmless(text))
+    if len(whole) <= _PREVIEW:
+        return whole
+    cut = whole[: _PREVIEW - 1]
+    amper = cut.rfind("&", -5)
+    if amper >= 0 and ";" not in cut[amper:]:
+        cut = cut[:amper]  # never half an "&amp;"
+    return cut + "…"
+
+
+# ------------------------------------------------------------------------------------------------ in
+
+
+def mentioned(text: str) -> list[str]:
+    """The ids of the people a message of Slack's mentions."""
+    return [inner[1:].partition("|")[0] for inner in _BRACKETS.findall(text) if inner.startswith("@")]
+
+
+def readable(text: str, us: str, names: Mapping[str, str]) -> str:
+    """A message of Slack's as the person wrote it, without the mention of `us`. `names` has what to call the others."""
+    text = re.sub(rf"[ \t]*<@{re.escape(us)}(?:\|[^<>]*)?>[ \t]*", " ", text)
+    text = _BRACKETS.sub(lambda found: _spelled(found[1], names), text)
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+
+
+def _spelled(inner: str, names: Mapping[str, str]) -> str:
+    """What stood there before Slack put it into angle brackets."""
+    target, _, label = inner.partition("|")
+    match target[:1]:
+        case "@":
+            return "@" + (names.get(target[1:]) or label or target[1:])
+        case "#":
+            return "#" + (label or target[1:])
+        case "!":
+            return label or "@" + target[1:].partition("^")[0]
+    if not label or target == label:
+        return target
+    if target.endswith((label, label + "/")):  # "example.com" was typed, and Slack made a link of it
+        return label
+    return f"[{label}]({target})"
+
+
+def command(text: str, known: Collection[str]) -> str:
+    """`!title x` is `/title x`: Slack's apps keep what begins with a slash for themselves. Other texts stay."""
+    found = _BANG.fullmatch(text)
+    return "/" + text[1:] if found is not None and found[1].casefold() in known else text
+
+
+def slash(name: str, text: str, known: Collection[str]) -> str:
+    """A native command as a line of ours: `/hermes title x` is `/title x`, `/hermes how are you` is just said."""
+    bare, text = name.lstrip("/"), text.strip()
+    if bare.casefold() in known:
+        return f"/{bare} {text}".rstrip()
+    first = text.partition(" ")[0]
+    if not text:
+        return "/help"
+    return "/" + text if first.casefold() in known else command(text, known)
