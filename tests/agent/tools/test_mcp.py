@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.agent.tools import mcp_connection
 from hermes.agent.tools.base import Context, Tool
 from hermes.agent.tools.mcp import McpTools, connect, valid_name
 from hermes.config import Config, McpServer
@@ -240,6 +241,19 @@ def test_a_server_that_dies_is_started_again_once(connected: Any, context: Conte
     with pytest.raises(ToolError, match="ended again"):
         tool(tools, "x__add").run(context, {"a": 1, "b": 1})
     assert len(notes.read_text().splitlines()) == 2
+
+
+def test_a_server_that_dies_once_in_a_while_is_started_again_each_time(
+    connected: Any, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_connection, "AGAIN_SECONDS", 0.0)  # as if it had lived for long each time
+    notes = tmp_path / "notes"
+    tools = connected(x=stdio(MCP_NOTES=str(notes)))
+    for _ in range(3):
+        with pytest.raises(ToolError, match="was started again"):
+            tool(tools, "x__die").run(context, {})
+        assert tool(tools, "x__add").run(context, {"a": 1, "b": 1}) == "2"
+    assert len(notes.read_text().splitlines()) == 4
 
 
 def test_a_server_that_died_between_calls_is_back_for_the_next(

@@ -1,4 +1,4 @@
-"""One MCP server: started or connected to, asked, started again once if it dies, and left without a trace.
+"""One MCP server: started or connected to, asked, started again if it dies, and left without a trace.
 
 Everything here runs on the event loop of mcp.py. A connection lives in one task from its first to its last breath,
 because the library's contexts must be left in the task that entered them; stopping it cancels the scope around it,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hermes.config import McpServer
 
 STOP_SECONDS: Final = 10.0
+AGAIN_SECONDS = 60.0  # one that was started anew and ends before that is not started once more
 MAX_PAGES: Final = 20
 HEARD_BYTES: Final = 4_000
 
@@ -44,6 +46,7 @@ class Connection:
         self._gone = False
         self._heard = b""  # the last it said on standard error
         self._generation = 0
+        self._begun = 0.0
         self._failed = ""
         self._lock = asyncio.Lock()
         self._scope: anyio.CancelScope | None = None
@@ -54,6 +57,7 @@ class Connection:
     async def start(self) -> None:
         """Connect and learn the tools; Broken when that fails or takes too long."""
         self._generation += 1
+        self._begun = time.monotonic()
         self._gone = False
         self._heard = b""
         ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
@@ -171,14 +175,14 @@ class Connection:
             raise Lost from error
 
     async def _again(self, generation: int) -> None:
-        """Start it a second time, unless someone else just did. There is no third time, except for a web server: that
-        one is started by others, and may come back whenever it likes."""
+        """Start it anew, unless someone else just did. One that ends again soon is left alone for a while, except for
+        a web server: that one is started by others, and may come back whenever it likes."""
         async with self._lock:
             if self._generation != generation:
                 if self._client is None:
                     raise Broken("it has ended" + self._last_words())
                 return
-            if generation > 1 and not self._server.url:
+            if generation > 1 and not self._server.url and time.monotonic() - self._begun < AGAIN_SECONDS:
                 raise Broken(self._failed or "it ended again after it had been started anew" + self._last_words())
             await self.stop()
             try:
@@ -186,6 +190,7 @@ class Connection:
             except Broken as error:
                 self._failed = f"it has ended and did not start again: {error}"
                 raise Broken(self._failed) from error
+            self._failed = ""
 
     # -- saying why ------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class Process:
         self.started_at = time.monotonic()
         self.ended_at: float | None = None
         self.killed = False
+        self._empty = False  # nobody is left in its group: the number may be another program's by now
         self._where: int | None = None
         script = command
         passed: tuple[int, ...] = ()
@@ -76,6 +77,7 @@ class Process:
 
     def _wait(self) -> None:
         self._popen.wait()
+        self._signal(0)
         self.ended_at = time.monotonic()
         # What it printed last may still be in the pipe; a child that keeps the pipe open is not waited for.
         self._reader.join(0.5)
@@ -124,10 +126,13 @@ class Process:
         return True
 
     def _signal(self, number: int) -> bool:
-        """Tell the whole group; False when nobody is left in it."""
+        """Tell the whole group; False when nobody is left in it, and from then on for ever."""
+        if self._empty:
+            return False
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
+            self._empty = True
             return False
         except PermissionError:  # somebody else's program in our group: it is there, and not ours to end
             return number == 0
@@ -191,10 +196,10 @@ class Background:
                 del self.processes[number]
             return self._count
 
-    def running(self) -> list[Process]:
-        """Those that have not ended."""
+    def all(self) -> list[tuple[int, Process]]:
+        """Every process that is kept, by number."""
         with self.lock:
-            return [process for process in self.processes.values() if process.status is None]
+            return sorted(self.processes.items())
 
     def close(self) -> None:
         """End them all, at once."""
@@ -224,7 +229,9 @@ def background(context: Context) -> Background:
 
 def running(context: Context) -> int:
     """How many background processes of the agent have not ended."""
-    return len(background(context).running()) if "processes" in context.state else 0
+    if "processes" not in context.state:
+        return 0
+    return sum(process.status is None for _, process in background(context).all())
 
 
 def close_processes(context: Context) -> None:
@@ -235,12 +242,12 @@ def close_processes(context: Context) -> None:
 def _run(context: Context, arguments: dict[str, Any]) -> str:
     action = choice_of(arguments, "action", ("list", "read", "wait", "kill"))
     if action == "list":
-        lines = [f"{n}: {p.state()}: {_line(p.command)}" for n, p in sorted(background(context).processes.items())]
+        lines = [f"{n}: {p.state()}: {_line(p.command)}" for n, p in background(context).all()]
         return "\n".join(lines) or "No background processes."
     number = int(number_of(arguments, "id", 0, 0, 1e9))
     process = background(context).processes.get(number)
     if process is None:
-        known = ", ".join(map(str, sorted(background(context).processes))) or "none"
+        known = ", ".join(str(number) for number, _ in background(context).all()) or "none"
         raise ToolError(f"there is no background process {number}; there are: {known}")
     if action == "wait":
         _wait(context, process, number_of(arguments, "timeout", 60, 0, MAX_WAIT_SECONDS))
