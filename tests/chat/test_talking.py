@@ -347,9 +347,25 @@ def test_sigterm_at_a_question_ends_properly(
     assert (tmp_path / "precious.txt").exists() and look(only_session)["end_reason"] == "user_exit"
 
 
-def test_what_was_typed_before_a_question_is_no_answer_to_it(
-    server: ModelServer, open_screen: Open, tmp_path: Path
+def test_what_was_typed_ahead_at_the_prompt_is_no_answer_to_a_question(
+    server: ModelServer, home: Path, open_screen: Open, tmp_path: Path
 ) -> None:
+    queueing(home)
+    (tmp_path / "precious.txt").write_text("x")
+    server.scripts = [[Call("terminal", command="rm precious.txt")], ["As you wish."]]
+    screen = open_screen(cwd=tmp_path)
+    screen.wait_for("❯")
+    screen.type("remove it\ry\r")  # both lines arrive at once
+    screen.wait_for("[y/N]")
+    screen.press("Enter")
+    screen.wait_for("As you wish.")
+    assert (tmp_path / "precious.txt").exists()
+
+
+def test_what_was_typed_before_a_question_is_no_answer_to_it(
+    server: ModelServer, home: Path, open_screen: Open, tmp_path: Path
+) -> None:
+    queueing(home)
     (tmp_path / "precious.txt").write_text("x")
     gate = Gate()
     server.scripts = [["Let me see", gate, Call("terminal", command="rm precious.txt")], ["As you wish."]]
@@ -473,17 +489,76 @@ def test_an_unknown_command_is_one_line_with_a_suggestion(server: ModelServer, o
     assert look(said)[0] == ("user", "/titel x")
 
 
-def test_what_is_typed_during_a_reply_is_sent_after_it(server: ModelServer, open_screen: Open, look: Look) -> None:
+def queueing(home: Path) -> None:
+    with (home / "config.yaml").open("a") as config:
+        config.write("display: {busy: queue}\n")
+
+
+def test_a_line_typed_during_a_reply_stops_it_and_is_sent(server: ModelServer, open_screen: Open, look: Look) -> None:
     gate = Gate()
-    server.scripts = [["Wait", gate, " a bit."], ["Second reply."]]
+    server.scripts = [["The wrong way", gate, " never said"], ["Second reply."]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("first")
+    screen.wait_for("The wrong way")
+    screen.press("Enter")  # an empty line is no wish
+    screen.type("no, the other")
+    screen.wait_for("❯ no, the other")
+    screen.type(" one")
+    screen.press("Enter")
+    screen.wait_for("Second reply.")
+    gate.open.set()
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert [text for _, text in look(said)] == ["first", "The wrong way", "no, the other one", "Second reply."]
+    assert screen.history().count("❯ no, the other one") == 1
+
+
+def test_what_is_typed_during_a_reply_is_sent_after_it_if_wanted(
+    server: ModelServer, home: Path, open_screen: Open, look: Look
+) -> None:
+    queueing(home)
+    gate = Gate()
+    server.scripts = [["Wait", gate, " a bit."], ["Second reply."], ["Third."]]
     screen = open_screen()
     screen.wait_for("❯")
     screen.line("first")
     screen.wait_for("Wait")
     screen.line("second")
+    screen.wait_for("sent next")
+    screen.paste("one\ntwo\nthree")
+    screen.wait_for("❯ one two three")
     gate.open.set()
     screen.wait_for("Second reply.")
-    assert [text for role, text in look(said) if role == "user"] == ["first", "second"]
+    screen.wait_for("  three")  # pasted lines wait at the prompt; only Enter sends them
+    screen.press("Enter")
+    screen.wait_for("Third.")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert [text for _, text in look(said)] == [
+        "first", "Wait a bit.", "second", "Second reply.", "one\ntwo\nthree", "Third.",
+    ]  # fmt: skip
+
+
+def test_after_ctrl_c_nothing_typed_before_is_sent_by_itself(
+    server: ModelServer, home: Path, open_screen: Open, look: Look
+) -> None:
+    queueing(home)
+    gate = Gate()
+    server.scripts = [["Wait", gate], ["Second reply."]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("first")
+    screen.wait_for("Wait")
+    screen.line("second thoughts")
+    screen.wait_for("sent next")
+    screen.press("C-c")
+    screen.wait_for("Stopped; what was said is kept.")
+    screen.wait_for("❯ second thoughts")
+    gate.open.set()
+    screen.line(" after all")
+    screen.wait_for("Second reply.")
+    assert [text for role, text in look(said) if role == "user"] == ["first", "second thoughts after all"]
 
 
 def test_a_session_open_elsewhere_is_continued_in_a_branch_or_not_at_all(

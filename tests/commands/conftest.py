@@ -42,6 +42,9 @@ class Listener:
     def display(self) -> Any:
         return self
 
+    def typing(self, *shown: Any) -> None:
+        """Nobody types during a turn here, and so nothing is shown of it."""
+
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
         self.heard.append(f"recap of {session_id}")
 

@@ -13,7 +13,7 @@ from hermes.chat import housekeeping
 from hermes.chat.conversation import Conversation
 from hermes.chat.leaving import resume_line
 from hermes.chat.render import console, display_for
-from hermes.chat.turns import Terminated
+from hermes.chat.signals import Terminated
 from hermes.commands.text import shortened
 from hermes.harmless import harmless
 
@@ -45,6 +45,9 @@ class PipeVoice:
 
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         return None
+
+    def typing(self) -> None:
+        """None: nobody reads what is typed while one question is answered."""
 
     def display(self) -> Display:
         return display_for(self.screen)

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from hermes.agent.events import Done, Event, Followed, Notice, Text, ToolFinished, ToolStarted
 from hermes.chat.markdown import blocks, markdown
 from hermes.commands.text import shortened
-from hermes.harmless import harmless
+from hermes.harmless import harmless, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,6 +36,9 @@ class Display(Protocol):
 
     def tick(self) -> None:
         """Time has passed."""
+
+    def typing(self, line: str, sent: bool) -> None:
+        """This stands on the line the user types on meanwhile; `sent`: a line was sent before it."""
 
     def pause(self) -> None:
         """Make room for a question."""
@@ -125,6 +128,9 @@ class PlainDisplay:
     def tick(self) -> None:
         pass
 
+    def typing(self, line: str, sent: bool) -> None:
+        pass
+
     def pause(self) -> None:
         self._end_line()
 
@@ -144,6 +150,7 @@ class LiveDisplay:
         self._drawn = 0.0
         self._begun = time.monotonic()
         self._above = ""  # what was printed last: "text", "line", or nothing
+        self._typed = ""  # what the user types meanwhile
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
@@ -184,6 +191,12 @@ class LiveDisplay:
             )  # fmt: skip
             self._live.start()
         self._live.refresh()
+
+    def typing(self, line: str, sent: bool) -> None:
+        shown = f"❯ {one_line(line)}" if line else "↵ sent next" if sent else ""
+        if shown != self._typed:
+            self._typed, self._drawn = shown, 0.0
+            self.tick()
 
     def pause(self) -> None:
         if self._live is not None:
@@ -260,7 +273,19 @@ class LiveDisplay:
         parts += [self._tool_line(one.name, one.arguments, None) for one in self._running.values()]
         if not parts:
             parts.append(self._waiting("thinking"))
+        if self._typed:
+            parts.append(self._input_line())
         return Group(*parts)
+
+    def _input_line(self) -> RenderableType:
+        """The end of what is being typed, on one line."""
+        from rich.cells import cell_len
+        from rich.text import Text as Styled
+
+        text = self._typed[-self._screen.width :]
+        while cell_len(text) > self._screen.width:
+            text = text[1:]
+        return Styled(text, style="dim", no_wrap=True)
 
     def _tail(self) -> RenderableType:
         """The end of the block being written, as much as fits on the screen."""
@@ -268,7 +293,7 @@ class LiveDisplay:
         from rich.text import Text as Styled
 
         gap: list[RenderableType] = [Styled("")] if self._above else []
-        return Group(*gap, self._rendered(self._text, max(1, self._screen.height - 3 - len(self._running))))
+        return Group(*gap, self._rendered(self._text, max(1, self._screen.height - 4 - len(self._running))))
 
     def _tool_line(self, name: str, arguments: dict[str, Any], done: ToolFinished | None) -> RenderableType:
         from rich.text import Text as Styled

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hermes.chat import housekeeping
 from hermes.chat.conversation import Conversation
+from hermes.chat.keyboard import Typing, quiet_keyboard
 from hermes.chat.render import console, display_for
-from hermes.chat.turns import Terminated, quiet_keyboard, signals_raise
+from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 from hermes.commands.registry import run_command, text_of
 from hermes.commands.text import shortened
 from hermes.errors import HermesError, ModelError, StoreError
@@ -77,6 +78,9 @@ class TerminalVoice:
                 return session.prompt(question)
         except EOFError:
             return ""
+
+    def typing(self) -> Typing | None:
+        return Typing() if self.comfortable else None
 
     def display(self) -> Display:
         return display_for(self.replies)
@@ -147,7 +151,7 @@ def _guarded(loop: Callable[[], int]) -> int:
     except Terminated as ended:
         return 128 + ended.number
     finally:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # from here on nothing may cut the goodbye short
+        for number in ENDING:  # from here on nothing may cut the goodbye short
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -215,26 +219,18 @@ def _reader(conversation: Conversation) -> Callable[[], str]:
     return read
 
 
-class _signals_wake:
+@contextmanager
+def _signals_wake(session: Any) -> Iterator[None]:
     """While the prompt waits, SIGTERM and SIGHUP end it in its own way, so that the terminal is left as it was found."""
 
-    def __init__(self, session: Any) -> None:
-        self._app = session.app
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            self._before[number] = signal.signal(number, self._end)
-
-    def _end(self, number: int, frame: Any) -> None:
-        loop = self._app.loop
+    def end(number: int, frame: Any) -> None:
+        loop = session.app.loop
         if loop is None:
             raise Terminated(number)
-        loop.call_soon_threadsafe(lambda: self._app.exit(exception=Terminated(number)))
+        loop.call_soon_threadsafe(lambda: session.app.exit(exception=Terminated(number)))
 
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    with handled(dict.fromkeys(ENDING, end)):
+        yield
 
 
 def _read_plainly(question: str = "> ") -> str:

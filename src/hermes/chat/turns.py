@@ -2,26 +2,28 @@
 
 The turn runs in a thread of its own and sends its events here; this, the main thread, shows them. Ctrl-C asks the agent
 to stop and goes on listening, so that what was said is stored and shown; a question of the agent's is asked here too.
+A line typed meanwhile stops the turn as well, if that is wanted, and is sent next.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.events import Done
+from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 
 if TYPE_CHECKING:
     from hermes.agent.events import Event
+    from hermes.chat.keyboard import Typing
     from hermes.chat.render import Display
 
 _PATIENCE = 10.0  # seconds a turn has to end after it was asked to
+_GRACE = 0.5  # seconds a turn has to end by itself after a line was sent: often only its last word is under way
 
 
 class _Ended:
@@ -39,19 +41,11 @@ class _Question:
         self.answer: SimpleQueue[bool] = SimpleQueue()
 
 
-class Terminated(BaseException):
-    """A signal asks the program to end (SIGTERM, or SIGHUP when the terminal is gone)."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 class Turns:
     """Runs turns one after the other; `confirm` may be called from any thread of a turn."""
 
-    def __init__(self, ask: Callable[[str], bool]) -> None:
-        self._ask = ask
+    def __init__(self, ask: Callable[[str], bool], *, typed_stops: bool = False) -> None:
+        self._ask, self._typed_stops = ask, typed_stops
         self._inbox: SimpleQueue[Any] | None = None
 
     def confirm(self, question: str) -> bool:
@@ -70,18 +64,21 @@ class Turns:
         *,
         interrupt: Callable[[], None],
         each: Callable[[], None] = lambda: None,
+        typing: Typing | None = None,
     ) -> bool:
         """Show a turn to its end; True when it was interrupted. `each` is called again and again meanwhile.
 
-        What the turn raises is raised here; Terminated when a signal ended it.
+        What is typed goes through `typing`. What the turn raises is raised here; Terminated when a signal ended it.
         """
         inbox: SimpleQueue[Any] = SimpleQueue()
         self._inbox = inbox
         worker = threading.Thread(target=_work, args=(events, inbox), name="turn", daemon=True)
+        if typing is not None:
+            typing.begin()
         try:
-            with _signals(inbox):
-                worker.start()
-                return self._listen(inbox, display, interrupt, each)
+            with handled(dict.fromkeys((signal.SIGINT, *ENDING), lambda got, frame: inbox.put(signal.Signals(got)))):
+                worker.start()  # putting into the inbox is safe in a handler
+                return self._listen(inbox, display, interrupt, each, typing)
         except BaseException:  # e.g. the pipe we write to was closed: let the turn store what there is
             interrupt()
             self._refuse(inbox, worker)
@@ -89,15 +86,27 @@ class Turns:
         finally:
             self._inbox = None
             display.finish()
+            if typing is not None:
+                typing.end()
 
     def _listen(
-        self, inbox: SimpleQueue[Any], display: Display, interrupt: Callable[[], None], each: Callable[[], None]
+        self,
+        inbox: SimpleQueue[Any],
+        display: Display,
+        interrupt: Callable[[], None],
+        each: Callable[[], None],
+        typing: Typing | None,
     ) -> bool:
         stopped: float | None = None
         number = signals = 0
         interrupted = False
         while True:
             each()
+            if typing is not None:
+                typing.read()
+                display.typing(typing.line, typing.sent is not None)
+                if stopped is None and self._typed_stops and typing.sent and time.monotonic() - typing.sent > _GRACE:
+                    stopped = time.monotonic()
             if stopped is not None:
                 interrupt()  # again: a turn that was only just beginning may not have heard it
             try:
@@ -120,16 +129,19 @@ class Turns:
                     raise KeyboardInterrupt
                 stopped = time.monotonic()
                 interrupt()
+                if typing is not None:
+                    typing.unsend()
             elif isinstance(item, _Question):
-                item.answer.put(stopped is None and self._answer(item.text, inbox, display))
+                item.answer.put(stopped is None and self._answer(item.text, inbox, display, typing))
             else:
                 interrupted = interrupted or (isinstance(item, Done) and item.interrupted)
                 display.feed(item)
 
-    def _answer(self, question: str, inbox: SimpleQueue[Any], display: Display) -> bool:
+    def _answer(self, question: str, inbox: SimpleQueue[Any], display: Display, typing: Typing | None) -> bool:
         """Ask. Ctrl-C, or a signal to end, means no, and stops the turn as well."""
         display.pause()
-        forget_typed()
+        if typing is not None:
+            typing.forget()
         try:
             with signals_raise():
                 return self._ask(question)
@@ -159,78 +171,3 @@ def _work(events: Iterator[Event], inbox: SimpleQueue[Any]) -> None:
         inbox.put(_Ended(error))
     else:
         inbox.put(_Ended(None))
-
-
-@contextmanager
-def signals_raise() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, and a signal that asks us to end raises Terminated."""
-
-    def end(number: int, frame: Any) -> None:
-        raise Terminated(number)
-
-    wanted: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end, signal.SIGHUP: end}
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _signals(inbox: SimpleQueue[Any]) -> Iterator[None]:
-    """Signals become items of the inbox (putting is safe in a handler)."""
-    wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = {number: signal.signal(number, lambda got, frame: inbox.put(signal.Signals(got))) for number in wanted}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def quiet_keyboard() -> Iterator[None]:
-    """Don't show what is typed while nobody reads it; it is kept for the next prompt, Enter as Enter."""
-    import termios
-
-    descriptor = _keyboard()
-    before = termios.tcgetattr(descriptor) if descriptor is not None else None
-    if descriptor is None or before is None:
-        yield
-        return
-    quiet = [before[0] & ~termios.ICRNL, *before[1:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
-    try:
-        _set(descriptor, quiet)
-        yield
-    finally:
-        _set(descriptor, before)
-
-
-def forget_typed() -> None:
-    """What was typed before a question came up is no answer to it."""
-    import termios
-
-    descriptor = _keyboard()
-    if descriptor is not None:
-        try:
-            termios.tcflush(descriptor, termios.TCIFLUSH)
-        except termios.error:
-            pass
-
-
-def _keyboard() -> int | None:
-    """The terminal's descriptor, if standard input is one."""
-    try:
-        return sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
-    except (OSError, ValueError):
-        return None
-
-
-def _set(descriptor: int, settings: list[Any]) -> None:
-    import termios
-
-    try:
-        termios.tcsetattr(descriptor, termios.TCSANOW, settings)
-    except (OSError, termios.error):
-        pass  # the terminal is gone

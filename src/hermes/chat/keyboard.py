@@ -1,0 +1,156 @@
+"""The keyboard while nobody asks: what is typed during a reply is seen, kept, and sent when its turn comes.
+
+The keys are read as the prompt would read them and handed to the next prompt, so that a line typed early is edited,
+completed and sent exactly like any other.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prompt_toolkit.key_binding import KeyPress
+
+_AT_ONCE = 65_536  # bytes
+_PASTES_ON, _PASTES_OFF = "\x1b[?2004h", "\x1b[?2004l"  # a pasted text comes in one piece, its line breaks are no Enter
+
+
+class Typing:
+    """What is typed while a turn runs. Only for a terminal on standard input and output."""
+
+    def __init__(self) -> None:
+        from prompt_toolkit.input.vt100_parser import Vt100Parser
+
+        self._keys: list[KeyPress] = []
+        self._parser = Vt100Parser(self._keys.append)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._descriptor = _keyboard()
+        self.line = ""  # what stands on the line now
+        self.sent: float | None = None  # when a line with something on it was ended with Enter
+        self._seen = 0
+
+    def begin(self) -> None:
+        """Ask the terminal to mark pasted text."""
+        self._tell(_PASTES_ON)
+
+    def read(self) -> None:
+        """Take in what was typed since."""
+        while self._descriptor is not None and select.select([self._descriptor], [], [], 0)[0]:
+            try:
+                data = os.read(self._descriptor, _AT_ONCE)
+            except OSError:
+                data = b""
+            if not data:  # the terminal is gone; a signal says so too
+                self._descriptor = None
+                return
+            self._parser.feed(self._decoder.decode(data))
+        self._follow()
+
+    def _follow(self) -> None:
+        """Keep `line` and `sent` up with the keys."""
+        from prompt_toolkit.keys import Keys
+
+        escaped = self._seen > 0 and self._keys[self._seen - 1].key == Keys.Escape
+        for press in self._keys[self._seen :]:
+            if press.key == Keys.Enter and not escaped:  # Alt-Enter is a new line
+                if self.sent is None and self.line.strip():
+                    self.sent = time.monotonic()
+                self.line = ""
+            elif press.key == Keys.ControlH:
+                self.line = self.line[:-1]
+            elif press.key in (Keys.ControlU, Keys.ControlW):
+                self.line = "" if press.key == Keys.ControlU else self.line.rstrip().rpartition(" ")[0]
+            elif press.key == Keys.BracketedPaste:
+                self.line += press.data
+            elif not isinstance(press.key, Keys):
+                self.line += press.key
+            escaped = press.key == Keys.Escape
+        self._seen = len(self._keys)
+
+    def unsend(self) -> None:
+        """The user stopped everything: what was typed stays to be looked at, but nothing of it is sent by itself."""
+        from prompt_toolkit.key_binding import KeyPress
+        from prompt_toolkit.keys import Keys
+
+        self.read()
+        while self._keys and self._keys[-1].key == Keys.Enter:
+            self._keys.pop()
+        self._keys[:] = [KeyPress(Keys.ControlJ, "\n") if press.key == Keys.Enter else press for press in self._keys]
+        self.sent, self._seen = None, len(self._keys)
+
+    def forget(self) -> None:
+        """What was typed before a question came up is no answer to it."""
+        import termios
+
+        from prompt_toolkit.application.current import get_app_session
+        from prompt_toolkit.input.typeahead import clear_typeahead
+
+        self.read()
+        self._keys.clear()
+        self._parser.reset()
+        self.line, self.sent, self._seen = "", None, 0
+        clear_typeahead(get_app_session().input)
+        if self._descriptor is not None:
+            try:
+                termios.tcflush(self._descriptor, termios.TCIFLUSH)
+            except termios.error:
+                pass
+
+    def end(self) -> None:
+        """The turn is over: the next prompt gets the keys."""
+        from prompt_toolkit.application.current import get_app_session
+        from prompt_toolkit.input.typeahead import store_typeahead
+
+        self.read()
+        self._parser.flush()
+        self._tell(_PASTES_OFF)
+        store_typeahead(get_app_session().input, self._keys)
+
+    def _tell(self, command: str) -> None:
+        try:
+            sys.stdout.write(command)
+            sys.stdout.flush()
+        except OSError:
+            pass  # the terminal is gone
+
+
+@contextmanager
+def quiet_keyboard() -> Iterator[None]:
+    """Don't show what is typed while nobody reads it; it is kept for the next prompt, Enter as Enter."""
+    import termios
+
+    descriptor = _keyboard()
+    before = termios.tcgetattr(descriptor) if descriptor is not None else None
+    if descriptor is None or before is None:
+        yield
+        return
+    quiet = [before[0] & ~termios.ICRNL, *before[1:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+    try:
+        _set(descriptor, quiet)
+        yield
+    finally:
+        _set(descriptor, before)
+
+
+def _keyboard() -> int | None:
+    """The terminal's descriptor, if standard input is one."""
+    try:
+        return sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _set(descriptor: int, settings: list[Any]) -> None:
+    import termios
+
+    try:
+        termios.tcsetattr(descriptor, termios.TCSANOW, settings)
+    except (OSError, termios.error):
+        pass  # the terminal is gone
