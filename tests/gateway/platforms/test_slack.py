@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import textwrap
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
@@ -323,7 +325,7 @@ def test_a_message_is_heard_also_where_slack_tells_no_names(lab: Lab) -> None:
         ("title My trip", "/title My trip"),
         ("sessions", "/sessions"),
         ("", "/help"),
-        ("how are you?", "how are you?"),
+        ("is 1 < 2 & 3?", "is 1 < 2 & 3?"),
         ("!title x", "/title x"),
     ],
 )
@@ -899,3 +901,28 @@ def test_trouble_with_files_has_the_same_names_as_elsewhere(lab: Lab) -> None:
                 await adapter.fetch(Attachment(kind="file", reference={"id": "F999", "url": ""}))
 
     run(scene())
+
+
+# ------------------------------------------------------------------------------------------------ the guide
+
+
+def test_the_manifest_of_the_guide_has_every_event_and_right_that_is_used() -> None:
+    page = (Path(__file__).parents[3] / "docs/guide/platforms/slack.md").read_text()
+    manifest = yaml.safe_load(textwrap.dedent(page.partition("```yaml\n")[2].partition("```")[0]))
+    assert manifest["settings"]["socket_mode_enabled"]
+    events = manifest["settings"]["event_subscriptions"]["bot_events"]
+    scopes = set(manifest["oauth_config"]["scopes"]["bot"])
+    needed = {"app_mention": "app_mentions:read"} | {
+        f"message.{place}": f"{place}:history" for place in ("channels", "groups", "im", "mpim")
+    }
+    assert set(events) == set(needed)
+    for_methods = {"chat:write", "commands", "files:read", "im:write", "users:read"}  # send, /hermes, fetch, open, name
+    for_names = {f"{place}:read" for place in ("channels", "groups", "im", "mpim")}  # conversations.info
+    assert scopes == {*needed.values(), *for_methods, *for_names}
+
+
+def test_the_guide_tells_every_setting() -> None:
+    page = (Path(__file__).parents[3] / "docs/guide/platforms/slack.md").read_text()
+    for setting in adapter_class("slack").settings:
+        assert setting.name in page
+        assert str(setting.variable) in page

@@ -127,7 +127,7 @@ class Lab(base.Lab):
     ) -> None:
         """A native command."""
         payload = {
-            "command": command, "text": text, "user_id": IDS[who], "user_name": who, "team_id": "TLAB00001",
+            "command": command, "text": _encoded(text), "user_id": IDS[who], "user_name": who, "team_id": "TLAB00001",
             "channel_id": chat or self.chat_id(where, who), "channel_name": "directmessage", "api_app_id": "ALAB00001",
             "trigger_id": f"{self.server.do(self.server.now)}.trigger", "response_url": self.server.base_url,
         }  # fmt: skip

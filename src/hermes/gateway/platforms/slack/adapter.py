@@ -184,6 +184,7 @@ class Slack(Adapter):
     async def _command(self, payload: dict[str, Any]) -> Event:
         """A native command. Typed where the bot can't speak (somebody else's chat), it is answered as a DM."""
         user, chat_id = str(payload["user_id"]), str(payload["channel_id"])
+        text = form.readable(str(payload.get("text") or ""), self._us, {})
         name = await self._directory.name(self._web(), user) or payload.get("user_name")
         place = await self._directory.place(self._web(), chat_id)
         if not place.ours:
@@ -193,7 +194,7 @@ class Slack(Adapter):
             id=f"command:{payload['trigger_id']}",
             chat=self._chat(chat_id, place, name, None),
             sender=Sender(user_id=user, name=name),
-            text=form.slash(str(payload["command"]), str(payload.get("text") or ""), self._commands),
+            text=form.slash(str(payload["command"]), text, self._commands),
         )
 
     def _chat(self, chat_id: str, place: Place, sender: str | None, thread: str | None) -> Chat:
