@@ -101,14 +101,26 @@ def serve(
     running: list[Served] = []
 
     def start(
-        server: Any, *, db: Any = None, token: str | None = None, tools: Any = (), config: Config | None = None, **more: Any
+        server: Any,
+        *,
+        db: Any = None,
+        token: str | None = None,
+        tools: Any = (),
+        config: Config | None = None,
+        **more: Any,
     ) -> Served:
         config = config or Config()
         config.auxiliary.title = Auxiliary(model="nobody", base_url=NOBODY)  # the model hears only what the test says
         model = more.pop("model", None) or EndpointModel("fake", server.base_url, "key", 100_000, timeout=60)
         db = db if db is not None else make_db()
         app = api_app(
-            db, config, model=model, home=hermes_home, token=token, tools=None if tools is None else lambda: list(tools), **more
+            db,
+            config,
+            model=model,
+            home=hermes_home,
+            token=token,
+            tools=None if tools is None else lambda: list(tools),
+            **more,
         )
         http = HttpServer(app, "127.0.0.1", 0)
         loop.run(http.start())

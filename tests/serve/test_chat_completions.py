@@ -75,7 +75,14 @@ def test_a_client_that_sends_everything_each_time_stays_in_one_session(serve: An
                 text = client.chat.completions.create(model="fake", messages=messages).choices[0].message.content
             messages.append({"role": "assistant", "content": [{"type": "text", "text": f" {text}\n"}]})
         (session_id,) = served.sessions()
-        assert [text for _, text in served.said(session_id)] == ["one?", "First.", "two?", "Second.", "three?", "Third."]
+        assert [text for _, text in served.said(session_id)] == [
+            "one?",
+            "First.",
+            "two?",
+            "Second.",
+            "three?",
+            "Third.",
+        ]
         assert [message["role"] for message in wire.bodies[-1]["messages"]] == [
             "system", "user", "assistant", "user", "assistant", "user",
         ]  # fmt: skip
@@ -194,7 +201,10 @@ def test_instructions_of_the_client_that_change_are_those_of_today(serve: Any) -
 
 
 def test_pictures_and_recordings_reach_the_model(serve: Any) -> None:
-    pixel = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+    pixel = (
+        "data:image/png;base64,"
+        + "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+    )
     content = [
         {"type": "text", "text": "what is this?"},
         {"type": "image_url", "image_url": {"url": pixel}},

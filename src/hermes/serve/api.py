@@ -115,7 +115,7 @@ class _Api:
 
     async def chat(self, request: Request) -> Response:
         """A turn, asked for as a chat completion."""
-        body = parse_json(await read_body(request, LARGEST, _SLOWEST))
+        body = await _json_of(request)
         ask, wanted = completions.read(body, _session_of(request))
         answer = completions.Answer(wanted)
 
@@ -126,7 +126,7 @@ class _Api:
 
     async def respond(self, request: Request) -> Response:
         """A turn, asked for as a response."""
-        body = parse_json(await read_body(request, LARGEST, _SLOWEST))
+        body = await _json_of(request)
         ask, wanted = responses.read(body, _session_of(request))
         answer = responses.Answer(body, wanted)
 
@@ -170,6 +170,11 @@ class _Api:
                 raise
 
         return await _unless_gone(request, work())
+
+
+async def _json_of(request: Request) -> Any:
+    data = await read_body(request, LARGEST, _SLOWEST)
+    return parse_json(data) if len(data) < 100_000 else await asyncio.to_thread(parse_json, data)
 
 
 async def _end_of(turn: Turn) -> Outcome:

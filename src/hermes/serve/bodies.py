@@ -10,6 +10,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from hermes.serve.problems import Problem
 
+_PATIENCE = 4  # times the limit: who still sends when we hang up may never read why
+
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     """The bytes of a request; Problem 413 when there are more than `limit`, 408 when they take too long."""
@@ -17,21 +19,24 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
         announced = int(request.headers.get("content-length") or 0)
     except ValueError:
         announced = 0
-    if announced > limit:
-        raise _too_large(limit)
+    if announced > limit and "expect" in request.headers:
+        raise _too_large(limit)  # it asked before sending
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(seconds):
             async for part in request.stream():
                 size += len(part)
-                if size > limit:
-                    raise _too_large(limit)
-                parts.append(part)
+                if size > _PATIENCE * limit:
+                    break
+                if size <= limit and announced <= limit:
+                    parts.append(part)
     except TimeoutError:
         raise Problem(408, f"the request did not arrive within {seconds:g} seconds", code="request_timeout") from None
     except ClientDisconnect:
         raise Problem(400, "the request broke off") from None
+    if size > limit or announced > limit:
+        raise _too_large(limit)
     return b"".join(parts)
 
 

@@ -48,7 +48,7 @@ class Guard:
         if self._token is None:
             return None if self._insecure else from_elsewhere(headers)
         kind, _, shown = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and same(shown.strip().encode(errors="replace"), self._token):
+        if kind.lower() == "bearer" and same(shown.strip().encode("latin-1", "replace"), self._token):
             return None
         if not shown:
             return Problem(401, "a token is needed: Authorization: Bearer <api_server.token>", code="missing_api_key")

@@ -1,0 +1,106 @@
+"""Webhooks: other programs tell that something happened; each delivery is a conversation of its own.
+
+The listening and the checking are hermes.serve.webhooks; this makes events of what arrives there. Nobody is at the other
+end of a webhook, so a reply goes where the route says (`delivers_to`), and else into the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import ConfigError
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.events import DM, Chat, Event, Sender
+from hermes.harmless import harmless
+from hermes.serve.server import HttpServer
+from hermes.serve.webhooks import Arrived, Route, routes_of, webhook_app
+
+LOG = "log"
+_SHOWN = 2_000  # characters of a reply in the log
+
+
+class Webhook(Adapter):
+    """The webhooks of the section `webhooks:`; `values` are its host, port and routes."""
+
+    platform = "webhook"
+    title = "Webhooks"
+    extra = "serve"
+    settings = (
+        Setting(name="host", help="where to listen; beyond 127.0.0.1 every route needs a secret", default="127.0.0.1"),
+        Setting(name="port", help="the port to listen on", kind=int, default=8644),
+        Setting(name="routes", help="name → {secret, prompt, deliver}", kind=dict, required=True),
+        Setting(name="insecure", help="listen everywhere without secrets", kind=bool, default=False),
+    )
+    capabilities = Capabilities(longest=100_000, idempotent=True)
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._server: HttpServer | None = None
+        self._link: Link | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, once connected."""
+        return self._server.port if self._server is not None else int(self.values.get("port") or 0)
+
+    def _host(self) -> str:
+        return str(self.values.get("host") or "127.0.0.1")
+
+    def _routes(self) -> dict[str, Route]:
+        return routes_of(self.values.get("routes") or {}, self._host(), insecure=bool(self.values.get("insecure")))
+
+    def _identity(self, routes: Mapping[str, Route], port: int) -> str:
+        host = f"[{self._host()}]" if ":" in self._host() else self._host()
+        return f"http://{host}:{port}/webhooks/" + (
+            next(iter(routes)) if len(routes) == 1 else f"{{{','.join(routes)}}}"
+        )
+
+    async def check(self) -> str:
+        """Whether the routes can be used, and where they are."""
+        return self._identity(self._routes(), int(self.values.get("port") or 0))
+
+    async def connect(self, link: Link) -> None:
+        """Begin to listen."""
+        await self.disconnect()
+        routes = self._routes()
+        self._link = link
+        app = webhook_app(routes, self._keep, log=link.log, insecure=bool(self.values.get("insecure")))
+        port = self.values.get("port")
+        server = HttpServer(app, self._host(), 8644 if port is None else int(port), died=link.lost)
+        await server.start()
+        self._server = server
+        link.connected(self._identity(routes, server.port))
+
+    async def disconnect(self) -> None:
+        """Stop listening; deliveries that are being kept are kept."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace=2.0)
+
+    async def _keep(self, arrived: Arrived) -> None:
+        assert self._link is not None
+        name = arrived.route.name
+        thread = hashlib.sha256(arrived.id.encode()).hexdigest()[:24]
+        chat = Chat(platform=self.platform, chat_id=name, type=DM, thread_id=f"delivery-{thread}", name=name)
+        sender = Sender(user_id=name, name=f"webhook {name}")
+        await self._link.received(
+            Event(id=arrived.id, chat=chat, sender=sender, text=arrived.text, message_id=arrived.sent_as)
+        )
+
+    def delivers_to(self, chat: Chat) -> str | None:
+        """Where the reply to a delivery goes ("telegram", "telegram:<chat id>"); None: nowhere but to `send`."""
+        try:
+            route = self._routes().get(chat.chat_id)
+        except ConfigError:
+            return None
+        return None if route is None or route.deliver in (None, LOG) else route.deliver
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        """Write the reply into the log."""
+        if self._link is not None:
+            shown = harmless(text)
+            self._link.log.info("webhook %s: %s", chat.chat_id, shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…")
+        return nonce

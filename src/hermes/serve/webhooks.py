@@ -1,0 +1,173 @@
+"""POST /webhooks/<name>: other programs tell that something happened, and the agent thinks about it.
+
+A delivery is believed when its signature fits (signatures.py), taken once however often it is sent, and answered with
+202 only when it is safe. What is wrong with one that is refused is told in a word; the secret never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route as HttpRoute
+
+from hermes.errors import ConfigError
+from hermes.serve.bodies import parse_json, read_body
+from hermes.serve.guard import check_reach, from_elsewhere
+from hermes.serve.problems import Problem, unforeseen
+from hermes.serve.prompts import prompt_for
+from hermes.serve.signatures import Delivery, Refused, unsigned, verify
+
+LARGEST = 25_000_000  # bytes: as much as GitHub ever sends
+SLOWEST = 30.0  # seconds a delivery may take to arrive
+_REMEMBERED = 10_000  # deliveries; who keeps them (the gateway) remembers all
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FORM = "application/x-www-form-urlencoded"
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """One address: its secret, what the agent is asked, and where the reply goes."""
+
+    name: str
+    secret: str | None = None
+    prompt: str | None = None
+    deliver: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Arrived:
+    """A delivery that is to be kept: `id` names it for good, `text` is what the agent is asked."""
+
+    route: Route
+    id: str
+    text: str
+    sent_as: str | None = None  # the sender's own name for it
+
+
+Keep = Callable[[Arrived], Awaitable[None]]
+
+
+def routes_of(values: Mapping[str, Any], host: str, *, insecure: bool = False) -> dict[str, Route]:
+    """The routes of the configuration. ConfigError for one that can't be used, or that others could use without a secret."""
+    made: dict[str, Route] = {}
+    for name, value in values.items():
+        where = f"webhooks.routes.{name}"
+        if not _NAME.fullmatch(str(name)):
+            raise ConfigError(f"{where}: a name has letters, digits, dots, - and _, 64 at most")
+        fields = {key: _field(value, key) for key in ("secret", "prompt", "deliver")}
+        check_reach(
+            host, fields["secret"], insecure, what=f"the webhook {name}",
+            hint=f"set {where}.secret, or listen on 127.0.0.1",
+        )  # fmt: skip
+        made[str(name)] = Route(str(name), **fields)
+    if not made:
+        raise ConfigError("there are no webhooks: name one below webhooks.routes")
+    return made
+
+
+def _field(value: Any, key: str) -> str | None:
+    found = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+    return str(found) if found is not None and str(found).strip() else None
+
+
+def webhook_app(
+    routes: Mapping[str, Route],
+    keep: Keep,
+    *,
+    log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+    insecure: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> Starlette:
+    """The application. `keep` is awaited for each new delivery; when it returns, the sender is told 202."""
+    hooks = _Hooks(routes, keep, log, insecure, clock)
+    return Starlette(
+        routes=[
+            HttpRoute("/health", _health, methods=["GET"]),
+            HttpRoute("/webhooks/{name}", hooks.arrive, methods=["POST"]),
+        ]
+    )
+
+
+async def _health(request: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})
+
+
+class _Hooks:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        keep: Keep,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        insecure: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._routes, self._keep, self._log, self._insecure, self._clock = routes, keep, log, insecure, clock
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    async def arrive(self, request: Request) -> JSONResponse:
+        """One delivery."""
+        route = self._routes.get(request.path_params["name"])
+        if route is None:
+            return _answer(404, "there is no such webhook")
+        try:
+            body = await read_body(request, LARGEST, SLOWEST)
+            delivery = self._believed(route, request.headers, body)
+            return await self._taken(route, delivery, request.headers, body)
+        except Refused as refused:
+            self._log.warning("webhook %s: refused a delivery: %s", route.name, refused)
+            return _answer(401, str(refused))
+        except Problem as problem:
+            return _answer(problem.status, problem.message)
+
+    def _believed(self, route: Route, headers: Headers, body: bytes) -> Delivery:
+        if route.secret is not None:
+            return verify(headers, body, route.secret, self._clock())
+        problem = None if self._insecure else from_elsewhere(headers)
+        if problem is not None:
+            raise problem
+        return unsigned(headers)
+
+    async def _taken(self, route: Route, delivery: Delivery, headers: Headers, body: bytes) -> JSONResponse:
+        payload = await asyncio.to_thread(_payload, headers, body)
+        event_id = f"{route.name}:{delivery.id}"
+        if event_id in self._seen:
+            return JSONResponse({"status": "duplicate"})
+        text = await asyncio.to_thread(prompt_for, route.name, route.prompt, payload, headers)
+        try:
+            await self._keep(Arrived(route, event_id, text, headers.get("x-github-delivery")))
+        except Exception as error:  # it is not safe: the sender must send it again
+            unforeseen(error)
+            return _answer(503, "the delivery could not be kept; send it again", {"Retry-After": "5"})
+        self._seen[event_id] = None
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return JSONResponse({"status": "accepted"}, status_code=202)
+
+
+def _payload(headers: Headers, body: bytes) -> Any:
+    """The JSON of a delivery; GitHub may send it as a field of a form."""
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
+        try:
+            fields = parse_qs(body.decode(), strict_parsing=True, max_num_fields=20)
+        except (ValueError, UnicodeDecodeError):
+            fields = {}
+        if len(fields.get("payload", [])) != 1:
+            raise Problem(415, "a form needs one field `payload` with the JSON; better: send application/json")
+        return parse_json(fields["payload"][0].encode())
+    return parse_json(body)
+
+
+def _answer(status: int, error: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"status": "refused", "error": error}, status_code=status, headers=headers)
