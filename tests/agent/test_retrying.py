@@ -14,7 +14,7 @@ from hermes.agent.tools.base import Tool
 from hermes.config import Config
 from hermes.errors import ContextTooLong, ModelRefused, ModelUnreachable, RateLimited
 from tests.support.aimock import free_port
-from tests.support.wire import CUT, Wire, call, delta, end, error, said, sse
+from tests.support.wire import CUT, STALL, Wire, call, delta, end, error, said, sse
 
 BUSY = error(429, {"error": {"message": "slow down"}})
 DOWN = error(503, {"error": {"message": "down"}})
@@ -193,6 +193,26 @@ def test_a_prompt_past_the_threshold_is_compressed_before_the_call(make_agent: A
         assert [type(event) for event in events if isinstance(event, Followed)] == [Followed]
         assert events[-1] == Done("On we go.")
         assert len(wire.bodies) == 2
+
+
+def test_a_compression_can_be_interrupted_and_changes_nothing(make_agent: Any) -> None:
+    with Wire([sse(delta(content="## Goal"), STALL)]) as wire:
+        agent = make_agent(wire)
+        long_talk(agent)
+        agent.model.context_length = 14_000
+
+        def stop() -> None:
+            while not wire.bodies:
+                time.sleep(0.01)
+            agent.interrupt()
+
+        threading.Thread(target=stop, daemon=True).start()
+        events = list(agent.turn("and now?"))  # the server never ends its reply
+        assert events[-1] == Done("", interrupted=True)
+        assert len(wire.bodies) == 1
+    assert agent.session_id == "s1"
+    assert agent.db.get_session("s1")["ended_at"] is None
+    assert spoken(agent)[-1] == ("user", "and now?")
 
 
 def test_a_failed_compression_changes_nothing_and_says_so(make_agent: Any) -> None:

@@ -11,13 +11,13 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.planning import edges_of, plan
 from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
-from hermes.agent.side_tasks import can_write, without_thinking
+from hermes.agent.side_tasks import asked_aside, can_write, without_thinking
 from hermes.agent.tokens import estimate_tokens, text_tokens
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound, StoreError
 
@@ -84,13 +84,14 @@ def compress(
     *,
     focus: str | None = None,
     new_session_id: str | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> str:
     """Continue a session in a compressed child; the child's id.
 
     A session that was compressed before is followed to its newest child, and that is compressed. While another process
     compresses the same session, InvalidInput says so; if that one finished in between, the id of its child is returned
     and nothing is compressed twice. InvalidInput also when there is nothing to leave out, ModelError when the model
-    gives no summary; in each of these cases the session is exactly as it was.
+    gives no summary or `cancelled()` turns true; in each of these cases the session is exactly as it was.
     """
     if db.get_session(session_id) is None:
         raise SessionNotFound(session_id)
@@ -108,7 +109,7 @@ def compress(
         head, tail = edges
         middle = messages[head:tail]
         timeout = (config.auxiliary.compression.timeout if config.auxiliary.compression else None) or TIMEOUT
-        summary = write_summary(middle, model, focus=focus, timeout=timeout)
+        summary = write_summary(middle, model, focus=focus, timeout=timeout, cancelled=cancelled)
         if not still_alone():
             raise InvalidInput(f"session {session_id} was taken over by another process while it was being compressed")
         return _commit(
@@ -175,7 +176,12 @@ def _alone(db: SessionDB, session_id: str) -> Iterator[Any]:
 
 
 def write_summary(
-    messages: Sequence[Mapping[str, Any]], model: Model, *, focus: str | None = None, timeout: float = TIMEOUT
+    messages: Sequence[Mapping[str, Any]],
+    model: Model,
+    *,
+    focus: str | None = None,
+    timeout: float = TIMEOUT,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> str:
     """The notes on a part of a conversation: by the model, in as many steps as its window needs, else extractive."""
     if not can_write(model):
@@ -184,9 +190,13 @@ def write_summary(
         return summary_of(messages, focus)
     room = max(1_000, (model.context_length or 8192) * 3 // 4 - _OVERHEAD_TOKENS)
     whole = estimate_tokens(messages)
+
+    def ask(prompt: list[Message], tokens: int) -> str:
+        return asked_aside(model, prompt, max_tokens=tokens, timeout=timeout, cancelled=cancelled)
+
     for _ in range(5):
         try:
-            return _written(messages, model, focus, timeout, room)
+            return _written(messages, model.name, ask, focus, room)
         except ContextTooLong:
             if room <= 1_000:
                 raise
@@ -196,17 +206,21 @@ def write_summary(
     )
 
 
-def _written(messages: Sequence[Mapping[str, Any]], model: Model, focus: str | None, timeout: float, room: int) -> str:
+def _written(
+    messages: Sequence[Mapping[str, Any]],
+    name: str,
+    ask: Callable[[list[Message], int], str],
+    focus: str | None,
+    room: int,
+) -> str:
     answer_tokens = max(300, min(4_000, room // 4))
     earlier = [_notes_in(message) for message in messages if _is_notes(message)]
     notes = "\n\n".join(earlier)
     pieces = list(_chunks([message for message in messages if not _is_notes(message)], room - answer_tokens))
     for number, piece in enumerate(pieces or [""]):
-        notes = without_thinking(
-            model.complete(_prompt(notes, piece, focus, number, len(pieces)), max_tokens=answer_tokens, timeout=timeout)
-        )
+        notes = without_thinking(ask(_prompt(notes, piece, focus, number, len(pieces)), answer_tokens))
         if not notes:
-            raise ModelError(f"{model.name} gave an empty summary; the session stays as it is")
+            raise ModelError(f"{name} gave an empty summary; the session stays as it is")
     return notes
 
 

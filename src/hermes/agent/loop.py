@@ -270,6 +270,8 @@ class Agent:
         self, messages: list[Message], draft: Draft, heard: list[str], concluding: bool
     ) -> Generator[Event, None, Reply]:
         """One try at a reply, as it comes."""
+        if self._cancel.is_set():  # in the moment before
+            return Reply(finish_reason="interrupted")
         schemas = [tool.schema() for tool in self.tools.values()] if self.model.calls_tools else []
         if concluding:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
@@ -352,7 +354,10 @@ class Agent:
         self._compressed_at = len(self._talk.history)
         yield Notice("the conversation grows too long for the model; compressing it (nothing is deleted)")
         try:
-            child = compress(self.db, old, auxiliary_model(self.config, "compression", self.model), self.config)
+            child = compress(
+                self.db, old, auxiliary_model(self.config, "compression", self.model), self.config,
+                cancelled=self._cancel.is_set,
+            )  # fmt: skip
         except HermesError as error:
             yield Notice(f"the conversation could not be compressed ({error}); it goes on as it is")
             return False

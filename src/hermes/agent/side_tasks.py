@@ -7,10 +7,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from hermes.errors import ModelError
+
 if TYPE_CHECKING:
-    from hermes.agent.model import Model
+    from hermes.agent.model import Message, Model
 
 _THINKING = re.compile(r"(?is)<(think|thinking|thought|reasoning|scratchpad)\b[^>]*>.*?</\1\s*>")
 _THINKING_LEFT = re.compile(r"(?is)^.*</(?:think|thinking|thought|reasoning|scratchpad)\s*>")
@@ -30,6 +33,21 @@ def without_thinking(text: str) -> str:
     """A model's answer without the thinking some write into it."""
     text = _THINKING_LEFT.sub("", _THINKING.sub("", text))
     return _THINKING_OPEN.sub("", text).strip()
+
+
+def asked_aside(
+    model: Model, messages: Sequence[Message], *, max_tokens: int, timeout: float, cancelled: Callable[[], bool]
+) -> str:
+    """One answer of `model.complete`, with its errors; ModelError as soon as `cancelled()` turns true."""
+    job = partial(model.complete, messages, max_tokens=max_tokens, timeout=timeout)
+    (answer,) = in_parallel([job], workers=1, seconds=timeout + 5, cancelled=cancelled)
+    if isinstance(answer, Exception):
+        raise answer
+    if answer is None:
+        raise ModelError(
+            "it was interrupted" if cancelled() else f"{model.name} did not answer within {timeout:g} seconds"
+        )
+    return answer
 
 
 def in_parallel(
