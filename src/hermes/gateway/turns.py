@@ -158,9 +158,10 @@ class Turns:
 
     def _share(self, seat: Seat) -> None:
         """Who speaks in a session that is not their own may see it from then on."""
-        user = seat.user
-        if user is None or not user[1]:
+        who = seat.sender.id if seat.sender is not None else None
+        if who is None:
             return
+        user = (seat.route.platform, who)
         if self._db.get_session(seat.session_id, visible_to=user) is None:
             self._db.share_session(seat.session_id, *user)
 

@@ -1,0 +1,312 @@
+"""What every platform must do, tried on each of them with the real gateway, its real adapter and a model over a socket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from hermes.store.db import SessionDB
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import Lab, until
+
+PLATFORMS = ("plain", "telegram", "discord", "slack", "matrix", "email", "signal", "homeassistant")
+LONG = 9000
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc000000301010018dd8db00000"
+    "000049454e44ae426082"
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def place(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    made: Lab = import_module(f"tests.support.labs.{request.param}").Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lab(place: Lab) -> Iterator[Lab]:
+    place.reset()
+    yield place
+    assert place.problems() == []
+
+
+def needs(lab: Lab, *what: str) -> None:
+    missing = [one for one in what if one not in lab.can | lab.places]
+    if missing:
+        pytest.skip(f"{lab.platform} has no {', '.join(missing)}")
+
+
+def plain(texts: list[str]) -> list[str]:
+    """What was said, without white space at ends and without what platforms add around it."""
+    return [text.strip() for text in texts]
+
+
+def answered(lab: Lab, *texts: str, where: str = "dm", who: str = "alice") -> None:
+    """These, in this order, and nothing else, was said there."""
+
+    def there() -> bool:
+        shown = plain(lab.shown(where, who=who))
+        return len(shown) >= len(texts) and all(b in a for a, b in zip(shown, texts, strict=False))
+
+    until(there, 40, f"wanted {texts}, there is {plain(lab.shown(where, who=who))}")
+    assert len(lab.shown(where, who=who)) == len(texts)
+
+
+def test_a_message_is_answered_once_and_kept(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("hello there")
+        answered(lab, "echo: hello there")
+        (row,) = gateway.db.list_sessions_rich(source=lab.platform)
+        said = [(m["role"], m["content"].strip()) for m in gateway.db.get_messages(row["id"])]
+        assert [role for role, _ in said] == ["user", "assistant"]
+        assert said[0][1].endswith("hello there")
+        assert re.fullmatch(r"\d{8}_\d{6}_[0-9a-f]{8}", row["id"])
+
+
+def test_what_one_person_says_is_answered_in_order(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        for number in range(5):
+            lab.say(f"number {number}")
+        answered(lab, *(f"number {number}" for number in range(5)))
+
+
+def test_a_long_reply_comes_in_parts_that_fit(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say(f"long={LONG}")
+        (connection,) = gateway.connections.values()
+        longest = connection.adapter.capabilities.longest
+
+        def whole() -> bool:
+            text = "".join(lab.shown())
+            return f"Paragraph {LONG // 160 - 2}:" in text and "▉" not in text
+
+        until(whole, 40)
+        parts = lab.shown()
+        assert len(parts) >= (LONG // longest if longest < LONG else 1)
+        numbers = [int(n) for n in re.findall(r"Paragraph (\d+):", "\n".join(parts))]
+        assert numbers == sorted(set(numbers))
+        assert numbers[0] == 0
+
+
+def test_a_redelivered_event_is_answered_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "redeliver")
+    with running(lab, hermes_home, model.base_url):
+        number = lab.say("only once")
+        answered(lab, "echo: only once")
+        lab.redeliver(number)
+        lab.say("after it")
+        answered(lab, "echo: only once", "echo: after it")
+    with running(lab, hermes_home, model.base_url):
+        lab.redeliver(number)
+        lab.say("after a restart")
+        answered(lab, "echo: only once", "echo: after it", "echo: after a restart")
+
+
+def test_strangers_get_no_answer(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("let me in", who="mallory")
+        lab.say("hello")
+        answered(lab, "echo: hello")
+        until(lambda: lab.shown(who="mallory") or gateway.store.waiting_pairings() == [], 10)
+        assert not any("echo" in text for text in lab.shown(who="mallory"))
+        assert gateway.db.session_count(visible_to=(lab.platform, lab.user_id("mallory"))) == 0
+        assert gateway.db.search_messages("let me in") == []
+
+
+def test_strangers_in_a_group_hear_nothing(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "group")
+    with running(lab, hermes_home, model.base_url):
+        lab.say("let me in", who="mallory", where="group")
+        lab.say("hello", where="group")
+        answered(lab, "echo: hello", where="group")
+
+
+@pytest.mark.parametrize("where", ["group", "channel"])
+def test_people_in_a_group_have_conversations_of_their_own(
+    lab: Lab, model: Echo, hermes_home: Path, where: str
+) -> None:
+    needs(lab, where)
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("from alice", where=where, who="alice")
+        lab.say("from bob", where=where, who="bob")
+        until(lambda: len(lab.shown(where)) == 2, 30)
+        rows = gateway.db.list_sessions_rich(source=lab.platform)
+        assert {row["user_id"] for row in rows} == {lab.user_id("alice"), lab.user_id("bob")}
+        for who in ("alice", "bob"):
+            (mine,) = gateway.db.list_sessions_rich(visible_to=(lab.platform, lab.user_id(who)))
+            assert mine["preview"].endswith(f"from {who}")
+
+
+def test_a_thread_is_shared_and_says_who_speaks(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "thread")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("one", where="thread", who="alice")
+        until(lambda: len(lab.shown("thread")) == 1, 30)
+        lab.say("two", where="thread", who="bob")
+        until(lambda: len(lab.shown("thread")) == 2, 30)
+        (row,) = gateway.db.list_sessions_rich(source=lab.platform)
+        users = [m["content"] for m in gateway.db.get_messages(row["id"]) if m["role"] == "user"]
+        assert all(re.match(r"\[.+\] ", text) for text in users)
+        assert len({text.split("]")[0] for text in users}) == 2
+        for who in ("alice", "bob"):
+            assert gateway.db.get_session(row["id"], visible_to=(lab.platform, lab.user_id(who))) is not None
+        assert gateway.db.get_session(row["id"], visible_to=(lab.platform, lab.user_id("mallory"))) is None
+
+
+def test_wait_is_obeyed_and_nothing_lost(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "rate_limit")
+    with running(lab, hermes_home, model.base_url):
+        lab.rate_limit(0.3, times=2)
+        lab.say("patience")
+        answered(lab, "echo: patience")
+
+
+def test_a_failing_server_is_asked_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "fail")
+    with running(lab, hermes_home, model.base_url):
+        lab.fail(times=2)
+        lab.say("persist")
+        until(lambda: any("persist" in text for text in lab.shown()), 40)
+        answered(lab, "echo: persist")
+
+
+def test_a_dropped_connection_is_taken_up_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "drop")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("before")
+        answered(lab, "echo: before")
+        lab.drop()
+        (connection,) = gateway.connections.values()
+        until(lambda: connection.delivery.connected.is_set(), 40)
+        lab.say("after")
+        answered(lab, "echo: before", "echo: after")
+
+
+def test_a_picture_reaches_the_model_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "attach")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        model.requests.clear()
+        lab.attach(PNG, "dot.png", "image/png", text="look at this")
+        until(lambda: len(lab.shown()) == 1, 30)
+        lab.say("and now")
+        until(lambda: len(lab.shown()) == 2, 30)
+        talks = [r for r in model.requests if r.get("tools") or r["messages"][0]["role"] == "system"]
+        with_picture = [r for r in talks if "data:image/png;base64," in str(r)]
+        assert len(with_picture) == 1
+        (row,) = gateway.db.list_sessions_rich(source=lab.platform)
+        files = [path for path in gateway.db.attachments_dir.rglob("*") if path.is_file()]
+        assert [path.read_bytes() for path in files] == [PNG]
+        assert "attachment:sha256:" in str(gateway.db.get_messages(row["id"])[0]["content"])
+
+
+def test_a_text_file_is_read_in(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "attach")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.attach("the secret word is Zwölfkämpfer".encode(), "note.txt", "text/plain", text="read it")
+        until(lambda: any("Zwölfkämpfer" in text for text in lab.shown()), 30, str(lab.shown()))
+        assert gateway.db.search_messages("Zwölfkämpfer")
+
+
+def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("something to keep")
+        answered(lab, "echo: something to keep")
+        lab.say("/title my talk")
+        until(lambda: any('called "my talk"' in text.replace("“", '"') for text in lab.shown()), 30, str(lab.shown()))
+        lab.say("/new")
+        until(lambda: any("A new session" in text for text in lab.shown()), 30)
+        lab.say("another")
+        until(lambda: any("echo: another" in text for text in lab.shown()), 30)
+        assert gateway.db.session_count() == 2
+        lab.say("/resume my talk")
+        until(lambda: gateway.db.get_session_by_title("my talk")["ended_at"] is None, 30)
+        lab.say("back here")
+        until(lambda: any("echo: back here" in text for text in lab.shown()), 30)
+        row = gateway.db.get_session_by_title("my talk")
+        assert gateway.db.get_messages(row["id"])[-1]["content"].endswith("echo: back here")
+
+
+def test_typing_is_shown_while_a_reply_is_written(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        (connection,) = gateway.connections.values()
+        if not connection.adapter.capabilities.typing:
+            pytest.skip(f"{lab.platform} can't show typing")
+        lab.say("pause=1 please")
+        until(lambda: lab.typed() > 0, 20)
+        answered(lab, "echo: pause=1 please")
+
+
+def test_a_reply_grows_in_one_message(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "edits")
+    streaming = {"streaming": {"edit_interval": 0.2, "buffer_threshold": 20}}
+    with running(lab, hermes_home, model.base_url, gateway=streaming):
+        seen: set[str] = set()
+        lab.say("slow=2 " + "grow " * 40)
+
+        def whole() -> bool:
+            seen.update(plain(lab.shown()))
+            texts = lab.shown()
+            return bool(texts) and texts[0].count("grow") == 40 and "▉" not in texts[0]
+
+        until(whole, 40)
+        assert len(lab.shown()) == 1
+        assert len(seen) > 2
+        assert any(text.endswith("▉") for text in seen)
+
+
+def test_stopping_in_the_middle_of_a_turn_loses_nothing(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("slow=30 take your time " + "x " * 60)
+        until(lambda: gateway.lanes.running, 20)
+        (lane,) = gateway.lanes.lanes()
+        until(lambda: gateway.agents.get(lane.key) is not None and gateway.agents.get(lane.key).busy, 20)
+    model.latency = 0.0
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.check() == []
+        row = db.list_sessions_rich(source=lab.platform)[0]
+        users = [m for m in db.get_messages(row["id"]) if m["role"] == "user"]
+        assert len(users) == 1
+
+
+def test_a_menu_of_commands_is_shown(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        (connection,) = gateway.connections.values()
+        if not connection.adapter.capabilities.menu or not hasattr(lab, "menu"):
+            pytest.skip(f"{lab.platform} has no menu")
+        until(lambda: {"new", "title", "resume"} <= {one[0] for one in lab.menu}, 20)
+
+
+def test_a_handed_over_session_goes_on_here(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with SessionDB(hermes_home / "state.db") as db:
+        db.create_session("20260101_000000_abcdef", "cli")
+        db.set_session_title("20260101_000000_abcdef", "from the desk")
+        db.append_message("20260101_000000_abcdef", "user", "we were talking about tulips")
+        db.append_message("20260101_000000_abcdef", "assistant", "yes, about tulips")
+    where = "channel" if "channel" in lab.places else "group" if "thread" in lab.places else "dm"
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("first", where=where)
+        until(lambda: lab.shown(where), 30)
+        lab.say("/sethome", where=where)
+        until(lambda: gateway.store.home(lab.platform), 30)
+        assert gateway.db.request_handoff("20260101_000000_abcdef", lab.platform)
+        until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] in ("completed", "failed"), 40)
+        assert gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] == "completed"
+        said = gateway.db.get_messages("20260101_000000_abcdef")
+        assert said[-2]["content"].startswith("[From the gateway")
+        assert said[-1]["role"] == "assistant"
+        route = gateway.store.route_of_session("20260101_000000_abcdef")
+        assert route is not None
+        if gateway.connections[lab.platform].adapter.capabilities.threads:
+            assert lab.threads() == ["from the desk"]

@@ -1,0 +1,145 @@
+"""A model that says back what it was told: an OpenAI-compatible endpoint on a real socket, light enough for thousands of turns.
+
+    with Echo(latency=0.05) as model: EndpointModel("echo", model.base_url, None)
+
+The reply to "hello" is "echo: hello". Words in the last message steer it: `pause=2` waits before it answers, `long=5000`
+makes a reply of so many characters, `slow=3` spreads it over seconds, `fail=500` answers with that status once,
+`call=tool {"a": 1}` calls a tool first. A question for a title gets "Echo talk".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from types import TracebackType
+from typing import Any
+
+
+class Echo:
+    def __init__(self, *, latency: float = 0.0) -> None:
+        self.latency = latency
+        self.requests: list[dict[str, Any]] = []
+        self.answered = 0
+        self._failed: set[str] = set()
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._client, "127.0.0.1", 0, backlog=2048))
+        self.port = server.sockets[0].getsockname()[1]
+        self.base_url = f"http://127.0.0.1:{self.port}/v1"
+        ready.set()
+        self._loop.run_forever()
+
+    def close(self) -> None:
+        async def end() -> None:
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            self._loop.stop()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop)
+        self._thread.join(5)
+
+    def __enter__(self) -> Echo:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                length = re.search(r"content-length: *(\d+)", head, re.IGNORECASE)
+                body = await reader.readexactly(int(length[1])) if length else b""
+                await self._answer(head.split(" ", 2)[1], body, writer)
+                if "connection: close" in head.lower():
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if not path.endswith("/chat/completions"):
+            self._json(writer, 200, {"object": "list", "data": [{"id": "echo", "object": "model"}]})
+            return
+        asked = json.loads(body)
+        self.requests.append(asked)
+        text = _said(asked["messages"])
+        await asyncio.sleep(self.latency + float(_word(text, "pause") or 0))
+        status = _word(text, "fail")
+        if status and text not in self._failed:
+            self._failed.add(text)
+            self._json(writer, int(status), {"error": {"message": "as asked", "type": "server_error"}})
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        call = re.search(r"call=(\w+) ?(\{.*\})?", text, re.DOTALL)
+        if call and asked["messages"][-1]["role"] == "user":
+            function = {"name": call[1], "arguments": call[2] or "{}"}
+            self._piece(
+                writer, {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
+            )
+            self._end(writer, "tool_calls")
+        else:
+            await self._reply(writer, asked, text)
+        await writer.drain()
+        self.answered += 1
+
+    async def _reply(self, writer: asyncio.StreamWriter, asked: dict[str, Any], text: str) -> None:
+        reply = f"echo: {text}"
+        if asked["messages"][-1]["role"] == "tool":
+            reply = f"the tool said: {asked['messages'][-1]['content']}"
+        elif "title" in str(asked["messages"][0].get("content", ""))[:400].lower() and asked.get("max_tokens"):
+            reply = "Echo talk"
+        if size := _word(text, "long"):
+            reply = "\n\n".join(f"Paragraph {n}: " + "word " * 30 for n in range(int(size) // 160 + 1))[: int(size)]
+        pieces = [reply[n : n + 40] for n in range(0, len(reply), 40)] or [""]
+        pause = float(_word(text, "slow") or 0) / len(pieces)
+        for piece in pieces:
+            self._piece(writer, {"content": piece})
+            if pause:
+                await writer.drain()
+                await asyncio.sleep(pause)
+        self._end(writer, "stop")
+
+    def _piece(self, writer: asyncio.StreamWriter, delta: dict[str, Any]) -> None:
+        self._chunk(writer, {"id": "e", "model": "echo", "choices": [{"index": 0, "delta": delta}]})
+
+    def _end(self, writer: asyncio.StreamWriter, reason: str) -> None:
+        usage = {"prompt_tokens": 10, "completion_tokens": 5}
+        end = {"id": "e", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": usage}
+        self._chunk(writer, end)
+        data = b"data: [DONE]\n\n"
+        writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data))
+
+    def _chunk(self, writer: asyncio.StreamWriter, event: dict[str, Any]) -> None:
+        data = b"data: " + json.dumps(event).encode() + b"\n\n"
+        writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def _json(self, writer: asyncio.StreamWriter, status: int, body: Any) -> None:
+        data = json.dumps(body).encode()
+        head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        writer.write(head.encode() + data)
+
+
+def _said(messages: list[dict[str, Any]]) -> str:
+    content = next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
+    if isinstance(content, list):
+        content = " ".join(part.get("text", f"<{part.get('type')}>") for part in content)
+    return str(content)
+
+
+def _word(text: str, name: str) -> str | None:
+    found = re.search(rf"\b{name}=([\d.]+)", text)
+    return found[1] if found else None

@@ -1,0 +1,106 @@
+"""A gateway in this process, on a thread of its own, with real adapters, a real store and a model over a socket.
+
+    with running(lab, home, model.base_url) as gateway: lab.say("hello"); until(lambda: lab.shown())
+
+`clock` is a Clock whose time a test can move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hermes.agent.endpoint import EndpointModel
+from hermes.config import Config
+from hermes.config.loading import parse_config
+from hermes.gateway.platforms import adapter_class
+from hermes.gateway.runner import Gateway
+from hermes.gateway.settings import platform_settings
+from hermes.store.db import SessionDB
+from tests.support.labs.base import Lab
+
+
+class Clock:
+    """The time, and how far a test has moved it."""
+
+    def __init__(self, start: float | None = None) -> None:
+        self.moved = 0.0 if start is None else start - time.time()
+
+    def __call__(self) -> float:
+        return time.time() + self.moved
+
+    def forward(self, seconds: float) -> None:
+        self.moved += seconds
+
+
+def configured(labs: Sequence[Lab], **more: Any) -> Config:
+    """A configuration with these platforms, where alice and bob may talk and alice is the owner."""
+    tree: dict[str, Any] = {"platforms": {}, "owner": [f"{lab.platform}:{lab.user_id('alice')}" for lab in labs]}
+    for lab in labs:
+        allowed = [lab.user_id("alice"), lab.user_id("bob")]
+        tree["platforms"][lab.platform] = {**lab.settings, "allowed_users": allowed, "require_mention": False}
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            for name, inner in value.items():
+                old = tree[key].get(name)
+                tree[key][name] = {**old, **inner} if isinstance(old, dict) and isinstance(inner, dict) else inner
+        else:
+            tree[key] = value
+    return parse_config(yaml.safe_dump(tree, allow_unicode=True), Path("config.yaml"))
+
+
+@contextmanager
+def running(
+    labs: Lab | Sequence[Lab],
+    home: Path,
+    base_url: str,
+    *,
+    clock: Clock | None = None,
+    model: Any = None,
+    **config: Any,
+) -> Iterator[Gateway]:
+    """A running gateway; stopped orderly at the end of the block."""
+    labs = [labs] if isinstance(labs, Lab) else list(labs)
+    settings = configured(labs, **config)
+    adapters = []
+    for lab in labs:
+        kind = getattr(lab, "adapter", None) or adapter_class(lab.platform)
+        one = platform_settings(settings, kind, {})
+        adapters.append((kind(one.values, home), one))
+    db = SessionDB(home / "state.db")
+    gateway = Gateway(
+        db, settings, model or EndpointModel("echo", base_url, None, 100_000), adapters, home, clock=clock or time.time
+    )
+    done: list[BaseException | None] = []
+
+    def live() -> None:
+        try:
+            asyncio.run(gateway.run())
+            done.append(None)
+        except BaseException as error:
+            done.append(error)
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not all(c.delivery.connected.is_set() for c in gateway.connections.values()) or not gateway.connections:
+        assert thread.is_alive(), f"the gateway ended: {done}"
+        assert time.monotonic() < deadline, "the gateway is not connected"
+        time.sleep(0.01)
+    try:
+        yield gateway
+    finally:
+        if thread.is_alive():
+            gateway.loop.call_soon_threadsafe(gateway.stop)
+        thread.join(30)
+        alive = thread.is_alive()
+        db.close()
+        assert not alive, "the gateway does not stop"
+        assert done == [None], f"the gateway ended with {done}"

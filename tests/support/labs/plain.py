@@ -1,0 +1,351 @@
+"""A platform with nothing in between: JSON lines over a socket. For the gateway itself, and for many messages.
+
+The server keeps every event until it is acknowledged and sends what is not again on the next connection; a nonce makes a
+repeated send one message. The adapter here is a real one, on the same interface as all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.events import Attachment, Chat, Event, Sender
+from tests.support.labs.base import Lab as Base
+
+
+class Plain(Adapter):
+    """Speaks with a PlainLab."""
+
+    platform = "plain"
+    title = "Plain"
+    settings = (
+        Setting(name="port", help="the port", kind=int, required=True),
+        Setting(name="token", help="the token", secret=True, default="right"),
+    )
+    capabilities = Capabilities(
+        longest=1000, edits=True, typing=True, threads=True, media=True, menu=True, idempotent=True
+    )
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+
+    async def check(self) -> str:
+        return "plain"
+
+    async def connect(self, link: Link) -> None:
+        try:
+            reader, self._writer = await asyncio.open_connection("127.0.0.1", self.values["port"], limit=1 << 26)
+        except OSError as error:
+            raise PlatformUnreachable(f"no connection: {error}") from error
+        self._say({"hello": self.values["token"]})
+        welcome = await reader.readline()
+        if json.loads(welcome or b"{}").get("welcome") is None:
+            raise PlatformRefused("the token is wrong")
+        self._task = asyncio.create_task(self._listen(reader, link))
+        link.connected("plain-bot")
+
+    async def _listen(self, reader: asyncio.StreamReader, link: Link) -> None:
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        keeping = asyncio.create_task(self._keep(queue, link))
+        try:
+            while line := await reader.readline():
+                item = json.loads(line)
+                if "event" in item:
+                    queue.put_nowait(item["event"])
+                elif (waiting := self._waiting.pop(item["answer"], None)) and not waiting.done():
+                    waiting.set_result(item)
+            raise ConnectionResetError("the server hung up")
+        except OSError as error:
+            self._fail_all()
+            link.lost(PlatformUnreachable(f"the connection broke: {error}"))
+        finally:
+            keeping.cancel()
+
+    async def _keep(self, queue: asyncio.Queue[dict[str, Any]], link: Link) -> None:
+        while True:
+            await asyncio.gather(*[self._keep_one(link, raw) for raw in [await queue.get(), *_rest(queue)]])
+
+    async def _keep_one(self, link: Link, raw: dict[str, Any]) -> None:
+        chat = Chat(platform="plain", **raw["chat"])
+        files = tuple(Attachment(**one) for one in raw.get("files", ()))
+        sender = Sender(user_id=raw["user"], name=raw["name"])
+        event = Event(
+            id=raw["id"], chat=chat, sender=sender, text=raw["text"], attachments=files, message_id=raw["id"],
+            addressed=raw.get("addressed", True),
+        )  # fmt: skip
+        try:
+            await link.received(event)
+        except Exception as error:
+            link.log.info("not kept: %s", error)
+        else:
+            self._say({"ack": raw["id"]})
+
+    def _say(self, item: dict[str, Any]) -> None:
+        if self._writer is None or self._writer.is_closing():
+            raise PlatformUnreachable("there is no connection")
+        self._writer.write(json.dumps(item).encode() + b"\n")
+
+    def _fail_all(self) -> None:
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(PlatformUnreachable("the connection broke"))
+        self._waiting.clear()
+
+    async def _ask(self, **request: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        self._say({"number": number, **request})
+        found = await answer
+        if "wait" in found:
+            raise SlowDown("too fast", found["wait"])
+        if "refused" in found:
+            raise SendRefused(found["refused"])
+        if "broken" in found:
+            raise PlatformUnreachable("the server has a problem")
+        return found
+
+    async def disconnect(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._task
+        self._task = None
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+        self._fail_all()
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        found = await self._ask(send=text, chat=[chat.chat_id, chat.thread_id], nonce=nonce)
+        return str(found["id"])
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        await self._ask(edit=text, id=message_id)
+
+    async def typing(self, chat: Chat) -> None:
+        await self._ask(typing=[chat.chat_id, chat.thread_id])
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        return base64.b64decode((await self._ask(fetch=attachment.reference["id"]))["data"])
+
+    async def create_thread(self, chat: Chat, name: str) -> Chat:
+        found = await self._ask(thread=name, chat=[chat.chat_id, None])
+        return Chat(platform="plain", chat_id=chat.chat_id, type=chat.type, thread_id=found["id"], name=name)
+
+    async def show_menu(self, commands: Sequence[tuple[str, str]]) -> None:
+        await self._ask(menu=[list(one) for one in commands])
+
+
+def _rest(queue: asyncio.Queue[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    while not queue.empty():
+        found.append(queue.get_nowait())
+    return found
+
+
+class PlainLab(Base):
+    """The server, in a thread of its own."""
+
+    platform = "plain"
+    places = frozenset({"dm", "group", "channel", "thread"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "thread"})
+    adapter = Plain
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.RLock()
+        self._clients: set[asyncio.StreamWriter] = set()
+        self._forget()
+        ready = threading.Event()
+        threading.Thread(target=self._serve, args=(ready,), daemon=True).start()
+        assert ready.wait(10)
+
+    def _forget(self) -> None:
+        self.events: dict[str, dict[str, Any]] = {}
+        self.unacknowledged: dict[str, dict[str, Any]] = {}
+        self.messages: dict[str, dict[str, Any]] = {}  # id → {"place", "text", "nonce"}
+        self._by_nonce: dict[str, str] = {}
+        self._files: dict[str, bytes] = {}
+        self._numbers = itertools.count(1)
+        self._threads: list[str] = []
+        self._typed: list[tuple[str, str | None]] = []
+        self._waits: list[float] = []
+        self._failures = 0
+        self.menu: list[list[str]] = []
+        self.refuses: str | None = None  # every send is refused for this reason
+        self.no_threads = False
+
+    def reset(self) -> None:
+        with self._lock:
+            self._forget()
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._client, "127.0.0.1", 0, limit=1 << 26))
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        self._loop.run_forever()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            hello = json.loads(await reader.readline() or b"{}")
+            if hello.get("hello") != "right":
+                writer.write(b"{}\n")
+                return
+            writer.write(b'{"welcome": true}\n')
+            with self._lock:
+                self._clients.add(writer)
+                for event in self.unacknowledged.values():
+                    writer.write(json.dumps({"event": event}).encode() + b"\n")
+            while line := await reader.readline():
+                item = json.loads(line)
+                with self._lock:
+                    if "ack" in item:
+                        self.unacknowledged.pop(item["ack"], None)
+                        continue
+                    answer = {"answer": item["number"], **self._done(item)}
+                writer.write(json.dumps(answer).encode() + b"\n")
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self._clients.discard(writer)
+            writer.close()
+
+    def _done(self, item: dict[str, Any]) -> dict[str, Any]:
+        if "typing" in item:
+            self._typed.append(tuple(item["typing"]))
+            return {}
+        if "menu" in item:
+            self.menu = item["menu"]
+            return {}
+        if "fetch" in item:
+            return {"data": base64.b64encode(self._files[item["fetch"]]).decode()}
+        if self._waits:
+            return {"wait": self._waits.pop(0)}
+        if self._failures:
+            self._failures -= 1
+            return {"broken": True}
+        if self.refuses is not None:
+            return {"refused": self.refuses}
+        if "edit" in item:
+            self.messages[item["id"]]["text"] = item["edit"]
+            return {}
+        if "thread" in item:
+            if self.no_threads:
+                return {"refused": "no threads here"}
+            self._threads.append(item["thread"])
+            return {"id": f"thread-{next(self._numbers)}"}
+        if item["nonce"] in self._by_nonce:
+            return {"id": self._by_nonce[item["nonce"]]}
+        number = f"m{next(self._numbers)}"
+        self._by_nonce[item["nonce"]] = number
+        self.messages[number] = {"place": tuple(item["chat"]), "text": item["send"], "nonce": item["nonce"]}
+        return {"id": number}
+
+    # ------------------------------------------------------------------------------------------ for tests
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"port": self.port}
+
+    def user_id(self, who: str) -> str:
+        return f"u-{who}"
+
+    def chat_id(self, where: str, who: str = "alice") -> str:
+        return f"dm-{who}" if where == "dm" else {"thread": "group-1"}.get(where, f"{where}-1")
+
+    def _chat(self, where: str, who: str) -> dict[str, Any]:
+        kind = "group" if where == "thread" else where
+        chat: dict[str, Any] = {"chat_id": self.chat_id(where, who), "type": kind}
+        if where == "thread":
+            chat["thread_id"] = "thread-0"
+        return chat
+
+    def say(
+        self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True, chat: dict[str, Any] | None = None,
+        files: Sequence[dict[str, Any]] = (),
+    ) -> str:  # fmt: skip
+        with self._lock:
+            number = f"e{next(self._numbers)}"
+            event = {
+                "id": number, "chat": chat or self._chat(where, who), "user": self.user_id(who), "name": who.capitalize(),
+                "text": text, "addressed": addressed, "files": list(files),
+            }  # fmt: skip
+            self.events[number] = event
+            self.unacknowledged[number] = event
+        self._deliver(event)
+        return number
+
+    def _deliver(self, event: dict[str, Any]) -> None:
+        data = json.dumps({"event": event}).encode() + b"\n"
+
+        def write() -> None:
+            for client in list(self._clients):
+                client.write(data)
+
+        self._loop.call_soon_threadsafe(write)
+
+    def attach(
+        self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
+    ) -> str:
+        with self._lock:
+            number = f"f{next(self._numbers)}"
+            self._files[number] = data
+        kind = {"image": "image", "audio": "audio", "video": "video"}.get(mime.split("/")[0], "file")
+        file = {"kind": kind, "name": name, "mime": mime, "size": len(data), "reference": {"id": number}}
+        return self.say(text, who=who, where=where, files=[file])
+
+    def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        chat = self._chat(where, who)
+        return self.shown_in(chat["chat_id"], chat.get("thread_id"))
+
+    def shown_in(self, chat_id: str, thread_id: str | None = None) -> list[str]:
+        with self._lock:
+            return [one["text"] for one in self.messages.values() if one["place"] == (chat_id, thread_id)]
+
+    def redeliver(self, message_id: str) -> None:
+        self._deliver(self.events[message_id])
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        with self._lock:
+            self._waits += [seconds] * times
+
+    def fail(self, times: int = 1) -> None:
+        with self._lock:
+            self._failures += times
+
+    def drop(self) -> None:
+        def cut() -> None:
+            for client in list(self._clients):
+                client.transport.abort()
+
+        self._loop.call_soon_threadsafe(cut)
+
+    def typed(self, where: str = "dm", *, who: str = "alice") -> int:
+        chat = self._chat(where, who)
+        with self._lock:
+            return self._typed.count((chat["chat_id"], chat.get("thread_id")))
+
+    def threads(self) -> list[str]:
+        with self._lock:
+            return list(self._threads)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+Lab = PlainLab
