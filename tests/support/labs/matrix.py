@@ -73,7 +73,7 @@ class Synapse:
             "rc_message",
             "rc_registration",
             "rc_joins_per_room",
-            "rc_admin_redaction",
+            "rc_room_creation",
             "rc_third_party_invite",
         )
         config = {

@@ -151,6 +151,8 @@ class Proxy:
                 await self._pass_on(head, body, reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass
+        except asyncio.CancelledError:
+            pass  # the proxy closes
         finally:
             self._open.discard(writer)
             writer.close()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import ClientError
 from nio import (  # type: ignore[import-untyped]
     Api,
     AsyncClient,
@@ -56,20 +56,32 @@ class Client(AsyncClient):  # type: ignore[misc]
         self._sharing = asyncio.Lock()
         self._share_failed: HermesError | None = None
 
+    async def create_matrix_response(
+        self, response_class: Any, transport_response: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The server's answer. Failures are raised here: nio trips over some, and takes others for success."""
+        if transport_response.status >= 400:
+            body = await self.parse_body(transport_response)
+            raise _failure(
+                self.homeserver,
+                transport_response.status,
+                body if isinstance(body, dict) else {},
+                transport_response.headers,
+            )
+        return await super().create_matrix_response(response_class, transport_response, *args, **kwargs)
+
     async def _send(self, response_class: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             answer = await super()._send(response_class, *args, **kwargs)
-            _raise_failure(answer, self.homeserver)
-        except (ClientError, OSError, TimeoutError) as error:
-            # Without the cause: an error of aiohttp may carry the request, and with it the token.
-            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            failure: HermesError = PlatformUnreachable(f"{self.homeserver} can't be reached ({words})")
+            if not isinstance(answer, ErrorResponse):
+                return answer
+            failure: HermesError = PlatformUnreachable(f"{self.homeserver} does not answer as a Matrix server does")
         except HermesError as error:
             failure = error
-        except (LocalProtocolError, ValueError, KeyError) as error:
-            failure = PlatformUnreachable(f"{self.homeserver} gave an answer nobody understands ({error!r})")
-        else:
-            return answer
+        except Exception as error:
+            # Without the cause: an error of aiohttp may carry the request, and with it the token.
+            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            failure = PlatformUnreachable(f"{self.homeserver} can't be reached ({words})")
         if response_class is ShareGroupSessionResponse:
             self._share_failed = failure  # nio collects these errors and drops them
         raise failure from None
@@ -157,30 +169,23 @@ class Client(AsyncClient):  # type: ignore[misc]
             self.store.database.close()
 
 
-def _raise_failure(answer: Any, homeserver: str) -> None:
-    """Raise what an answer means, if it is not a success."""
-    transport = getattr(answer, "transport_response", None)
-    status = transport.status if transport is not None else 200
-    failed = isinstance(answer, ErrorResponse)
-    if not failed and status < 400:
-        return
-    code = str(answer.status_code or "") if failed else ""
-    words = f"{homeserver}: {code or status} {answer.message if failed else ''}".strip()
+def _failure(homeserver: str, status: int, body: dict[str, Any], headers: Mapping[str, str]) -> HermesError:
+    """What an answer of the server means that is not a success."""
+    code = str(body.get("errcode") or status)
+    words = f"{homeserver}: {code} {body.get('error') or ''}".strip()
     if status == 429 or code == "M_LIMIT_EXCEEDED":
-        raise SlowDown(words, _pause(answer, transport))
+        return SlowDown(words, _pause(body, headers))
     if code in NO_LOGIN or status == 401:
-        raise LoggedOut(words, bool(getattr(answer, "soft_logout", False)))
-    if status >= 500 or status < 400:
-        raise PlatformUnreachable(words)
-    raise SendRefused(words)
+        return LoggedOut(words, body.get("soft_logout") is True)
+    return PlatformUnreachable(words) if status >= 500 else SendRefused(words)
 
 
-def _pause(answer: Any, transport: Any) -> float:
-    """How long the server asks us to wait."""
-    milliseconds = getattr(answer, "retry_after_ms", None)
-    if isinstance(milliseconds, int) and milliseconds >= 0:
+def _pause(body: dict[str, Any], headers: Mapping[str, str]) -> float:
+    """How long the server asks us to wait, in seconds."""
+    milliseconds = body.get("retry_after_ms")
+    if isinstance(milliseconds, int | float) and milliseconds >= 0:
         return milliseconds / 1000
     try:
-        return max(0.0, float(transport.headers.get("Retry-After", "")))
+        return max(0.0, float(headers.get("Retry-After", "")))
     except ValueError:
         return 5.0
