@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from aiohttp import web
 
 from tests.support.labs import base
 from tests.support.labs.discord_server import TOKEN, DiscordServer, answer, person
@@ -51,9 +55,9 @@ class Lab(base.Lab):
 
     def chat_id(self, where: str, who: str = "alice") -> str:
         """A channel's id; of a thread, its parent's, for that is the chat it is in."""
-        return self._places["channel"] if where == "thread" else self._place(where, who)
+        return self._places["channel"] if where == "thread" else self.place(where, who)
 
-    def _place(self, where: str, who: str) -> str:
+    def place(self, where: str, who: str = "alice") -> str:
         """The channel on the wire. "thread:<name>" is one the agent has created."""
         if where.startswith("thread:"):
             made = [one for one in self.server.channels.values() if one.get("made") and one["name"] == where[7:]]
@@ -101,7 +105,8 @@ class Lab(base.Lab):
         if addressed and where != "dm":
             text = f"<@{self.server.bot['id']}> {text}".rstrip()
             more.setdefault("mentions", [self.server.bot])
-        return self.server.message(self._place(where, who), self._people[who], text, **more)
+        author = more.pop("author", self._people[who])
+        return self.server.message(self.place(where, who), author, text, **more)
 
     def unordered(self, texts: Sequence[str], *, who: str = "alice", where: str = "dm") -> list[str]:
         """Several messages whose events arrive the wrong way round; their ids, in the order they were written."""
@@ -127,7 +132,7 @@ class Lab(base.Lab):
     def command(self, name: str, arguments: str | None = None, *, who: str = "alice", where: str = "dm") -> str:
         """A slash command from the menu; its token, for `interaction`."""
         number = self.server.new_id()
-        channel = self.server.channels[self._place(where, who)]
+        channel = self.server.channels[self.place(where, who)]
         options = [{"name": "arguments", "type": 3, "value": arguments}] if arguments is not None else []
         given: dict[str, Any] = {
             "id": number, "application_id": self.server.bot["id"], "type": 2, "token": f"token-of-{number}",
@@ -159,12 +164,12 @@ class Lab(base.Lab):
 
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         """The texts of the bot's messages in a channel."""
-        said = self.server.messages.get(self._place(where, who), [])
+        said = self.server.messages.get(self.place(where, who), [])
         return [one["content"] for one in said if one["author"]["id"] == self.server.bot["id"]]
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         """How often the bot was typing."""
-        return self.server.typed[self._place(where, who)]
+        return self.server.typed[self.place(where, who)]
 
     def threads(self) -> list[str]:
         """Names of threads the bot opened."""
@@ -181,8 +186,12 @@ class Lab(base.Lab):
         message = self.server.find(message_id)
         self.server.call(self.server.dispatch("MESSAGE_CREATE", self.server.event(message)))
 
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        """429 for the next sends and edits."""
+    def rate_limit(self, seconds: float, times: int = 1, *, at_the_door: bool = False) -> None:
+        """429 for the next sends and edits; `at_the_door` as Cloudflare gives it, before Discord has seen us."""
+        if at_the_door:
+            page = {"status": 429, "text": "error code: 1015", "headers": {"Retry-After": str(seconds)}}
+            self.server.misbehaviour += [lambda: web.Response(**page)] * times
+            return
         told = {"message": "You are being rate limited.", "retry_after": seconds, "global": False}
         headers = {
             "Retry-After": str(seconds), "X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "0",
@@ -204,6 +213,14 @@ class Lab(base.Lab):
         if forget:
             self.server.sessions.clear()
 
+    def down(self) -> None:
+        """Nobody listens any more, until `up`."""
+        self.server.call(self.server.stop_listening())
+
+    def up(self) -> None:
+        """The server is back, at the same address."""
+        self.server.call(self.server.listen())
+
     def order(self, op: int, data: Any = None) -> None:
         """An order of the gateway: 7 reconnect, 9 invalid session."""
         if op == 9 and data is False:
@@ -218,9 +235,32 @@ class Lab(base.Lab):
         """Addresses of files that were given out no longer work."""
         self.server.link_age += 1
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The server answers nobody, not even a goodbye."""
+        melt = threading.Event()
+        self.server.later(melt.wait)
+        try:
+            yield
+        finally:
+            melt.set()
+
+    def open_thread(self, name: str, *, told: bool = True) -> str:
+        """A thread in the channel by one of the people, "thread:<name>"; not `told`: it was in the archive."""
+        thread = self.server.thread(name, self.server.channels[self._places["channel"]]) | {"made": True}
+        self.server.channels[thread["id"]] = thread
+        if told:
+            self.server.call(self.server.dispatch("THREAD_CREATE", thread))
+        return str(thread["id"])
+
+    def forget(self, message_id: str) -> None:
+        """A message is deleted."""
+        message = self.server.find(message_id)
+        self.server.messages[message["channel_id"]].remove(message)
+
     def forbid(self, where: str, who: str = "alice") -> None:
         """The bot may no longer write there."""
-        self.server.forbidden.add(self._place(where, who))
+        self.server.forbidden.add(self.place(where, who))
 
     def reset(self) -> None:
         """As new, but for the people and places."""

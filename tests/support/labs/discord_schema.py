@@ -19,7 +19,11 @@ from tests.support.environments import environment
 
 REQUIREMENT = "discordopenapi==1.0.0"
 # Sent by discord.py and taken by Discord, but not in its document.
-UNDOCUMENTED = {("create_thread", "use_nested_fields"), ("message_edit_request_partial", "tts")}
+UNDOCUMENTED = {
+    ("create_thread", "use_nested_fields"),
+    ("create_thread_request", "type"),
+    ("message_edit_request_partial", "tts"),
+}
 
 
 class Operation(NamedTuple):

@@ -85,6 +85,7 @@ class DiscordServer:
     """The whole of it, in a thread of its own. Methods may be called from any thread unless they are coroutines."""
 
     def __init__(self) -> None:
+        self.port = 0
         self.new_id = Ids()
         self.schema = Schema()
         self.bot = person("lab_bot", "Lab Bot", self.new_id(), bot=True)
@@ -116,6 +117,7 @@ class DiscordServer:
         self.problems: list[str] = []
         self.nonces: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         self.misbehaviour: list[Callable[[], web.Response | None]] = []  # for the next sends, one each
+        self.moody = False  # throw everybody out who has just come in
         self.swallow = 0  # sends that are done, with the connection cut before the answer
         self.forbidden: set[str] = set()  # channels we may not write in
         for channel in [one for one in self.channels.values() if one.get("made")]:
@@ -127,6 +129,10 @@ class DiscordServer:
         """Run a coroutine in the server's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
+    def later(self, work: Callable[[], Any]) -> None:
+        """Run something in the server's loop, without waiting for it."""
+        self._loop.call_soon_threadsafe(work)
+
     def close(self) -> None:
         if self._loop.is_running():
             self.call(self._runner.cleanup())
@@ -136,20 +142,29 @@ class DiscordServer:
 
     def _serve(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._listen())
+        self._loop.run_until_complete(self._open())
         started.set()
         self._loop.run_forever()
 
-    async def _listen(self) -> None:
+    async def _open(self) -> None:
         app = web.Application()
         app.router.add_get("/gateway/", self._gateway)
         app.router.add_get("/attachments/{id}", self._file)
         app.router.add_route("*", "/api/v10{path:/.*}", self._api)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
+        await self.listen()
+
+    async def listen(self) -> None:
+        """Take connections, the second time at the same port."""
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await self._site.start()
         self.port = self._runner.addresses[0][1]
+
+    async def stop_listening(self) -> None:
+        """Take no more connections, and cut those there are."""
+        await self._site.stop()
+        await self.cut()
 
     async def cut(self) -> None:
         """Cut every connection, without a goodbye."""
@@ -181,6 +196,8 @@ class DiscordServer:
         await socket.send({"op": 10, "d": {"heartbeat_interval": 41250}})
         async for message in ws:
             payload = json.loads(message.data)
+            if self.moody:
+                await ws.close(code=4000)
             if payload["op"] == 1:
                 await socket.send({"op": 11})
             elif payload["op"] == 2:

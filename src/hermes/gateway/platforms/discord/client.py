@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +26,7 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 API_BASE = Route.BASE
 GATEWAY_URL = str(DiscordWebSocket.DEFAULT_GATEWAY)
 LONGEST_WAIT = 30.0  # seconds the library itself waits for a rate limit; a longer one is the gateway's to wait for
+MOST_SOCKETS = 20  # in a minute; the library itself resumes without a pause, however often it is thrown out
 INTENTS_ADVICE = (
     'Discord gives this bot no message texts: switch on "Message Content Intent" on the Bot page of the application at'
     " https://discord.com/developers/applications"
@@ -86,6 +89,7 @@ class Client(discord.Client):
 
 def _redirect(http: discord.http.HTTPClient, api_base: str, gateway_url: str) -> None:
     request, ws_connect = http.request, http.ws_connect
+    opened: deque[float] = deque(maxlen=MOST_SOCKETS)
 
     async def request_there(route: Route, **options: Any) -> Any:
         if route.url.startswith(API_BASE):
@@ -93,6 +97,9 @@ def _redirect(http: discord.http.HTTPClient, api_base: str, gateway_url: str) ->
         return await request(route, **options)
 
     async def ws_connect_there(url: str, **options: Any) -> aiohttp.ClientWebSocketResponse:
+        if len(opened) == MOST_SOCKETS and time.monotonic() - opened[0] < 60:
+            raise PlatformUnreachable("Discord accepts connections and closes them again")
+        opened.append(time.monotonic())
         if url.startswith(GATEWAY_URL):
             url = gateway_url + url.removeprefix(GATEWAY_URL)
         return await ws_connect(url, **options)
@@ -133,8 +140,6 @@ def translated(error: Exception, what: str) -> PlatformError:
         return error
     if isinstance(error, discord.LoginFailure):
         return PlatformRefused(TOKEN_ADVICE)
-    if isinstance(error, discord.PrivilegedIntentsRequired):
-        return PlatformRefused(INTENTS_ADVICE)
     if isinstance(error, discord.ConnectionClosed):
         return _closed(error)
     if isinstance(error, discord.RateLimited):
@@ -154,6 +159,8 @@ def _reason(error: Exception) -> str:
 def _closed(error: discord.ConnectionClosed) -> PlatformError:
     if error.code == 4004:
         return PlatformRefused(TOKEN_ADVICE)
+    if error.code == 4014:
+        return PlatformRefused(INTENTS_ADVICE)
     if error.code in (4010, 4011, 4012, 4013):
         return PlatformRefused(f"Discord refuses the connection (close code {error.code})")
     return PlatformUnreachable(f"Discord closed the connection (close code {error.code})")

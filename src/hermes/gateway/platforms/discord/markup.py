@@ -17,7 +17,7 @@ from hermes.gateway.adapter import utf16_units
 
 LONGEST = 2000
 
-_FENCE = re.compile(r"^(\s*(?:>\s?)*(?:[-*+]\s+|\d{1,9}[.)]\s+)?)(`{3,}|~{3,})[ \t]*([^`~]*)$")
+_FENCE = re.compile(r"^(\s*(?:>\s?)*(?:[-*+]\s+|\d{1,9}[.)]\s+)?)(`{3,9}|~{3,9})[ \t]*([^`~]*)$")
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+\-.#]+")
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _DEEP_HEADING = re.compile(r"^(\s{0,3})#{4,6}[ \t]+(.*?)[ \t#]*$")
@@ -27,6 +27,7 @@ _PLUS_ITEM = re.compile(r"^(\s*)\+(?=[ \t])")
 _PICTURE = re.compile(r"!\[([^\]\n]*)\]\(([^()\s]+)(?:[ \t]+[^()\n]*)?\)")
 _BARE_LINK = re.compile(r"\[(https?://[^\]\s]+)\]\(\1/?\)")
 _UNDERLINES = re.compile(r"(?<![\w\\])__(?=\S)([^_\n](?:.*?\S)?)__(?!\w)")
+_TICKS = re.compile(r"`{3,}")
 _PIPES = re.compile(r"\|{2,}")
 _COLUMNS = re.compile(r"^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$")
 _WIDEST = 64  # columns a table may have and still be read side by side
@@ -77,6 +78,8 @@ def _fenced(lines: list[str], at: int, opening: re.Match[str]) -> tuple[list[str
             start = lines[place][: len(lines[place]) - len(lines[place].lstrip("> \t"))]
             return [*block, f"{start}```"], place + 1
         block.append(_inside(lines[place]))
+    if about.strip() and not (language and language[0] == about.strip()):  # perhaps no fence at all: lose no word
+        block[:1] = [f"{before}```", about.rstrip()]
     if len(block) > 1 and not block[-1].strip():
         block.pop()
     return [*block, "```"], len(lines)
@@ -124,7 +127,7 @@ def _words(text: str) -> str:
     text = _BARE_LINK.sub(r"\1", text)  # Discord shows no link whose words are an address
     text = _UNDERLINES.sub(_underlined, text)
     text = _PIPES.sub(lambda found: "\\|" * len(found[0]), text)
-    return text.replace("```", "\\`\\`\\`")
+    return _TICKS.sub(lambda found: "\\`" * len(found[0]), text)
 
 
 def _underlined(found: re.Match[str]) -> str:

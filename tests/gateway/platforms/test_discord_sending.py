@@ -1,0 +1,348 @@
+"""Discord: sending, editing, files and threads, and what happens when Discord does not want to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.errors import PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter
+from hermes.gateway.events import Attachment, Chat, Event
+from hermes.gateway.platforms import adapter_class
+from tests.support.labs.discord import Lab
+
+Discord = adapter_class("discord")
+
+
+class Quiet:
+    """A gateway that only keeps events."""
+
+    log = logging.getLogger("quiet")
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+
+    async def received(self, event: Event) -> None:
+        await self.events.put(event)
+
+    def connected(self, identity: str) -> None: ...
+
+    def lost(self, error: Exception) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def as_new(lab: Lab) -> Iterator[None]:
+    lab.reset()
+    yield
+    assert lab.problems() == []
+
+
+@pytest.fixture
+def tell(lab: Lab, tmp_path: Path) -> Callable[[Callable[[Adapter, Quiet], Awaitable[Any]]], Any]:
+    """Tell a story with an adapter that stands and what it hears."""
+
+    def run(story: Callable[[Adapter, Quiet], Awaitable[Any]]) -> Any:
+        async def whole() -> Any:
+            adapter, link = Discord(lab.settings, tmp_path), Quiet()
+            await adapter.connect(link)
+            try:
+                return await asyncio.wait_for(story(adapter, link), 30)
+            finally:
+                await adapter.disconnect()
+
+        return asyncio.run(whole())
+
+    return run
+
+
+def chat(lab: Lab, where: str = "dm") -> Chat:
+    kind = "dm" if where == "dm" else "channel"
+    thread = f"thread-{lab.place('thread')}" if where == "thread" else None
+    return Chat(platform="discord", chat_id=lab.chat_id(where), type=kind, thread_id=thread)
+
+
+def sends(lab: Lab, since: int = 0) -> list[float]:
+    """When a message was to be made."""
+    return [at for name, at in lab.server.requests[since:] if name == "create_message"]
+
+
+@pytest.mark.parametrize("where", ["dm", "channel", "thread"])
+def test_a_message_is_sent_changed_and_announced_by_typing(lab: Lab, tell: Any, where: str) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        await adapter.typing(chat(lab, where))
+        number = await adapter.send(chat(lab, where), "first **words**", nonce="1")
+        await adapter.send(chat(lab, where), "another", nonce="2")
+        await adapter.edit(chat(lab, where), number, "first words, and more")
+
+    tell(story)
+    assert lab.shown(where) == ["first words, and more", "another"]
+    assert lab.typed(where) == 1
+
+
+def test_an_answer_refers_to_its_question(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        asked = lab.say("why?", where="channel")
+        event = await link.events.get()
+        number = await adapter.send(event.chat, "because", nonce="1", reply_to=event.message_id)
+        assert str(lab.server.find(number)["message_reference"]["message_id"]) == asked
+
+    tell(story)
+
+
+def test_markdown_is_shown_as_discord_does(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        number = await adapter.send(chat(lab), "#### Sum\n\n| a | b |\n|---|---|\n| 1 | 2 |", nonce="1")
+        await adapter.edit(chat(lab), number, "#### Sum\n\n__done__ || hidden")
+
+    tell(story)
+    assert lab.shown() == ["**Sum**\n\n\\_\\_done\\_\\_ \\|\\| hidden"]
+
+
+def test_nobody_is_pinged(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        number = await adapter.send(chat(lab, "channel"), "@everyone @here", nonce="1")
+        await adapter.edit(chat(lab, "channel"), number, f"@everyone <@{lab.user_id('bob')}>")
+
+    tell(story)  # the lab has it as a problem if a message allows pings
+    assert len(lab.shown("channel")) == 1
+
+
+@pytest.mark.parametrize("sign", ["x", "😀", "|", "`", "é"])
+def test_the_longest_text_still_fits(lab: Lab, tell: Any, sign: str) -> None:
+    most = Discord.capabilities.longest // Discord.capabilities.measure(sign)
+
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        await adapter.send(chat(lab), sign * most, nonce="1")
+
+    tell(story)
+    assert len(lab.shown()[0]) >= most
+
+
+# ------------------------------------------------------------------------------------------------ once
+
+
+def test_the_same_nonce_twice_makes_one_message_also_after_a_restart(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> str:
+        await adapter.send(chat(lab), "another", nonce="a long name of another message, longer than Discord takes")
+        return await adapter.send(chat(lab), "once", nonce="a long name of this message, longer than Discord takes")
+
+    assert tell(story) == tell(story)
+    assert lab.shown() == ["another", "once"]
+
+
+def test_a_send_whose_answer_was_lost_can_be_repeated(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        lab.swallow()
+        with pytest.raises(PlatformUnreachable):
+            await adapter.send(chat(lab), "once", nonce="1")
+        await adapter.send(chat(lab), "once", nonce="1")
+
+    tell(story)
+    assert lab.shown() == ["once"]
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def test_a_short_rate_limit_is_waited_for(lab: Lab, tell: Any) -> None:
+    since = len(lab.server.requests)
+
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        lab.rate_limit(0.4, times=2)
+        await adapter.send(chat(lab), "patience", nonce="1")
+
+    tell(story)
+    first, second, third = sends(lab, since)
+    assert second - first >= 0.4
+    assert third - second >= 0.4
+    assert lab.shown() == ["patience"]
+
+
+def test_waiting_for_a_rate_limit_can_be_cancelled(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        since = len(lab.server.requests)
+        lab.rate_limit(25)
+        sending = asyncio.create_task(adapter.send(chat(lab), "never", nonce="1"))
+        while not sends(lab, since):
+            await asyncio.sleep(0.01)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+
+    tell(story)
+    assert lab.shown() == []
+
+
+@pytest.mark.parametrize("at_the_door", [False, True])
+def test_a_long_rate_limit_is_left_to_the_gateway(lab: Lab, tell: Any, at_the_door: bool) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        lab.rate_limit(45, at_the_door=at_the_door)
+        with pytest.raises(SlowDown) as asked:
+            await adapter.send(chat(lab), "later", nonce="1")
+        assert asked.value.retry_after == 45
+        lab.rate_limit(45, at_the_door=at_the_door)
+        with pytest.raises(SlowDown):
+            await adapter.edit(chat(lab), "123", "later")
+
+    tell(story)
+
+
+def test_a_server_error_is_worth_another_try(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        lab.fail()
+        with pytest.raises(PlatformUnreachable):
+            await adapter.send(chat(lab), "again", nonce="1")
+        lab.fail(status=502)  # these discord.py tries again by itself
+        await adapter.send(chat(lab), "again", nonce="1")
+
+    tell(story)
+    assert lab.shown() == ["again"]
+
+
+def test_a_place_that_is_gone_or_closed_to_us_refuses_the_message(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        lab.forbid("channel")
+        nowhere = Chat(platform="discord", chat_id="4711", type="channel")
+        nonsense = Chat(platform="discord", chat_id="#general", type="channel")
+        for place, reason in (
+            (chat(lab, "channel"), "Missing Permissions"), (nowhere, "Unknown Channel"), (nonsense, "not the id"),
+        ):  # fmt: skip
+            with pytest.raises(SendRefused, match=reason):
+                await adapter.send(place, "hello", nonce="1")
+        with pytest.raises(SendRefused, match="empty"):
+            await adapter.send(chat(lab), "  \n", nonce="2")
+        with pytest.raises(SendRefused, match="Unknown Message"):
+            await adapter.edit(chat(lab), "4711", "hello")
+        with pytest.raises(SendRefused):
+            await adapter.edit(chat(lab), "not a number", "hello")
+
+    tell(story)
+
+
+def test_sending_without_a_connection_is_worth_another_try(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = Discord(lab.settings, tmp_path)
+        for attempt in (adapter.send(chat(lab), "x", nonce="1"), adapter.typing(chat(lab)), adapter.show_menu([])):
+            with pytest.raises(PlatformUnreachable):
+                await attempt
+
+    asyncio.run(story())
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def test_files_arrive_with_what_is_known_of_them(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        kinds = {"a.png": "image/png", "b.ogg": "audio/ogg", "c.mp4": "video/mp4", "d.txt": "text/plain; charset=utf-8"}
+        for name, mime in kinds.items():
+            lab.attach(name.encode(), name, mime, text=f"see {name}")
+        found = [(await link.events.get()) for _ in kinds]
+        assert [event.text for event in found] == [f"see {name}" for name in kinds]
+        attachments = [event.attachments[0] for event in found]
+        assert [one.kind for one in attachments] == ["image", "audio", "video", "file"]
+        assert [one.mime for one in attachments] == ["image/png", "audio/ogg", "video/mp4", "text/plain"]
+        assert [(one.name, one.size) for one in attachments] == [(name, len(name)) for name in kinds]
+        assert [await adapter.fetch(one) for one in attachments] == [name.encode() for name in kinds]
+
+    tell(story)
+
+
+def test_a_file_without_words_is_an_event(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        lab.attach(b"data", "a.bin", "application/octet-stream", where="thread")
+        event = await link.events.get()
+        assert (event.text, len(event.attachments), event.addressed) == ("", 1, True)
+
+    tell(story)
+
+
+def test_a_file_can_be_had_after_a_restart_when_its_address_has_expired(lab: Lab, tell: Any) -> None:
+    async def hear(adapter: Adapter, link: Quiet) -> Attachment:
+        lab.attach(b"the picture", "a.png", "image/png", where="channel")
+        return (await link.events.get()).attachments[0]
+
+    attachment = tell(hear)
+    lab.expire_links()
+
+    async def fetch(adapter: Adapter, link: Quiet) -> bytes:
+        return await adapter.fetch(attachment)
+
+    assert tell(fetch) == b"the picture"
+
+
+def test_a_file_whose_message_was_deleted_is_gone(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        number = lab.attach(b"data", "a.txt", "text/plain")
+        attachment = (await link.events.get()).attachments[0]
+        lab.forget(number)
+        with pytest.raises(SendRefused):
+            await adapter.fetch(attachment)
+        with pytest.raises(SendRefused):
+            await adapter.fetch(Attachment(kind="file"))
+
+    tell(story)
+
+
+# ------------------------------------------------------------------------------------------------ threads
+
+
+@pytest.mark.parametrize("where", ["channel", "thread", "forum"])
+def test_a_thread_is_opened_and_talked_in(lab: Lab, tell: Any, where: str) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> Chat:
+        made = await adapter.create_thread(chat(lab, where), "Trip to\nOslo " + "x" * 200)
+        await adapter.send(made, "here we are", nonce="1")
+        lab.say("good", where=f"thread:{lab.threads()[0]}")
+        event = await link.events.get()
+        assert (event.chat.chat_id, event.chat.thread_id) == (made.chat_id, made.thread_id)
+        return made
+
+    made = tell(story)
+    (name,) = lab.threads()
+    assert name == ("Trip to Oslo " + "x" * 200)[:100]
+    assert made.chat_id == lab.chat_id(where)
+    assert lab.shown(f"thread:{name}")[-1] == "here we are"
+    (thread,) = [one for one in lab.server.channels.values() if one.get("made")]
+    assert thread["thread_metadata"]["auto_archive_duration"] == 1440
+
+
+def test_where_there_can_be_no_thread_it_is_refused(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> None:
+        with pytest.raises(SendRefused, match="no threads"):
+            await adapter.create_thread(chat(lab, "dm"), "x")
+        lab.forbid("channel")
+        with pytest.raises(SendRefused, match="Missing Permissions"):
+            await adapter.create_thread(chat(lab, "channel"), "x")
+
+    tell(story)
+    assert lab.threads() == []
+
+
+# ------------------------------------------------------------------------------------------------ the lab itself
+
+
+def test_the_lab_finds_requests_that_break_discords_document_and_speaks_as_discord_does(lab: Lab) -> None:
+    schema = lab.server.schema
+    create = schema.operation("POST", "/channels/1/messages")
+    assert create is not None
+    assert create.name == "create_message"
+    good = {"content": "hello", "nonce": "1", "enforce_nonce": True, "allowed_mentions": {"parse": []}}
+    assert schema.problems(create, {}, good) == []
+    for bad in ({"content": 5}, {"nonce": "n" * 26}, {"contents": "x"}, {"content": "x" * 4001}, None):
+        assert schema.problems(create, {}, bad) != []
+    assert schema.problems(create, {"nonsense": "1"}, good) != []
+    assert schema.operation("POST", "/channels/1/no-such-thing") is None
+    said = lab.say("hello", where="channel")
+    assert schema.against("message_response", lab.server.find(said)) == []
