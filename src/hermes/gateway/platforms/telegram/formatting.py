@@ -74,7 +74,14 @@ class _Writer:
         self._link: tuple[int, int, str] | None = None  # since which unit, which part, to where
 
     def result(self) -> Formatted:
-        return Formatted("".join(self._parts).rstrip(), tuple(sorted(self._marks, key=lambda m: (m.offset, -m.length))))
+        text = "".join(self._parts).rstrip()
+        units = utf16_units(text)
+        marks = [
+            MessageEntity(one.type, one.offset, min(one.length, units - one.offset), url=one.url, language=one.language)
+            for one in sorted(self._marks, key=lambda one: (one.offset, -one.length))
+            if one.offset < units
+        ]
+        return Formatted(text, tuple(marks))
 
     # ------------------------------------------------------------------------------------------------ blocks
 

@@ -135,7 +135,7 @@ class Webhook:
     async def start(self) -> None:
         application = web.Application()
         application.router.add_post("/{path:.*}", self._delivered)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=2.0)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._host, self._port).start()

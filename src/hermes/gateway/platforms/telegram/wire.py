@@ -32,7 +32,8 @@ from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 
-_TOKEN = re.compile(r"(\d+):[\w-]+")
+_TOKEN = re.compile(r"\d+:[\w-]+")
+_STAND_IN = "the-token"
 _CONNECTIONS = 256
 _PATIENCE = 20.0  # seconds for an answer, and for each piece of a file
 
@@ -47,9 +48,9 @@ logging.getLogger("telegram").setLevel(logging.INFO)
 class _PutsTokenIn(httpx.AsyncBaseTransport):
     """Sends each request with the real token instead of the stand-in."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, stand_in: str, token: str) -> None:
+    def __init__(self, inner: httpx.AsyncBaseTransport, token: str) -> None:
         self._inner = inner
-        self._stand_in, self._token = f"/bot{stand_in}/".encode(), f"/bot{token}/".encode()
+        self._stand_in, self._token = f"/bot{_STAND_IN}/".encode(), f"/bot{token}/".encode()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         path = request.url.raw_path.replace(self._stand_in, self._token, 1)
@@ -69,12 +70,10 @@ class _PutsTokenIn(httpx.AsyncBaseTransport):
 def open_bot(values: Mapping[str, Any]) -> Bot:
     """A client for these settings, not yet logged in; PlatformRefused when they can't be right."""
     token, base = str(values.get("token") or ""), str(values.get("base_url") or "").rstrip("/")
-    found = _TOKEN.fullmatch(token)
-    if found is None:
+    if not _TOKEN.fullmatch(token):
         raise PlatformRefused("the Telegram token is missing or misspelt: @BotFather gives one like 123456:ABC-DEF")
     if urlsplit(base).scheme not in ("http", "https"):
         raise PlatformRefused("base_url of Telegram must begin with http:// or https://")
-    stand_in = f"{found[1]}:token"
     try:
         inner = httpx.AsyncHTTPTransport(proxy=_proxy(values, base), limits=httpx.Limits(max_connections=_CONNECTIONS))
     except (ImportError, ValueError) as error:
@@ -85,9 +84,9 @@ def open_bot(values: Mapping[str, Any]) -> Bot:
         read_timeout=_PATIENCE,
         connect_timeout=10.0,
         pool_timeout=_PATIENCE,
-        httpx_kwargs={"transport": _PutsTokenIn(inner, stand_in, token)},
+        httpx_kwargs={"transport": _PutsTokenIn(inner, token)},
     )
-    return Bot(stand_in, f"{base}/bot", f"{base}/file/bot", request=request, get_updates_request=request)
+    return Bot(_STAND_IN, f"{base}/bot", f"{base}/file/bot", request=request, get_updates_request=request)
 
 
 def _proxy(values: Mapping[str, Any], base: str) -> str | None:
@@ -104,12 +103,12 @@ def _proxy(values: Mapping[str, Any], base: str) -> str | None:
 def read_update(raw: Any, bot: Bot, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> Update:
     """One update as Telegram wrote it. What the library can't read becomes an empty one, so that it does not come
     again and again and hold up all that follows."""
+    number = raw.get("update_id") if isinstance(raw, dict) else None
+    if not isinstance(number, int):
+        raise PlatformUnreachable("Telegram sent something that is not an update")
     try:
         return Update.de_json(raw, bot)
     except Exception as error:
-        number = raw.get("update_id") if isinstance(raw, dict) else None
-        if not isinstance(number, int):
-            raise PlatformUnreachable("Telegram sent something that is not an update") from error
         log.error("Telegram: update %d can't be read (%s); it is left out", number, type(error).__name__)
         return Update(number)
 

@@ -1,0 +1,422 @@
+"""What the agent says appears where it should, formatted; every refusal has its own name; webhooks are guarded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("telegram", reason="needs python-telegram-bot")
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import utf16_units
+from hermes.gateway.events import Attachment, Chat, Event
+from hermes.gateway.platforms.telegram import Telegram
+from tests.support.labs.recording import Recorder, connected
+from tests.support.labs.telegram import GROUP, TOPIC, Lab
+
+ALICE = Chat(platform="telegram", chat_id="1001", type="dm")
+ROOM = Chat(platform="telegram", chat_id=str(GROUP), type="group")
+IDEAS = Chat(platform="telegram", chat_id=str(GROUP), type="group", thread_id=f"topic-{TOPIC}")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def lab(running: Lab) -> Iterator[Lab]:
+    running.reset()
+    yield running
+    assert running.problems() == []
+
+
+def telegram(lab: Lab, **more: Any) -> Telegram:
+    return Telegram({**{one.name: one.default for one in Telegram.settings}, **lab.settings, **more}, Path("unused"))
+
+
+def refusal(lab: Lab, call: Any, expected: type[HermesError]) -> HermesError:
+    """The error that a call ends with."""
+
+    async def scene() -> HermesError:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            with pytest.raises(expected) as refused:
+                await call(adapter)
+            return refused.value
+
+    return asyncio.run(scene())
+
+
+def say(lab: Lab, *texts: str, chat: Chat = ALICE, **more: Any) -> list[str]:
+    async def scene() -> list[str]:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            return [await adapter.send(chat, text, nonce=text, **more) for text in texts]
+
+    return asyncio.run(scene())
+
+
+# -------------------------------------------------------------------------------------------------------- messages
+
+
+def test_a_message_with_its_formatting(lab: Lab) -> None:
+    say(lab, "**Hello** 👋 `x`")
+    assert lab.shown() == ["Hello 👋 x"]
+    assert [(one["type"], one["offset"], one["length"]) for one in lab.sent[0]["entities"]] == [
+        ("bold", 0, 5), ("code", 9, 1),
+    ]  # fmt: skip
+
+
+def test_messages_go_to_the_group_and_to_its_topic(lab: Lab) -> None:
+    say(lab, "to all", chat=ROOM)
+    say(lab, "to some", chat=IDEAS)
+    say(
+        lab,
+        "to the general topic",
+        chat=Chat(platform="telegram", chat_id=str(GROUP), type="group", thread_id="topic-1"),
+    )
+    assert lab.shown("group") == ["to all", "to the general topic"]
+    assert lab.shown("thread") == ["to some"]
+
+
+def test_an_answer_names_what_it_answers_and_is_sent_even_if_that_is_gone(lab: Lab) -> None:
+    say(lab, "yes", reply_to="55")
+    assert lab.calls("sendMessage")[0]["reply_parameters"] == {"message_id": 55, "allow_sending_without_reply": True}
+
+
+def test_telegram_fetches_no_page_behind_a_link(lab: Lab) -> None:
+    say(lab, "[here](https://example.org/?secret=1)")
+    assert lab.calls("sendMessage")[0]["link_preview_options"] == {"is_disabled": True}
+
+
+def test_the_longest_text_fits(lab: Lab) -> None:
+    longest = Telegram.capabilities.longest
+    texts = ["x" * longest, "👍" * (longest // 2), "<&>" * (longest // 3), "**" + "y" * (longest - 4) + "**"]
+    say(lab, *texts)
+    assert [utf16_units(one) for one in lab.shown()] == [4096, 4096, 4095, 4092]
+
+
+def test_refused_formatting_is_sent_without(lab: Lab) -> None:
+    lab.refuse_formatting = True
+    (number,) = say(lab, "**Hello** [x](https://e.org)")
+    assert lab.shown() == ["**Hello** [x](https://e.org)"]
+
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            await adapter.edit(ALICE, number, "*changed*")
+
+    asyncio.run(scene())
+    assert lab.shown() == ["*changed*"]
+
+
+def test_a_message_grows_by_edits(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            number = await adapter.send(IDEAS, "Hel", nonce="1")
+            for text in ("Hello", "Hello", "Hello **world**"):  # the second changes nothing, and that is fine
+                await adapter.edit(IDEAS, number, text)
+
+    asyncio.run(scene())
+    assert lab.shown("thread") == ["Hello world"]
+
+
+def test_typing_is_shown_where_the_answer_will_be(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter) as link:
+            lab.say("so that we know it has topics", where="group")
+            await link.until(lambda: link.events)
+            for chat in (ALICE, ROOM, IDEAS, IDEAS):
+                await adapter.typing(chat)
+
+    asyncio.run(scene())
+    assert (lab.typed(), lab.typed("group"), lab.typed("thread")) == (1, 1, 2)
+
+
+def test_many_messages_at_once_all_arrive(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            await asyncio.gather(*(adapter.send(ALICE, f"{number}", nonce=f"{number}") for number in range(40)))
+
+    asyncio.run(scene())
+    assert sorted(map(int, lab.shown())) == list(range(40))
+
+
+# -------------------------------------------------------------------------------------------------- topics and menu
+
+
+def test_a_topic_is_made_and_written_to(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            for home in (ROOM, ALICE, IDEAS):
+                made = await adapter.create_thread(home, f"Trip {home.type} {home.thread_id}")
+                assert made.chat_id == home.chat_id
+                assert made.thread_id != home.thread_id
+                await adapter.send(made, "here we go on", nonce="1")
+
+    asyncio.run(scene())
+    assert lab.threads() == ["Trip group None", "Trip dm None", "Trip group topic-7"]
+    assert lab.shown("Trip dm None") == ["here we go on"]
+
+
+def test_the_name_of_a_topic_is_made_to_fit(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            for name in ("x" * 500, "  two\nlines ", "", "\ud800"):
+                await adapter.create_thread(ROOM, name)
+
+    asyncio.run(scene())
+    assert lab.threads() == ["x" * 128, "two lines", "Hermes", "\ufffd"]
+
+
+def test_no_topic_without_the_right_to_make_one(lab: Lab) -> None:
+    lab.forbidden_topics = True
+    error = refusal(lab, lambda adapter: adapter.create_thread(ROOM, "x"), SendRefused)
+    assert "not enough rights" in str(error).lower()
+
+
+def test_a_topic_that_is_gone(lab: Lab) -> None:
+    gone = Chat(platform="telegram", chat_id=str(GROUP), type="group", thread_id="topic-999")
+    refusal(lab, lambda adapter: adapter.send(gone, "x", nonce="1"), SendRefused)
+
+
+def test_the_menu_has_the_names_telegram_allows(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            await adapter.show_menu(
+                [("new", "begin"), ("/save-as", ""), ("Größe", "no"), ("NEW", "twice"), ("long", "y" * 300)]
+            )
+
+    asyncio.run(scene())
+    assert [(one["command"], len(one["description"])) for one in lab.menu] == [
+        ("new", 5),
+        ("save_as", 7),
+        ("long", 256),
+    ]
+
+
+def test_a_very_long_menu_is_cut(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            await adapter.show_menu([(f"command{number}", "help") for number in range(150)])
+
+    asyncio.run(scene())
+    assert len(lab.menu) == 100
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_slow_down_says_how_long(lab: Lab) -> None:
+    lab.rate_limit(3)
+    error = refusal(lab, lambda adapter: adapter.send(ALICE, "x", nonce="1"), SlowDown)
+    assert isinstance(error, SlowDown)
+    assert error.retry_after == 3
+    say(lab, "now")
+    assert lab.shown() == ["now"]
+
+
+def test_server_errors_are_worth_another_try(lab: Lab) -> None:
+    lab.fail()
+    refusal(lab, lambda adapter: adapter.send(ALICE, "x", nonce="1"), PlatformUnreachable)
+    lab.fail()
+    refusal(lab, lambda adapter: adapter.edit(ALICE, "5", "x"), PlatformUnreachable)
+
+
+def test_a_chat_that_is_gone_or_has_blocked_us(lab: Lab) -> None:
+    lab.blocked.add(1001)
+    refusal(lab, lambda adapter: adapter.send(ALICE, "x", nonce="1"), SendRefused)
+    nowhere = Chat(platform="telegram", chat_id="31337", type="dm")
+    refusal(lab, lambda adapter: adapter.send(nowhere, "x", nonce="1"), SendRefused)
+    refusal(lab, lambda adapter: adapter.send(ALICE, "   ", nonce="1"), SendRefused)
+
+
+def test_an_edit_of_a_message_that_is_gone(lab: Lab) -> None:
+    refusal(lab, lambda adapter: adapter.edit(ALICE, "31337", "x"), SendRefused)
+
+
+def test_a_revoked_token_is_refused_for_good(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        async with connected(adapter):
+            lab.revoked = True
+            with pytest.raises(PlatformRefused):
+                await adapter.send(ALICE, "x", nonce="1")
+            lab.revoked = False
+
+    asyncio.run(scene())
+
+
+def test_a_group_that_became_a_supergroup_is_followed(lab: Lab) -> None:
+    lab.moved = {-77: -1001000000077}
+    old = Chat(platform="telegram", chat_id="-77", type="group")
+    say(lab, "**where** are you", "there", chat=old)
+    assert [(one["chat"]["id"], one["text"]) for one in lab.sent] == [
+        (-1001000000077, "where are you"), (-1001000000077, "there"),
+    ]  # fmt: skip
+    assert len(lab.calls("sendMessage")) == 3  # asked at the old address once
+
+
+def test_what_can_not_be_fetched(lab: Lab) -> None:
+    big = lab.file(b"x" * (20 * 1024 * 1024 + 1), "film.mp4", "video/mp4")["video"]["file_id"]
+    attachment = Attachment(kind="video", name="film.mp4", reference={"file_id": big})
+    assert "20 MB" in str(refusal(lab, lambda adapter: adapter.fetch(attachment), SendRefused))
+    for reference in ({"file_id": "gone"}, {}):
+        lost = Attachment(kind="file", reference=reference)
+        refusal(lab, lambda adapter, lost=lost: adapter.fetch(lost), SendRefused)
+
+
+def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
+    async def scene() -> None:
+        lab.silent = True
+        adapter = telegram(lab)
+        async with connected(adapter) as link:
+            sending = asyncio.create_task(adapter.send(ALICE, "x", nonce="1"))
+            await link.until(lambda: lab.calls("sendMessage"))
+            async with asyncio.timeout(5):
+                await adapter.disconnect()
+            with pytest.raises(PlatformUnreachable):
+                async with asyncio.timeout(5):
+                    await sending
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())
+
+
+# --------------------------------------------------------------------------------------------------------- webhooks
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def webhook(lab: Lab, **more: Any) -> Telegram:
+    port = free_port()
+    given = {"webhook_url": f"http://127.0.0.1:{port}/telegram", "webhook_port": port, "webhook_secret": "s3cret-word"}
+    return telegram(lab, **{**given, **more})
+
+
+def knock(adapter: Telegram, body: bytes, **headers: str) -> int:
+    """The status a stranger gets at the webhook."""
+    request = urllib.request.Request(
+        str(adapter.values["webhook_url"]), body, {"Content-Type": "application/json", **headers}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("secret", [None, "", "with space", "x" * 257, "ümlaut"])
+def test_a_webhook_without_a_proper_secret_is_refused(lab: Lab, secret: str | None) -> None:
+    for call in (
+        webhook(lab, webhook_secret=secret).check,
+        lambda: webhook(lab, webhook_secret=secret).connect(Recorder()),
+    ):
+        with pytest.raises(PlatformRefused, match="webhook_secret"):
+            asyncio.run(call())
+    assert lab.requests == []
+
+
+def test_a_webhook_brings_messages_in_order(lab: Lab) -> None:
+    async def scene() -> None:
+        async with connected(webhook(lab)) as link:
+            for number in range(10):
+                lab.say(f"{number}", where=("dm", "group", "thread")[number % 3])
+            await link.until(lambda: len(link.events) == 10 and lab.waiting() == 0)
+            assert link.texts == [f"{number}" for number in range(10)]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())
+    assert lab.calls("getUpdates") == []
+    assert lab.calls("setWebhook")[0]["secret_token"] == "s3cret-word"
+
+
+def test_a_webhook_takes_only_what_is_kept(lab: Lab) -> None:
+    class Full(Recorder):
+        refused = 0
+
+        async def received(self, event: Event) -> None:
+            if self.refused < 3:
+                self.refused += 1
+                assert lab.waiting() == 1
+                raise OSError("the disk is full")
+            await super().received(event)
+
+    async def scene() -> None:
+        async with connected(webhook(lab), Full()) as link:
+            lab.say("keep me")
+            await link.event("keep me")
+            await link.until(lambda: lab.waiting() == 0, "never taken")
+            assert link.texts == ["keep me"]
+
+    asyncio.run(scene())
+
+
+def test_what_came_while_we_were_away_is_brought_later(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = webhook(lab)
+        async with connected(adapter):
+            pass
+        lab.say("anybody?")
+        async with connected(adapter) as link:
+            await link.event("anybody?")
+
+    asyncio.run(scene())
+
+
+def test_strangers_and_nonsense_at_the_webhook(lab: Lab) -> None:
+    update = json.dumps({"update_id": 1, "message": {"message_id": 1, "date": 1, "chat": {"id": 1001, "type": "private"},
+                         "from": {"id": 1001, "is_bot": False, "first_name": "Eve"}, "text": "let me in"}}).encode()  # fmt: skip
+    right = {"X-Telegram-Bot-Api-Secret-Token": "s3cret-word"}
+
+    async def scene() -> None:
+        adapter = webhook(lab)
+        async with connected(adapter) as link:
+            assert await asyncio.to_thread(knock, adapter, update) == 403
+            for wrong in ("", "s3cret", "s3cret-word2"):
+                told = {"X-Telegram-Bot-Api-Secret-Token": wrong}
+                assert await asyncio.to_thread(lambda told=told: knock(adapter, update, **told)) == 403
+            for nonsense in (b"", b"{", b"[]", b"5", b"{}", b'{"update_id": "x"}', b"\xff"):
+                assert await asyncio.to_thread(lambda body=nonsense: knock(adapter, body, **right)) == 400
+            assert link.events == []
+            assert await asyncio.to_thread(lambda: knock(adapter, b'{"update_id": 9, "message": {}}', **right)) == 200
+            assert await asyncio.to_thread(lambda: knock(adapter, update, **right)) == 200
+            assert link.texts == ["let me in"]
+
+    asyncio.run(scene())
+
+
+def test_a_port_that_is_taken_is_worth_another_try(lab: Lab) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(PlatformUnreachable):
+            asyncio.run(webhook(lab, webhook_port=taken.getsockname()[1]).connect(Recorder()))
+
+
+def test_secrets_are_marked_as_such() -> None:
+    secret = {one.name for one in Telegram.settings if one.secret}
+    assert secret == {"token", "proxy", "webhook_secret"}
+    assert {one.variable for one in Telegram.settings if one.required} == {"TELEGRAM_BOT_TOKEN"}
