@@ -119,6 +119,15 @@ def test_nobody_is_pinged(lab: Lab, tell: Any) -> None:
     assert len(lab.shown("channel")) == 1
 
 
+def test_no_link_is_followed_for_a_preview(lab: Lab, tell: Any) -> None:
+    async def story(adapter: Adapter, link: Quiet) -> int:
+        number = await adapter.send(chat(lab), "see https://x.org/?what=secret", nonce="1")
+        await adapter.edit(chat(lab), number, "see https://x.org/?what=more")
+        return int(lab.server.find(number)["flags"])
+
+    assert tell(story) & 4
+
+
 @pytest.mark.parametrize("sign", ["x", "😀", "|", "`", "é"])
 def test_the_longest_text_still_fits(lab: Lab, tell: Any, sign: str) -> None:
     most = Discord.capabilities.longest // Discord.capabilities.measure(sign)

@@ -380,6 +380,7 @@ class DiscordServer:
         if body.get("enforce_nonce") and before and time.monotonic() - at < FEW_MINUTES:
             return before
         more = {"message_reference": body["message_reference"]} if body.get("message_reference") else {}
+        more["flags"] = body.get("flags") or 0
         made = self.message(channel, self.bot, content, nonce=body.get("nonce"), **more)
         self.nonces[nonce] = (time.monotonic(), made)
         await self.dispatch("MESSAGE_CREATE", self.event(made))
@@ -393,7 +394,8 @@ class DiscordServer:
             raise Refusal(400, 50035, "Invalid Form Body")
         if body.get("allowed_mentions", {}).get("parse") != []:
             self.problems.append("update_message: this message may ping people")
-        message |= {"content": body["content"], "edited_timestamp": stamp()}
+        flags = body.get("flags", message["flags"])
+        message |= {"content": body["content"], "edited_timestamp": stamp(), "flags": flags}
         await self.dispatch("MESSAGE_UPDATE", self.event(message))
         return message
 

@@ -223,7 +223,12 @@ class Discord(Adapter):
                 message_id=int(reply_to), channel_id=channel.id, fail_if_not_exists=False
             )
         with our_errors("send this message"):
-            sent = await channel.send(to_discord(text), nonce=_nonce(nonce), reference=reference)  # type: ignore[arg-type]
+            sent = await channel.send(
+                to_discord(text),
+                nonce=_nonce(nonce),
+                reference=reference,  # type: ignore[arg-type]
+                suppress_embeds=True,  # a preview would fetch addresses that only the model knows of
+            )
         return str(sent.id)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
