@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("hermes.cli.chat", "Talk (this is what `hermes` alone does)."),
     "sessions": ("hermes.cli.sessions", "List, find, show, export and tidy conversations."),
     "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
+    "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
+    "pairing": ("hermes.cli.pairing", "Let people in who wrote to the assistant."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
     "model": ("hermes.cli.model", "Models that run on this machine."),
     "doctor": ("hermes.cli.doctor", "What is configured, reachable, wrong, and how to mend it."),

@@ -791,6 +791,11 @@ class SessionDB:
         with self._engine.write() as tx:
             return leases.release(tx, name, token)
 
+    def lease_holder(self, name: str) -> str | None:
+        """Who holds a lease, by the name it gave; None when nobody does."""
+        with self._engine.read() as tx:
+            return leases.holder_of(tx, name)
+
     def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
         """Make a session live: held by a running process, never pruned. Renew with renew_lease("session:<id>", token)."""
         with self._engine.write() as tx:

@@ -75,9 +75,13 @@ def is_live(tx: Tx, session_id: str) -> bool:
 
 def holder(tx: Tx, session_id: str) -> str | None:
     """Who holds the session, by the name it gave; None when nobody does."""
+    return holder_of(tx, session_lease(session_id))
+
+
+def holder_of(tx: Tx, name: str) -> str | None:
+    """Who holds a lease, by the name it gave; None when nobody does."""
     found = tx.value(
-        "SELECT holder FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?",
-        (session_lease(session_id), time.time()),
+        "SELECT holder FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?", (name, time.time())
     )
     return None if found is None else str(found)
 

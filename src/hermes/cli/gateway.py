@@ -1,0 +1,160 @@
+"""`hermes gateway …`: run the messengers, see how they are, stop them, set one up, install them as a service."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes.cli.common import confirmed, store
+from hermes.config import load_config
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+
+@click.group(
+    invoke_without_command=True,
+    help="Talk on chat platforms: alone, this runs every platform that config.yaml enables, until Ctrl-C.",
+)
+@click.option("--insecure", is_flag=True, help="Let servers listen beyond this machine without a token.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more.")
+@click.pass_context
+def command(context: click.Context, insecure: bool, verbose: bool) -> int:
+    if context.invoked_subcommand is not None:
+        return 0
+    return _run(insecure, verbose)
+
+
+def _run(insecure: bool, verbose: bool) -> int:
+    import asyncio
+
+    from hermes.config import environment
+    from hermes.gateway.logs import start_logging
+    from hermes.gateway.starting import made_adapters, secrets_of, serve
+    from hermes.home import get_hermes_home
+    from hermes.store.opening import open_configured
+
+    config, home = load_config(), get_hermes_home()
+    adapters = made_adapters(config, environment(home), home, insecure=insecure)
+    log = start_logging(home, secrets_of(adapters, config), verbose=verbose)
+    with open_configured(config) as db:
+        _tidy(db, config)
+        click.echo(f"The gateway starts; its log is {log}. Ctrl-C ends it.", err=True)
+        asyncio.run(serve(config, db, home, adapters, insecure=insecure))
+    click.echo("The gateway has ended; nothing was lost.", err=True)
+    return 0
+
+
+def _tidy(db: SessionDB, config: Any) -> None:
+    """What is done at a start, as in the terminal."""
+    db.end_abandoned_sessions()
+    if config.sessions.auto_prune:
+        settings = config.sessions
+        db.maybe_auto_prune_and_vacuum(
+            settings.retention_days, settings.min_interval_hours, settings.vacuum_after_prune
+        )
+
+
+@command.command(help="Whether the gateway runs, and how each platform is doing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(as_json: bool) -> int:
+    from hermes.cli.gateway_status import report, show
+
+    with store(read_only=True) as db:
+        found = report(db, load_config())
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        show(found)
+    return 0 if found["running"] else 1
+
+
+@command.command(help="End the gateway; what is being said is finished or taken up at the next start.")
+def stop() -> int:
+    import os
+    import signal
+    import socket
+    import time
+
+    from hermes.gateway.starting import LEASE
+
+    with store() as db:
+        holder = db.lease_holder(LEASE)
+        if holder is None:
+            click.echo("No gateway runs.", err=True)
+            return 1
+        host, _, rest = holder.partition(":")
+        number = int(rest.partition(":")[0])
+        if host != socket.gethostname():
+            raise click.ClickException(f"the gateway runs on {host} (process {number}); stop it there")
+        try:
+            os.kill(number, signal.SIGTERM)
+        except ProcessLookupError:
+            click.echo("The gateway is gone already.", err=True)
+            return 0
+        deadline = time.monotonic() + 20
+        while db.lease_holder(LEASE) == holder and _runs(number):
+            if time.monotonic() > deadline:
+                raise click.ClickException(f"process {number} does not end; look into its log")
+            time.sleep(0.05)
+    click.echo("The gateway has ended.")
+    return 0
+
+
+def _runs(number: int) -> bool:
+    from hermes.agent.holding import is_gone
+
+    import socket  # isort: skip
+
+    return not is_gone(f"{socket.gethostname()}:{number}:")
+
+
+@command.command(help="Ask for what a platform needs, check it with the platform, and write it to config.yaml.")
+@click.argument("platform", required=False)
+@click.option("--no-check", is_flag=True, help="Don't ask the platform whether it is right.")
+def setup(platform: str | None, no_check: bool) -> int:
+    from hermes.cli.gateway_setup import set_up
+
+    return set_up(platform, check=not no_check)
+
+
+@command.command(help="Install the gateway as a service of yours (systemd): it starts with the machine.")
+@click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
+@click.option("--yes", is_flag=True, help="Overwrite an older one without asking.")
+def install(only_print: bool, yes: bool) -> int:
+    from hermes.gateway.service import NAME, unit_path, unit_text
+    from hermes.home import get_hermes_home
+
+    text, path = unit_text(get_hermes_home()), unit_path()
+    if only_print:
+        click.echo(text, nl=False)
+        return 0
+    if path.exists() and path.read_text() != text:
+        confirmed(f"{path} exists and differs. Overwrite it?", yes=yes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    click.echo(f"Written: {path}")
+    click.echo(f"Start it, now and with the machine:  systemctl --user enable --now {NAME}")
+    click.echo("Keep it running when you log out:    loginctl enable-linger")
+    return 0
+
+
+@command.command(help="Remove the service that `install` made.")
+def uninstall() -> int:
+    from hermes.gateway.service import NAME, unit_path
+
+    path = unit_path()
+    if not path.exists():
+        click.echo("It is not installed.", err=True)
+        return 1
+    path.unlink()
+    click.echo(f"Removed: {path}\nIf it runs:  systemctl --user disable --now {NAME}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command())

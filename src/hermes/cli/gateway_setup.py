@@ -1,0 +1,128 @@
+"""`hermes gateway setup`: asks for what a platform needs, tries it, and writes it down.
+
+Secrets go to `<home>/.env`, readable by nobody else, and config.yaml names them; so config.yaml can be shown to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes.config import environment, load_config
+from hermes.errors import HermesError
+
+if TYPE_CHECKING:
+    from hermes.gateway.adapter import Adapter, Setting
+
+
+def set_up(platform: str | None, *, check: bool) -> int:
+    """Ask, check and write; the exit status."""
+    from hermes.gateway.platforms import adapter_class, known_platforms
+    from hermes.home import get_hermes_home
+
+    if not sys.stdin.isatty():
+        raise click.ClickException("setup asks questions, and there is nobody here to ask: write config.yaml by hand")
+    if platform is None:
+        platform = click.prompt("Which platform?", type=click.Choice(known_platforms()), show_choices=True)
+    kind, home = adapter_class(platform), get_hermes_home()
+    section = load_config().platforms.get(platform, {})
+    click.echo(
+        f"Setting up {kind.title}. docs/guide/platforms/{platform}.md says what to click; Ctrl-C leaves all as it is."
+    )
+    values = _asked(kind, section, environment(home))
+    if check:
+        try:
+            who = asyncio.run(_check(kind, values, home))
+        except HermesError as error:
+            raise click.ClickException(f"{kind.title} says no: {error}. Nothing was written.") from error
+        click.echo(f"✓ {kind.title} knows us as {who}.")
+    mine = click.prompt("Your own user id there (you may do everything; empty: later)", default="", show_default=False)
+    others = click.prompt("Other user ids that may talk, with commas (empty: none)", default="", show_default=False)
+    _write(kind, platform, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
+    click.echo("Written. `hermes gateway` starts it; say /sethome in the chat where handoffs should arrive.")
+    return 0
+
+
+def _asked(kind: type[Adapter], section: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for setting in kind.settings:
+        known = section.get(setting.name) or (variables.get(setting.variable) if setting.variable else None)
+        if not setting.required and known is None:
+            values[setting.name] = setting.default
+            continue
+        values[setting.name] = _one(setting, known)
+    return values
+
+
+def _one(setting: Setting, known: Any) -> Any:
+    keep = " (Enter keeps what is there)" if known else ""
+    default = known if known is not None else setting.default
+    shown = default is not None and not setting.secret
+    answer = click.prompt(
+        f"{setting.help}{keep}", default=default if default is not None else None, hide_input=setting.secret,
+        show_default=shown, type=setting.kind if setting.kind in (int, float, bool) else str,
+    )  # fmt: skip
+    if setting.kind is list and isinstance(answer, str):
+        return [one.strip() for one in answer.split(",") if one.strip()]
+    return answer
+
+
+async def _check(kind: type[Adapter], values: dict[str, Any], home: Path) -> str:
+    adapter = kind(values, home)
+    try:
+        async with asyncio.timeout(30):
+            return await adapter.check()
+    except TimeoutError:
+        raise HermesError("no answer within 30 seconds") from None
+    finally:
+        await adapter.disconnect()
+
+
+def _write(
+    kind: type[Adapter], platform: str, values: dict[str, Any], home: Path, mine: str, others: list[str]
+) -> None:
+    for setting in kind.settings:
+        value = values[setting.name]
+        if value == setting.default and not setting.required:
+            continue
+        if setting.secret:
+            name = setting.variable or f"{platform}_{setting.name}".upper()
+            remember(home / ".env", name, str(value))
+            value = "${" + name + "}"
+        _set(f"platforms.{platform}.{setting.name}", value)
+    _set(f"platforms.{platform}.enabled", True)
+    config = load_config()
+    if mine:
+        owner = [*config.owner, f"{platform}:{mine}"]
+        _set("owner", list(dict.fromkeys(owner)))
+    if others:
+        allowed = [str(one) for one in config.platforms.get(platform, {}).get("allowed_users", [])]
+        _set(f"platforms.{platform}.allowed_users", list(dict.fromkeys([*allowed, *others])))
+
+
+def _set(key: str, value: Any) -> None:
+    """Write a value to config.yaml; comments and all else stay."""
+    import json
+
+    from hermes.config.editing import set_value
+
+    set_value(key, json.dumps(value, ensure_ascii=False))
+
+
+def remember(path: Path, name: str, value: str) -> None:
+    """Put a variable into a .env file that only its owner can read, in place of an older value."""
+    from hermes.home import make_private
+
+    make_private(path.parent)
+    lines = path.read_text().splitlines() if path.exists() else []
+    kept = [line for line in lines if line.removeprefix("export ").partition("=")[0].strip() != name]
+    text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    temporary = path.with_name(f".env.{os.getpid()}")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write("\n".join([*kept, f'{name}="{text}"']) + "\n")
+    os.replace(temporary, path)
