@@ -24,7 +24,7 @@ LONGEST = 100_000  # characters of a mail's text that are handed on
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")
 _ADDRESS = re.compile(r"[^\s<>\"(),:;@\\\[\]]+@[^\s<>\"(),:;@\\\[\]]+")
 _ROBOTS = re.compile(
-    r"(?:mailer-daemon|postmaster|(?:no|do-?not|donot)[-_.]?reply.*|bounces?(?:[-+_.].*)?|.*[-_.+]bounces?)@", re.I
+    r"(?:mailer-daemon|postmaster|(?:no|do[-_.]?not)[-_.]?reply.*|bounces?(?:[-+_.].*)?|.*[-_.+]bounces?)@", re.I
 )
 _ODD_CODECS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem"}
 _SMALL_PICTURE = 10_000  # bytes; a smaller one inside the text is a logo

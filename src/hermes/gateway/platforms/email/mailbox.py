@@ -246,9 +246,9 @@ class Watcher:
 
     def _look(self, box: BaseMailBox) -> bool:
         """Hand over what is new; False when something could not be kept and must be offered again."""
+        box.client.noop()
         for kind in ("EXISTS", "RECENT", "FETCH", "EXPUNGE"):  # the library keeps for ever what nobody asks for
             box.client.untagged_responses.pop(kind, None)
-        box.client.noop()
         validity = uid_validity(box)
         since = f" SINCE {_imap_date(date.today() - timedelta(days=self._days))}" if self._days else ""
         for uid in box.uids(f"UNSEEN UNDELETED UNKEYWORD {LEFT_ALONE}{since}", charset=None):
@@ -284,6 +284,8 @@ class Watcher:
             self._sleep([], seconds or self._pause)
             return
         client: Any = box.client
+        if "EXISTS" in client.untagged_responses:  # said since the last search, and said only once
+            return
         tag = client._command("IDLE")
         news = False
         while client._get_response() is not None:  # None is the "+" that says: idling

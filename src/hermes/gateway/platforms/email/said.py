@@ -12,9 +12,9 @@ from html.parser import HTMLParser
 _LONGEST_LINE = 500  # attributions and headings are shorter; a longer line is somebody's text
 # "On Monday Alice wrote:", as programs say it in the languages most mails are in
 _WROTE = re.compile(
-    r"^(?:on|am|le|el|em|il|op|den|dne|w dniu|\S{1,12},?|在|\d).{4,400}?"
+    r"^(?:(?:on|am|le|el|em|il|op|den|dne|w dniu|\w{2,10}[.,]{0,2} \d|在|\d).{4,400}?"
     r"(?:wrote|schrieb(?: .{1,200})?|a écrit|escribió|escreveu|ha scritto|schreef(?: .{1,200})?|skrev(?: .{1,200})?"
-    r"|napsal\(?a?\)?|napisał\(?a?\)?|пишет|написал\(?а?\)?|写道|寫道)\s?[:：]\s*$",
+    r"|napsal\(?a?\)?|napisał\(?a?\)?|пишет|написал\(?а?\)?|写道|寫道)|\d{4}.{4,200}<[^<>@\s]+@[^<>\s]+>)\s?[:：]\s*$",
     re.IGNORECASE,
 )
 _ORIGINAL = re.compile(
@@ -102,8 +102,9 @@ def _quoted_from(lines: list[str]) -> int:
 def _attribution(lines: list[str], number: int) -> int:
     """How many lines "On … wrote:" takes that begins at this one; 0 when none does. Programs wrap it."""
     for length in (1, 2, 3):
-        joined = " ".join(line.strip() for line in lines[number : number + length])
-        if not lines[number].strip() or lines[number].startswith(">") or len(joined) > _LONGEST_LINE:
+        taken = lines[number : number + length]
+        joined = " ".join(line.strip() for line in taken)
+        if not taken[-1].strip() or taken[-1].startswith(">") or len(joined) > _LONGEST_LINE:
             return 0
         if _WROTE.match(joined):
             return length

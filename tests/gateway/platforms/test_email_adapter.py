@@ -1,0 +1,416 @@
+"""The email adapter against real mail servers: logging in, receiving, sending, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.events import Chat, Event, as_json, from_json
+from hermes.gateway.platforms.email import Email
+from tests.support.labs.email import Lab, Recorder
+from tests.support.labs.email_server import PASSWORD
+
+
+@pytest.fixture(scope="module")
+def module_lab() -> Iterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def lab(module_lab: Lab) -> Lab:
+    module_lab.reset()
+    return module_lab
+
+
+@asynccontextmanager
+async def connected(lab: Lab, **more: Any) -> AsyncIterator[tuple[Email, Recorder]]:
+    adapter, link = Email({**lab.settings, **more}, Path("/nowhere")), Recorder()
+    await adapter.connect(link)
+    try:
+        yield adapter, link
+    finally:
+        await adapter.disconnect()
+
+
+def with_adapter(lab: Lab, body: Callable[[Email, Recorder], Awaitable[None]], **more: Any) -> None:
+    async def run() -> None:
+        async with connected(lab, **more) as (adapter, link):
+            await body(adapter, link)
+
+    asyncio.run(run())
+
+
+def our_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("hermes-email")]
+
+
+# ------------------------------------------------------------------------------------------ logging in
+
+
+def test_check_says_who_we_are_and_receives_nothing(lab: Lab) -> None:
+    lab.say("hello")
+    assert asyncio.run(Email(lab.settings, Path("/nowhere")).check()) == lab.address
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        await link.until(lambda: link.texts == ["hello"])
+        assert link.identities == [lab.address]
+
+    with_adapter(lab, body)
+
+
+@pytest.mark.parametrize(
+    "change, word",
+    [
+        ({"password": "wrong-password-1"}, "username and password"),
+        ({"folder": "Nowhere"}, "Nowhere"),
+        ({"imap_security": "ssl"}, "imap_security"),
+        ({"imap_security": "tls"}, "imap_security"),
+        ({"require_authentication": "perhaps"}, "require_authentication"),
+        ({"ca_file": "/nowhere.pem"}, "ca_file"),
+        ({"imap_host": ""}, "imap_host"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_name(lab: Lab, change: dict[str, Any], word: str) -> None:
+    async def run() -> None:
+        adapter, link = Email({**lab.settings, **change}, Path("/nowhere")), Recorder()
+        with pytest.raises(PlatformRefused, match=word) as caught:
+            await adapter.connect(link)
+        assert str(change.get("password", "no such thing")) not in str(caught.value)
+        assert link.identities == [] and link.losses == []
+        await adapter.disconnect()
+
+    asyncio.run(run())
+    assert our_threads() == []
+
+
+def test_check_tries_the_sending_server_too(lab: Lab) -> None:
+    async def run() -> None:
+        with pytest.raises(PlatformUnreachable, match="SMTP"):
+            await Email({**lab.settings, "smtp_port": 1}, Path("/nowhere")).check()
+
+    asyncio.run(run())
+
+
+def test_nobody_at_home_is_unreachable(lab: Lab) -> None:
+    async def run() -> None:
+        with pytest.raises(PlatformUnreachable, match="127.0.0.1:1 "):
+            await Email({**lab.settings, "imap_port": 1}, Path("/nowhere")).connect(Recorder())
+
+    asyncio.run(run())
+
+
+# ------------------------------------------------------------------------------------------ receiving
+
+
+def test_a_mail_becomes_an_event(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        mail = lab.mail("How far is it?\n\n-- \nAlice", subject="The moon", Date="Mon, 03 Mar 2025 10:00:00 +0000")
+        message_id = lab.put(mail)
+        event = (await link.until(lambda: link.events))[0]
+        assert event == Event(
+            id=message_id,
+            chat=Chat(platform="email", chat_id=lab.user_id("alice"), type="dm", thread_id=message_id, name="The moon"),
+            sender=event.sender,
+            text="The moon\n\nHow far is it?",
+            message_id=message_id,
+            sent_at=1740996000.0,
+        )
+        assert (event.sender.user_id, event.sender.name) == (lab.user_id("alice"), "Alice Miller")
+
+    with_adapter(lab, body)
+
+
+def test_commands_stand_alone_and_a_mail_can_be_only_a_subject(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        lab.put(lab.mail("/new please", subject="again"))
+        lab.put(lab.mail("", subject="What time is it?"))
+        await link.until(lambda: link.texts == ["/new please", "What time is it?"])
+
+    with_adapter(lab, body)
+
+
+def test_mails_come_in_order_and_each_thread_is_its_own(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        ids = [lab.say(str(number)) for number in range(20)]
+        other = lab.put(lab.mail("elsewhere", subject="another thing"))
+        await link.until(lambda: len(link.events) == 21)
+        assert [event.id for event in link.events] == [*ids, other]
+        assert {event.chat.thread_id for event in link.events[:20]} == {ids[0]}
+        assert link.events[20].chat.thread_id == other
+
+    with_adapter(lab, body)
+
+
+def test_what_came_while_nobody_watched_is_found(lab: Lab) -> None:
+    lab.say("first")
+    lab.say("second")
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        await link.until(lambda: link.texts == ["first", "second"])
+
+    with_adapter(lab, body)
+
+
+def test_a_mail_that_was_kept_does_not_come_again_and_one_that_was_not_does(lab: Lab) -> None:
+    async def once(adapter: Email, link: Recorder) -> None:
+        lab.say("kept")
+        await link.until(lambda: link.texts == ["kept"])
+        link.refusals = 1000
+        lab.say("not kept")
+        await link.until(lambda: "could not be kept" in link.logged)
+
+    async def again(adapter: Email, link: Recorder) -> None:
+        lab.say("third")
+        await link.until(lambda: link.texts == ["not kept", "third"])
+
+    with_adapter(lab, once)
+    with_adapter(lab, again)
+
+
+def test_a_mail_delivered_twice_has_one_id(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        message_id = lab.say("hello")
+        lab.redeliver(message_id)
+        await link.until(lambda: len(link.events) == 2)
+        assert [event.id for event in link.events] == [message_id, message_id]
+
+    with_adapter(lab, body)
+
+
+def test_old_unread_mails_are_left_alone_unless_none_is_too_old(lab: Lab) -> None:
+    lab.server.put_away(lab.address, lab.mail("from last month").as_bytes(), days_ago=30)
+
+    async def usual(adapter: Email, link: Recorder) -> None:
+        lab.say("from today")
+        await link.until(lambda: link.texts == ["from today"])
+
+    async def all_of_them(adapter: Email, link: Recorder) -> None:
+        await link.until(lambda: link.texts == ["from last month"])
+
+    with_adapter(lab, usual)
+    with_adapter(lab, all_of_them, days=0)
+
+
+def test_a_server_without_push_is_asked_again_and_again(lab: Lab) -> None:
+    lab.server.imap_line.hidden = b" IDLE"
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        for number in range(3):
+            lab.say(str(number))
+            await link.until(lambda number=number: link.texts[-1:] == [str(number)])
+
+    with_adapter(lab, body, poll_seconds=0.1)
+
+
+# ------------------------------------------------------------------------------------------ sending
+
+
+def place(lab: Lab, **more: Any) -> Chat:
+    return Chat(platform="email", chat_id=lab.user_id("alice"), **more)
+
+
+def test_a_reply_has_text_and_html_and_goes_to_the_thread(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        lab.put(lab.mail("How far?", subject="Re: The moon ü"))
+        event = (await link.until(lambda: link.events))[0]
+        chat = from_json(as_json(event.chat), Chat)  # as it comes back from the store
+        sent = await adapter.send(chat, "**384,400** km", nonce="one", reply_to=event.message_id)
+        await link.until(lambda: lab.shown() == ["**384,400** km"])
+        mail = lab.received()[0]
+        assert mail["Message-ID"] == sent
+        assert mail["In-Reply-To"] == mail["References"] == event.message_id
+        assert mail["Subject"] == "Re: The moon ü"
+        assert mail["Auto-Submitted"] == "auto-replied"
+        assert mail["To"] == lab.user_id("alice")
+        html = mail.get_body(("html",))
+        assert html is not None and "<strong>384,400</strong> km" in html.get_content()
+
+    with_adapter(lab, body)
+
+
+def test_a_mail_to_no_thread_begins_one(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        await adapter.send(place(lab), "Good morning!\n\nIt rains.", nonce="one")
+        await link.until(lambda: lab.received())
+        mail = lab.received()[0]
+        assert mail["Subject"] == "Good morning!" and "References" not in mail
+        lab.put(lab.mail("Thanks", In_Reply_To=str(mail["Message-ID"]), References=str(mail["Message-ID"])))
+        event = (await link.until(lambda: link.events))[0]
+        assert event.chat.thread_id == mail["Message-ID"]
+
+    with_adapter(lab, body)
+
+
+def test_a_thread_can_be_begun_and_answers_find_it(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        chat = await adapter.create_thread(place(lab), "Parser for config files")
+        await adapter.send(chat, "Here we go on.", nonce="one")
+        await adapter.send(chat, "And on.", nonce="two")
+        await link.until(lambda: len(lab.received()) == 2)
+        first = lab.received()[0]
+        assert [mail["Subject"] for mail in lab.received()] == ["Parser for config files"] * 2
+        both = f"{first['References']} {first['Message-ID']}"
+        lab.put(
+            lab.mail(
+                "Good.", subject="Re: Parser for config files", In_Reply_To=str(first["Message-ID"]), References=both
+            )
+        )
+        event = (await link.until(lambda: link.events))[0]
+        assert (event.chat.thread_id, event.chat.name, event.text) == (chat.thread_id, chat.name, "Good.")
+
+    with_adapter(lab, body)
+
+
+def test_an_answer_that_names_only_our_mail_still_finds_its_thread(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        root = lab.say("hello")
+        event = (await link.until(lambda: link.events))[0]
+        ours = await adapter.send(event.chat, "hi", nonce="one", reply_to=event.message_id)
+        lab.put(lab.mail("again", In_Reply_To=ours))
+        await link.until(lambda: len(link.events) == 2)
+        assert link.events[1].chat.thread_id == root
+
+    with_adapter(lab, body)
+
+
+def test_the_same_nonce_again_sends_no_second_mail(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        assert await adapter.send(place(lab), "once", nonce="one") == await adapter.send(
+            place(lab), "once", nonce="one"
+        )
+        await adapter.send(place(lab), "last", nonce="two")
+        await link.until(lambda: "last" in lab.shown())
+        assert lab.shown() == ["once", "last"]
+        assert len(lab.server.mails(lab.address, "Sent")) == 2
+
+    with_adapter(lab, body)
+    with_adapter(lab, body)  # also after a restart: nothing is sent again
+
+
+def test_no_copies_are_kept_where_none_are_wanted(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        await adapter.send(place(lab), "once", nonce="one")
+        await link.until(lambda: lab.shown() == ["once"])
+        assert lab.server.mails(lab.address, "Sent") == []
+
+    with_adapter(lab, body, sent_folder="none")
+
+
+def test_the_longest_text_arrives_whole(lab: Lab) -> None:
+    text = ("Wörter und *Zeichen* " * 6000)[: Email.capabilities.longest - 1] + "!"
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        await adapter.send(place(lab), text, nonce="one")
+        await link.until(lambda: lab.shown())
+        assert lab.shown() == [text]
+
+    with_adapter(lab, body)
+
+
+@pytest.mark.parametrize(
+    "answer, error",
+    [
+        ("450 4.7.1 Greylisted, try again in 7 seconds", SlowDown),
+        ("452 4.3.1 Insufficient storage", SlowDown),
+        ("421 4.7.0 Too busy", PlatformUnreachable),
+        ("554 5.7.1 Rejected as spam", SendRefused),
+    ],
+)
+def test_what_the_server_says_decides_what_comes_next(lab: Lab, answer: str, error: type[Exception]) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        lab.server.smtp_line.refuse(answer)
+        with pytest.raises(error, match=answer[:3]) as caught:
+            await adapter.send(place(lab), "hello", nonce="one")
+        if isinstance(caught.value, SlowDown):
+            assert caught.value.retry_after == (7 if "7 seconds" in answer else 60)
+        await adapter.send(place(lab), "hello", nonce="one")
+        await link.until(lambda: lab.shown() == ["hello"])
+
+    with_adapter(lab, body)
+
+
+def test_a_mail_to_somebody_who_is_gone_is_refused(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        with pytest.raises(SendRefused, match="no such person"):
+            await adapter.send(Chat(platform="email", chat_id="gone@lab.test"), "hello", nonce="one")
+        with pytest.raises(SendRefused):
+            await adapter.send(Chat(platform="email", chat_id="a@b\r\nRCPT TO:<c@d>"), "hello", nonce="two")
+
+    with_adapter(lab, body)
+
+
+# ------------------------------------------------------------------------------------------ trouble
+
+
+def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        lab.drop()
+        await link.until(lambda: link.losses)
+        lab.say("while away")
+        await adapter.disconnect()
+        await adapter.connect(link)
+        await link.until(lambda: link.texts == ["while away"])
+        assert len(link.losses) == 1 and isinstance(link.losses[0], PlatformUnreachable)
+        assert link.identities == [lab.address] * 2
+
+    with_adapter(lab, body)
+
+
+def test_nothing_is_left_running(lab: Lab) -> None:
+    async def run() -> None:
+        adapter, link = Email(lab.settings, Path("/nowhere")), Recorder()
+        await adapter.disconnect()
+        await adapter.connect(link)
+        assert our_threads() == ["hermes-email"]
+        lab.say("hello")
+        await link.until(lambda: link.events)
+        await adapter.send(place(lab), "hi", nonce="one")
+        await adapter.disconnect()
+        await adapter.disconnect()
+        assert our_threads() == []
+        await link.until(lambda: lab.server.imap_line.open == 0 and lab.server.smtp_line.open == 0)
+        assert link.losses == []
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def test_stopping_does_not_wait_for_an_event_that_is_never_kept(lab: Lab) -> None:
+    class Stuck(Recorder):
+        async def received(self, event: Event) -> None:
+            self.events.append(event)
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        adapter, link = Email(lab.settings, Path("/nowhere")), Stuck()
+        await adapter.connect(link)
+        lab.say("hello")
+        await link.until(lambda: link.events)
+        await asyncio.wait_for(adapter.disconnect(), 5)
+        assert our_threads() == []
+
+    asyncio.run(run())
+
+
+def test_the_password_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    lab.server.smtp_line.refuse(f"554 you said {PASSWORD}")
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        with pytest.raises(SendRefused) as caught:
+            await adapter.send(place(lab), "hello", nonce="one")
+        lab.drop()
+        await link.until(lambda: link.losses)
+        assert PASSWORD not in f"{caught.value!r} {link.losses!r} {link.logged}"
+
+    with_adapter(lab, body)
+    assert PASSWORD not in caplog.text

@@ -1,0 +1,274 @@
+"""Email with a real Postfix and a real Dovecot: as a person with a mail program would live it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import imaplib
+from collections.abc import Awaitable, Callable, Iterator
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.events import Chat, Event, as_json, from_json
+from hermes.gateway.platforms.email import Email
+from hermes.gateway.platforms.email.mailbox import LEFT_ALONE
+from tests.support.labs.email import Lab, Recorder
+from tests.support.labs.email_server import PASSWORD
+
+
+@pytest.fixture(scope="module")
+def module_lab() -> Iterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def lab(module_lab: Lab) -> Lab:
+    module_lab.reset()
+    return module_lab
+
+
+def with_adapter(lab: Lab, body: Callable[[Email, Recorder], Awaitable[None]], **more: Any) -> None:
+    async def run() -> None:
+        adapter, link = Email({**lab.settings, **more}, Path("/nowhere")), Recorder()
+        await adapter.connect(link)
+        try:
+            await body(adapter, link)
+        finally:
+            await adapter.disconnect()
+
+    asyncio.run(run())
+
+
+def send(lab: Lab, mail: EmailMessage) -> str:
+    """As a person's program does: through Postfix."""
+    lab.server.submit(lab.user_id("alice"), lab.address, mail.as_bytes())
+    return str(mail["Message-ID"])
+
+
+def flags(lab: Lab) -> dict[str, str]:
+    """What the mailbox says about each mail, by its subject."""
+    with imaplib.IMAP4("127.0.0.1", lab.server.imap) as client:
+        client.login(lab.address, PASSWORD)
+        client.select("INBOX", readonly=True)
+        _, found = client.fetch("1:*", "(FLAGS BODY.PEEK[HEADER.FIELDS (SUBJECT)])")
+    pairs = [item for item in found if isinstance(item, tuple)]
+    return {body.decode().partition(":")[2].strip(): head.decode() for head, body in pairs}
+
+
+def test_new_mail_is_pushed(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        for number in range(3):  # each after the last was taken: nothing but IDLE tells of it
+            send(lab, lab.mail(f"number {number}"))
+            await link.until(lambda number=number: link.texts == [f"number {n}" for n in range(number + 1)], 15)
+
+    with_adapter(lab, body, poll_seconds=600)
+
+
+@pytest.mark.parametrize("security", ["ssl", "starttls"])
+def test_everything_works_over_tls(lab: Lab, security: str) -> None:
+    server = lab.server
+    ports = {"ssl": (server.imaps, server.smtps), "starttls": (server.imap, server.smtp)}[security]
+    more = {"imap_port": ports[0], "smtp_port": ports[1], "imap_security": security, "smtp_security": security}
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        assert await adapter.check() == lab.address
+        for number in range(2):
+            send(lab, lab.mail(f"number {number}"))
+            await link.until(lambda number=number: len(link.events) == number + 1, 15)
+        await adapter.send(link.events[0].chat, "safe", nonce="one", reply_to=link.events[0].message_id)
+        await link.until(lambda: lab.shown() == ["safe"])
+
+    with_adapter(lab, body, **more, ca_file=str(server.certificate))
+
+    async def untrusted() -> None:
+        values = {**lab.settings, **more}
+        with pytest.raises(PlatformRefused, match="certificate"):
+            await Email(values, Path("/nowhere")).check()
+        with pytest.raises(PlatformRefused, match="certificate"):
+            await Email({**values, "imap_security": "none", "imap_port": server.imap}, Path("/nowhere")).check()
+
+    asyncio.run(untrusted())
+
+
+def test_a_whole_conversation_is_one_thread_in_both_mailboxes(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        references: list[str] = []
+        for number in range(3):
+            headers = {"In_Reply_To": references[-1], "References": " ".join(references)} if references else {}
+            subject = "Re: Trip to Rome" if references else "Trip to Rome"
+            quote = f"\n\nOn Mon, 3 Mar 2025, Hermes wrote:\n> answer {number - 1}\n" if references else ""
+            asked = send(lab, lab.mail(f"question {number}{quote}", subject=subject, **headers))
+            await link.until(lambda number=number: len(link.events) == number + 1)
+            event = link.events[-1]
+            answered = await adapter.send(event.chat, f"answer {number}", nonce=f"n{number}", reply_to=event.message_id)
+            await link.until(lambda number=number: len(lab.received()) == number + 1)
+            references += [asked, answered]
+        assert {event.chat.thread_id for event in link.events} == {references[0]}
+        assert link.texts == ["Trip to Rome\n\nquestion 0", "question 1", "question 2"]
+        for number, mail in enumerate(lab.received()):
+            assert mail["Subject"] == "Re: Trip to Rome"
+            assert mail["In-Reply-To"] == references[2 * number]
+            assert str(mail["References"]).split()[0] == references[0]
+        assert [str(mail["In-Reply-To"]) for mail in lab.received()] == references[0::2]
+
+    with_adapter(lab, body)
+
+
+def test_only_what_was_kept_is_seen_and_what_is_not_for_us_stays_unread(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        send(lab, lab.mail("buy now", subject="newsletter", List_Id="<news.example.org>"))
+        send(lab, lab.mail("hello", subject="hello"))
+        await link.until(lambda: link.texts == ["hello"])
+        await link.until(lambda: "mailing list" in link.logged)
+        found = await link.until(lambda: f if r"\Seen" in (f := flags(lab)).get("hello", "") else None)
+        assert r"\Seen" not in found["newsletter"] and LEFT_ALONE in found["newsletter"]
+
+    async def again(adapter: Email, link: Recorder) -> None:
+        lab.say("after a restart")
+        await link.until(lambda: link.texts == ["after a restart"])
+        assert "newsletter" not in link.logged and "left alone" not in link.logged
+
+    with_adapter(lab, body)
+    with_adapter(lab, again)
+
+
+def test_two_agents_that_write_to_each_other_fall_silent(lab: Lab) -> None:
+    other = Lab()
+
+    async def run() -> None:
+        ours, theirs = Recorder(), Recorder()
+        first, second = Email(lab.settings, Path("/nowhere")), Email(other.settings, Path("/nowhere"))
+        await first.connect(ours)
+        await second.connect(theirs)
+        try:
+            await first.send(Chat(platform="email", chat_id=other.address), "Hello, you!", nonce="one")
+            await theirs.until(lambda: "sent by a program" in theirs.logged)
+            assert theirs.events == []
+        finally:
+            await first.disconnect()
+            await second.disconnect()
+
+    asyncio.run(run())
+
+
+def test_a_bounce_is_no_message(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        # lab.test has nobody outside: Postfix takes the mail and sends a true delivery notice back
+        await adapter.send(Chat(platform="email", chat_id="somebody@outside.test"), "hello", nonce="one")
+        await link.until(lambda: "left alone" in link.logged)
+        assert link.events == [] and "MAILER-DAEMON".lower() in link.logged.lower()
+
+    with_adapter(lab, body)
+
+
+def test_a_forged_sender_gets_no_answer_and_the_log_says_why(lab: Lab) -> None:
+    forged = "mx.lab.test; dmarc=fail header.from=lab.test; spf=pass smtp.mailfrom=evil.test"
+    true = "mx.lab.test; dkim=pass header.d=lab.test"
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        send(lab, lab.mail("give me everything", Authentication_Results=forged))
+        await link.until(lambda: "could not confirm the sender" in link.logged)
+        send(lab, lab.mail("it is me", Authentication_Results=true))
+        await link.until(lambda: link.texts == ["it is me"])
+
+    with_adapter(lab, body)
+
+
+def test_a_server_that_restarts_is_found_again_with_what_came_meanwhile(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        lab.server.stop_dovecot()
+        try:
+            await link.until(lambda: link.losses)
+            await adapter.disconnect()
+            with pytest.raises(PlatformUnreachable):
+                await adapter.connect(link)
+            send(lab, lab.mail("are you there?"))  # Postfix keeps it
+        finally:
+            lab.server.start_dovecot()
+        await adapter.connect(link)
+        await link.until(lambda: link.texts == ["are you there?"], 30)
+
+    with_adapter(lab, body)
+
+
+def test_files_are_fetched_also_when_their_mail_has_another_number(lab: Lab) -> None:
+    picture = base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        mail = lab.mail("see the files", subject="files")
+        mail.add_attachment(picture, maintype="image", subtype="png", filename="Überblick.png")
+        mail.add_attachment(b"RIFFxxxxWAVE", maintype="audio", subtype="wav", filename="note.wav")
+        mail.add_attachment("a,b\n1,2\n", subtype="csv", filename="table.csv")
+        send(lab, mail)
+        event = from_json(as_json((await link.until(lambda: link.events))[0]), Event)
+        assert [(file.kind, file.name, file.mime) for file in event.attachments] == [
+            ("image", "Überblick.png", "image/png"),
+            ("audio", "note.wav", "audio/wav"),
+            ("file", "table.csv", "text/csv"),
+        ]
+        assert event.attachments[0].size == len(picture)
+        assert await adapter.fetch(event.attachments[0]) == picture
+        raw = lab.server.mails(lab.address)[0]
+        lab.server.empty(lab.address)
+        with pytest.raises(SendRefused, match="no longer"):
+            await adapter.fetch(event.attachments[0])
+        lab.server.deliver(lab.address, raw)
+        assert await adapter.fetch(event.attachments[0]) == picture
+        assert (await adapter.fetch(event.attachments[2])).replace(b"\r\n", b"\n") == b"a,b\n1,2\n"
+
+    with_adapter(lab, body)
+
+
+def test_a_mail_of_thirty_megabytes_is_read_and_the_next_one_too(lab: Lab) -> None:
+    data = bytes(range(256)) * 90_000  # 23 MB, over 30 in base64
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        mail = lab.mail("a large one")
+        mail.add_attachment(data, maintype="application", subtype="zip", filename="large.zip")
+        send(lab, mail)
+        send(lab, lab.mail("a small one"))
+        await link.until(lambda: sorted(link.texts) == ["a large one", "a small one"], 60)
+        large = next(event for event in link.events if event.attachments)
+        assert large.attachments[0].size == len(data)
+        assert await adapter.fetch(large.attachments[0]) == data
+
+    with_adapter(lab, body)
+
+
+def test_broken_mails_stop_nothing(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        for head in (
+            b"Content-Type: multipart/mixed; boundary=never\r\n",
+            b"Content-Type: text/plain; charset=no-such-thing\r\nContent-Transfer-Encoding: base64\r\n",
+            b"Subject: =?utf-8?b?/////?=\r\nContent-Type: message/rfc822\r\n",
+            b"Subject: \xff\xfe raw bytes\r\n",
+        ):
+            raw = b"From: alice <%s>\r\nMessage-ID: %s\r\n%s\r\n\xe4\xf6\xfc ===\r\n" % (
+                lab.user_id("alice").encode(),
+                lab.message_id().encode(),
+                head,
+            )
+            lab.server.deliver(lab.address, raw)
+        lab.say("still there?")
+        await link.until(lambda: "still there?" in link.texts)
+        assert len(link.events) == 5
+
+    with_adapter(lab, body)
+
+
+def test_a_wrong_password_is_refused_by_the_real_server(lab: Lab) -> None:
+    async def run() -> None:
+        for change in ({"password": "not-the-password"}, {"password": "nicht-Größe"}):
+            with pytest.raises(PlatformRefused, match="username and password") as caught:
+                await Email({**lab.settings, **change}, Path("/nowhere")).connect(Recorder())
+            assert change["password"] not in str(caught.value)
+
+    asyncio.run(run())

@@ -1,0 +1,199 @@
+"""Email with real servers (email_server.py): each lab has an address for the agent and people of its own.
+
+People's mails are put into the agent's mailbox in order; the agent's go through Postfix. A person goes on in one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+from hermes.gateway.events import Event
+from tests.support.labs.base import PEOPLE
+from tests.support.labs.base import Lab as Base
+from tests.support.labs.email_server import DOMAIN, PASSWORD, MailServer
+
+_NUMBERS = itertools.count(1)
+
+
+class Lab(Base):
+    """A mailbox for the agent, and three people who write to it."""
+
+    platform = "email"
+    places = frozenset({"dm"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach"})
+
+    def __init__(self) -> None:
+        self.server = MailServer.running()
+        self.number = f"{os.getpid()}-{next(_NUMBERS)}"
+        self.address = f"hermes.{self.number}@{DOMAIN}"
+        self._counter = itertools.count(1)
+        self._kept: dict[str, bytes] = {}
+        self._roots: dict[str, str] = {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "password": PASSWORD,
+            "imap_host": "127.0.0.1",
+            "imap_port": self.server.imap_line.port,
+            "imap_security": "none",
+            "smtp_host": "127.0.0.1",
+            "smtp_port": self.server.smtp_line.port,
+            "smtp_security": "none",
+        }
+
+    def user_id(self, who: str) -> str:
+        return f"{who}.{self.number}@{DOMAIN}"
+
+    def chat_id(self, where: str = "dm", who: str = "alice") -> str:
+        return self.user_id(who)
+
+    def message_id(self) -> str:
+        """A new Message-ID of a person's mail program."""
+        return f"<{self.number}.{next(self._counter)}.{time.monotonic_ns()}@people.test>"
+
+    def mail(self, text: str, *, who: str = "alice", subject: str = "", **headers: str) -> EmailMessage:
+        """A mail as a person's program writes it."""
+        mail = EmailMessage(policy=policy.SMTP)
+        mail["From"] = f"{who.title()} Miller <{self.user_id(who)}>"
+        mail["To"] = self.address
+        mail["Subject"] = subject
+        mail["Message-ID"] = self.message_id()
+        for name, value in headers.items():
+            mail[name.replace("_", "-")] = value
+        mail.set_content(text)
+        return mail
+
+    def put(self, mail: EmailMessage | bytes) -> str:
+        """Deliver a mail to the agent; its Message-ID."""
+        raw = mail if isinstance(mail, bytes) else mail.as_bytes()
+        message_id = str(message_from_bytes(raw)["Message-ID"])
+        self._kept[message_id] = raw
+        self.server.deliver(self.address, raw)
+        return message_id
+
+    def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True) -> str:
+        return self.put(self._in_thread(who, text))
+
+    def attach(
+        self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
+    ) -> str:
+        mail = self._in_thread(who, text)
+        kind, _, subtype = mime.partition("/")
+        mail.add_attachment(data, maintype=kind, subtype=subtype, filename=name)
+        return self.put(mail)
+
+    def _in_thread(self, who: str, text: str) -> EmailMessage:
+        root = self._roots.get(who)
+        mail = self.mail(text, who=who, **({"In_Reply_To": root, "References": root} if root else {}))
+        self._roots.setdefault(who, str(mail["Message-ID"]))
+        return mail
+
+    def received(self, who: str = "alice") -> list[EmailMessage]:
+        """The agent's mails in a person's mailbox, in order."""
+        mails = [message_from_bytes(raw, policy=policy.default) for raw in self.server.mails(self.user_id(who))]
+        return [mail for mail in mails if isinstance(mail, EmailMessage)]
+
+    def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        return [plain_text(mail) for mail in self.received(who)]
+
+    def redeliver(self, message_id: str) -> None:
+        self.server.deliver(self.address, self._kept[message_id])
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        # whole seconds, as servers say it
+        self.server.smtp_line.refuse(f"450 4.7.1 Too many mails, try again in {max(1, round(seconds))} seconds", times)
+
+    def fail(self, times: int = 1) -> None:
+        self.server.smtp_line.refuse("421 4.3.0 Temporary system problem", times)
+
+    def drop(self) -> None:
+        self.server.imap_line.drop()
+        self.server.smtp_line.drop()
+
+    def typed(self, where: str = "dm", *, who: str = "alice") -> int:
+        return 0
+
+    def threads(self) -> list[str]:
+        return []
+
+    def reset(self) -> None:
+        self.server.smtp_line.reset()
+        self.server.imap_line.reset()
+        self._roots.clear()
+        self._kept.clear()
+        for address in (self.address, *(self.user_id(who) for who in PEOPLE)):
+            self.server.empty(address)
+
+    def close(self) -> None:
+        self.reset()
+
+
+def plain_text(mail: EmailMessage) -> str:
+    """What a mail program without HTML shows."""
+    part = mail.get_body(("plain",))
+    return "" if part is None else str(part.get_content()).replace("\r\n", "\n").removesuffix("\n")
+
+
+class Recorder:
+    """A gateway that only takes notes."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.identities: list[str] = []
+        self.losses: list[Exception] = []
+        self.refusals = 0  # how many events it fails to keep before it keeps one
+        self.records: list[logging.LogRecord] = []
+        log = logging.Logger("adapter", logging.DEBUG)
+        log.addHandler(self._handler())
+        self.log: logging.Logger | logging.LoggerAdapter[logging.Logger] = log
+
+    def _handler(self) -> logging.Handler:
+        records = self.records
+
+        class Keep(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                records.append(record)
+
+        return Keep()
+
+    async def received(self, event: Event) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError("the disk is full")
+        self.events.append(event)
+
+    def connected(self, identity: str) -> None:
+        self.identities.append(identity)
+
+    def lost(self, error: Exception) -> None:
+        self.losses.append(error)
+
+    @property
+    def texts(self) -> list[str]:
+        """What was said."""
+        return [event.text for event in self.events]
+
+    @property
+    def logged(self) -> str:
+        """Everything that was logged."""
+        return "\n".join(record.getMessage() for record in self.records)
+
+    async def until(self, condition: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:
+        """Wait for something without holding up the event loop."""
+        deadline = time.monotonic() + timeout
+        while not (value := condition()):
+            assert time.monotonic() < deadline, (
+                what or f"not true after {timeout:g} s; events {self.texts}; {self.logged}"
+            )
+            await asyncio.sleep(0.01)
+        return value
