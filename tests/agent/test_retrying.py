@@ -252,6 +252,27 @@ def test_a_result_too_big_for_the_window_is_shown_shorter_and_shorter(make_agent
     assert len(agent.db.get_messages("s1")[2]["content"]) == 300_000
 
 
+def test_a_reply_to_a_session_that_is_compressed_meanwhile_goes_to_the_child(make_agent: Any) -> None:
+    asks = delta(tool_calls=[call("look", "{}", index=0, id="c")])
+    with Wire([sse(delta(content="Let me see. "), asks, end("tool_calls")), said("Here.")]) as wire:
+        look = Tool("look", "looks", {"type": "object", "properties": {}}, lambda context, arguments: "a result")
+        agent = make_agent(wire, tools=[look])
+        long_talk(agent)
+        events = []
+        for event in agent.turn("and now?"):
+            events.append(event)
+            if event == Text("Let me see. "):
+                agent.db.compress_session(
+                    "s1", "child", summary="notes", tail_from=agent.db.get_messages("s1")[-1]["id"]
+                )
+        assert Followed("s1", "child") in events
+        assert events[-1] == Done("Here.")
+        assert agent.session_id == "child"
+    assert [content for _, content in spoken(agent)][-4:] == ["and now?", "Let me see. ", "a result", "Here."]
+    assert agent.db.get_messages("s1")[-1]["content"] == "and now?"
+    assert [m["role"] for m in wire.bodies[1]["messages"]][-3:] == ["user", "assistant", "tool"]
+
+
 def test_an_agent_follows_a_session_that_another_process_compressed(make_agent: Any) -> None:
     with Wire([said("Found you.")]) as wire:
         agent = make_agent(wire)

@@ -214,10 +214,12 @@ class Agent:
             if concluding:
                 yield Notice(f"{ROUNDS} rounds of tools in one turn are the limit; asking for a conclusion")
             reply = yield from self._ask(concluding=concluding)
-            if not reply.tool_calls or concluding:
-                break
-            yield from self._run_tools(reply)
-            if self._cancel.is_set():
+            calls = reply.tool_calls and not concluding
+            if calls:
+                yield from self._run_tools(reply)
+            moves, self._talk.moves = self._talk.moves, []
+            yield from moves
+            if not calls or self._cancel.is_set():
                 break
         if reply.finish_reason in ("length", "content_filter"):
             why = "the limit for one reply" if reply.finish_reason == "length" else "the endpoint's content filter"

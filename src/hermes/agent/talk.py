@@ -38,6 +38,7 @@ class Talk:
         self.history: list[Message] = []
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
+        self.moves: list[Event] = []  # that nobody was told of yet
 
     @property
     def session_id(self) -> str:
@@ -100,6 +101,15 @@ class Talk:
         self.load()
         self.last_id = self._db.get_messages(session_id)[-1]["id"]
 
+    def _here(self) -> str:
+        """Where to store: if another process has compressed the session during the turn, it goes on in the child."""
+        old = self.session_id
+        tip = self._db.get_compression_tip(old)
+        if tip != old:
+            self.go_to(tip)
+            self.moves.append(Followed(old, tip))
+        return tip
+
     # ------------------------------------------------------------------------------------------ speaking
 
     def say(self, content: Content, keep: Keep | None = None) -> None:
@@ -146,14 +156,14 @@ class Talk:
             reply.tool_calls = []
         empty = not (reply.content or reply.tool_calls or reply.reasoning or reply.reasoning_content)
         if not (empty and reply.finish_reason == "interrupted"):
-            self.last_id = keep_reply(self._db, self.session_id, model, reply)
+            self.last_id = keep_reply(self._db, self._here(), model, reply)
             heard.clear()  # stored: from here on no error may lead to its being stored again
             self.history.append(as_message(reply))
         return reply
 
     def store(self, result: Result) -> None:
         """Store what came of a call."""
-        self.last_id, message = keep_result(self._db, self.session_id, result)
+        self.last_id, message = keep_result(self._db, self._here(), result)
         self.history.append(message)
 
     def draft(self, model: Model) -> Draft:
