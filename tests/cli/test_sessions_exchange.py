@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.interop.html import rendered
+from hermes.interop.html import said, typed
 from hermes.interop.jsonl import decoded, encoded
 from hermes.interop.markdown import fenced
 from hermes_state import SessionDB
@@ -357,11 +357,13 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.text = ""
         self.attributes: list[str] = []
+        self.links: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes += [name for name, _ in attrs]
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -412,8 +414,40 @@ def test_a_page_of_several_begins_with_a_list_of_them_and_a_page_of_one_has_its_
     | st.lists(st.sampled_from(["`", "```", "~~~", "\n", "**", "<", ">", "&", "a", " "])).map("".join)
 )
 def test_any_text_stays_text_on_the_page(text: str) -> None:
-    page = Page(rendered(text))
-    assert set(page.tags) <= {"div", "pre", "code", "strong"}
+    page = Page(typed(text))
+    assert set(page.tags) <= {"p", "pre", "code"}
+
+
+MARKDOWN = ["`", "```\n", "~~~", "\n", "**", "<", ">", "&", "a", " ", "[a](", "javascript:alert(1)", "data:text/html,x", "http://x",
+            ")", "![", "](", "|", "|---|\n", "- ", "# ", "<script>", "<img src=x onerror=alert(1)>", "\"", "<!--", "&#106;", "\\"]  # fmt: skip
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")) | st.lists(st.sampled_from(MARKDOWN)).map("".join))
+def test_a_reply_becomes_nothing_that_acts(text: str) -> None:
+    page = Page(said(text))
+    assert not set(page.tags) - {
+        "div", "p", "br", "hr", "em", "strong", "s", "a", "code", "pre", "blockquote", "ul", "ol", "li",
+        "table", "thead", "tbody", "tr", "th", "td", "h1", "h2", "h3", "h4", "h5", "h6",
+    }  # fmt: skip
+    assert set(page.attributes) <= {"class", "dir", "href", "rel", "title", "style", "start"}
+    assert not [one for one in page.links if re.match(r"(?i)\s*(javascript|data|vbscript|file):", one)]
+
+
+def test_a_reply_is_rendered_and_each_part_of_it_runs_in_its_own_direction() -> None:
+    text = "# Head\n\n*a* and `b`\n\n| x | y |\n|---|--:|\n| 1 | 2 |\n\n- one\n\n```py\n<b>\n```\n\n![p](http://x/p.png) [l](javascript:x)"
+    page = said(text)
+    assert '<h1 dir="auto">Head</h1>' in page and "<em>a</em>" in page and '<ul dir="auto">' in page
+    assert '<div class="wide"><table>' in page and '<td dir="auto">1</td>' in page
+    assert "&lt;b&gt;" in page and '<pre><code dir="ltr"' in page
+    assert "<img" not in page and ">[p]</a>" in page and "[l](javascript:x)" in page
+
+
+def test_a_reply_too_long_to_be_rendered_is_shown_as_it_came(home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("long", "cli")
+        db.append_message("long", "assistant", "# not a head\n" + "> " * 300_000)
+    text = run("sessions", "export", "-", "--format", "html", "--session-id", "long", home=home).out
+    assert "# not a head" in text and "<blockquote" not in text
 
 
 @given(st.text(alphabet="`ab\n", max_size=60))

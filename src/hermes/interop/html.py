@@ -1,6 +1,6 @@
 """HTML: one page that needs nothing else, light or dark as the reader's screen is.
 
-Everything from a message is escaped before it becomes part of the page, and the page's own policy forbids scripts and
+Nothing from a message becomes markup but what Markdown makes of a reply, and the page's own policy forbids scripts and
 anything from elsewhere. Pictures lie in the page itself.
 """
 
@@ -8,54 +8,81 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
+from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hermes.interop.jsonl import encoded
 from hermes.interop.markdown import calls_of, moment, text_of
 from hermes.store.attachments import references
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_core import StateCore
+    from markdown_it.token import Token
+
 _STYLE = """
-:root { color-scheme: light dark; --page: #fbfaf8; --text: #1f2328; --dim: #6b7280; --line: #e3e0da; --user: #fff3d6;
+:root { color-scheme: light dark; --page: #fbfaf8; --text: #1f2328; --dim: #656d76; --line: #e3e0da; --user: #fff3d6;
   --code: #f1efea; --accent: #9a6700; --green: #1a7f37 }
 @media (prefers-color-scheme: dark) { :root { --page: #16181c; --text: #e4e6ea; --dim: #9aa1ac; --line: #2c3037;
-  --user: #33290f; --code: #20242a; --accent: #e3b341; --green: #56d364 } }
+  --user: #2b2413; --code: #20242a; --accent: #e3b341; --green: #56d364 } }
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 52rem; padding: 2rem 1.25rem 4rem; background: var(--page); color: var(--text);
   font: 16px/1.6 system-ui, -apple-system, "Segoe UI", "Noto Sans", sans-serif; overflow-wrap: anywhere }
+a { color: inherit; text-decoration-color: var(--accent); text-underline-offset: .15em }
 h1 { font-size: 1.5rem; line-height: 1.3; margin: 0 0 .25rem }
 .about { color: var(--dim); font-size: .85rem; margin: 0 0 1.5rem }
-nav { margin-bottom: 2.5rem } nav ol { padding-left: 1.5rem } nav small { color: var(--dim) } a { color: inherit }
+nav { margin-bottom: 2.5rem } nav ol { padding-inline-start: 1.75rem } nav small { color: var(--dim) }
 section { border-top: 2px solid var(--line); padding-top: 1.75rem; margin-top: 2.5rem }
 section:first-of-type { border: 0; margin: 0; padding: 0 }
-article { margin: 0 0 1.25rem; padding: .1rem 0 .1rem 1rem; border-left: 3px solid var(--green) }
+article { margin: 0 0 1.25rem; padding: .1rem 0 .1rem 1rem; border-left: 3px solid var(--green);
+  content-visibility: auto; contain-intrinsic-size: auto 6rem }
 article.user { border-color: var(--accent); background: var(--user); border-radius: 0 .5rem .5rem 0;
   padding: .6rem 1rem }
-article.tool, article.system { border-color: var(--line) }
+article.tool, article.system, article.other { border-color: var(--line) }
 header { font-size: .8rem; color: var(--dim); margin-bottom: .25rem }
 header b { color: var(--text) }
-.text { white-space: pre-wrap }
-pre { background: var(--code); border-radius: .4rem; padding: .75rem 1rem; overflow-x: auto; white-space: pre-wrap;
-  margin: .5rem 0 }
-code, pre { font: .875em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace }
-.text code { background: var(--code); border-radius: .25rem; padding: .1em .3em }
-details { margin: .4rem 0 } summary { cursor: pointer; color: var(--dim); font-size: .875rem }
-img { max-width: 100%; border-radius: .4rem }
-@media print { body { max-width: none } article { break-inside: avoid } }
+.typed { white-space: pre-wrap; margin: .6rem 0 } header + .typed, header + .nothing { margin-top: 0 }
+pre { background: var(--code); border-radius: .4rem; padding: .75rem 1rem; overflow: auto; margin: .5rem 0; tab-size: 4 }
+pre.result { white-space: pre-wrap; max-height: 32rem }
+code, pre { font: .875em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: normal }
+pre code { font-size: 1em } pre.result { overflow-wrap: anywhere }
+:not(pre) > code { background: var(--code); border-radius: .25rem; padding: .1em .3em; overflow-wrap: anywhere }
+article.user pre, article.user :not(pre) > code { background: var(--page) }
+.said > :first-child { margin-top: 0 } .said > :last-child { margin-bottom: 0 }
+.said p, .said ul, .said ol, .said blockquote, .said .wide { margin: .6rem 0 }
+.said h1, .said h2, .said h3, .said h4, .said h5, .said h6 { font-size: 1.05rem; line-height: 1.4; margin: 1.1rem 0 .4rem }
+.said h1 { font-size: 1.3rem } .said h2 { font-size: 1.15rem }
+.said ul, .said ol { padding-inline-start: 1.6rem } .said li > ul, .said li > ol, .said li > p { margin: .2rem 0 }
+.said blockquote { border-inline-start: 3px solid var(--line); padding-inline-start: 1rem; margin-inline: 0;
+  color: var(--dim) }
+.said hr { border: 0; border-top: 1px solid var(--line); margin: 1.25rem 0 }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .95em }
+th, td { border: 1px solid var(--line); padding: .3rem .7rem; overflow-wrap: normal } th { background: var(--code) }
+details { margin: .35rem 0 } summary { cursor: pointer; color: var(--dim); font-size: .875rem }
+summary b { color: var(--text); font-weight: 600 }
+img { display: block; max-width: 100%; max-height: 40rem; border-radius: .4rem; margin: .5rem 0 }
+.nothing { color: var(--dim); font-style: italic; margin: 0 }
+@media (max-width: 30rem) { body { padding: 1.25rem .9rem 3rem } article { padding-inline-start: .7rem } }
+@media print { body { max-width: none } article { content-visibility: visible }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere } pre.result { max-height: none } }
 """
 _HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:;"
+    " base-uri 'none'; form-action 'none'\">\n"
     '<meta name="referrer" content="no-referrer">\n'
 )
 _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
-_STRONG = re.compile(r"\*\*(?=\S)([^*\n]+?)(?<=\S)\*\*")
+_BLANK = re.compile(r"\n[ \t]*\n")
+_MARKDOWN_UP_TO = 200_000  # characters; a longer reply is shown as it came
+_NOTHING = "\ufffd"
 _KINDS = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
 
 
@@ -89,7 +116,7 @@ def _out(text: str) -> bytes:
 
 def _safe(value: Any) -> str:
     """Escaped; a NUL has no place in a page."""
-    return escape(str(value).replace("\0", "\ufffd"), quote=True)
+    return escape(str(value).replace("\0", _NOTHING), quote=True)
 
 
 def _entry(row: dict[str, Any], zone: tzinfo | None) -> str:
@@ -112,28 +139,85 @@ def _session_head(session: dict[str, Any], zone: tzinfo | None) -> str:
 def _message(message: dict[str, Any], zone: tzinfo | None, attachments: Path | None) -> str:
     role = str(message.get("role") or "unknown")
     kind = role if role in ("user", "assistant", "tool", "system") else "other"
-    name = f"{role} {message['tool_name']}" if message.get("tool_name") else role
-    when = moment(message.get("timestamp"), zone)
-    text = text_of(message.get("content"))
-    body = ""
-    if text.strip():
-        shown = f"<pre>{_safe(text)}</pre>" if role == "tool" else rendered(text)
-        body = _folded(f"{len(text.splitlines())} lines", shown) if role in ("tool", "system") else shown
-    body += "".join(_pictures(message.get("content"), attachments))
+    name = f"{role} · {message['tool_name']}" if message.get("tool_name") else role
+    body = "".join(_body(message, role, attachments)) or '<p class="nothing">nothing was said</p>\n'
+    when = _safe(moment(message.get("timestamp"), zone))
+    return f'<article class="{kind}"><header><b>{_safe(name)}</b> {when}</header>\n{body}</article>\n'
+
+
+def _body(message: dict[str, Any], role: str, attachments: Path | None) -> Iterator[str]:
+    """What a message holds, in the order in which it came about: thoughts, words, pictures, calls."""
     thought = message.get("reasoning_content") or message.get("reasoning")
     if thought:
-        body = _folded("reasoning", rendered(str(thought))) + body
+        yield _folded("<b>reasoning</b>", typed(str(thought)))
+    text = text_of(message.get("content"))
+    if text.strip():
+        if role == "tool":
+            yield _folded(_first_line(text), f'<pre class="result" dir="auto">{_safe(text.strip(chr(10)))}</pre>')
+        elif role == "system":
+            yield _folded(_first_line(text), typed(text))
+        else:
+            yield said(text) if role == "assistant" and len(text) <= _MARKDOWN_UP_TO else typed(text)
+    yield from _pictures(message.get("content"), attachments)
     for called, given in calls_of(message):
-        body += _folded(f"calls {called}", f"<pre>{_safe(given)}</pre>")
-    return f'<article class="{kind}"><header><b>{_safe(name)}</b> {_safe(when)}</header>\n{body}</article>\n'
+        about = " ".join(given[:160].split()) + ("…" if len(given) > 160 else "")
+        yield _folded(
+            f"calls <b>{_safe(called)}</b> {_safe(about)}", f'<pre class="result"><code>{_safe(given)}</code></pre>'
+        )
+
+
+def _first_line(text: str) -> str:
+    """What a folded text is about: how it begins, and how much there is."""
+    lines = text.strip().split("\n", 1)
+    more = text.strip().count("\n")
+    shown = lines[0].strip()
+    shown = shown if len(shown) <= 100 else shown[:100].rstrip() + "…"
+    return _safe(shown) + (f" <b>+{more:,} line{'s' if more > 1 else ''}</b>" if more else "")
 
 
 def _folded(summary: str, inside: str) -> str:
-    return f"<details><summary>{_safe(summary)}</summary>{inside}</details>\n"
+    return f'<details><summary dir="auto">{summary}</summary>{inside}</details>\n'
 
 
-def rendered(text: str) -> str:
-    """Text as HTML: fences become blocks, `code` and **strong** are marked, all else stays as it was typed."""
+# ------------------------------------------------------------------------------------------------ words
+
+
+def said(text: str) -> str:
+    """A reply: Markdown as HTML. Tags in it stay text, a link is to the web or to nothing, a picture from elsewhere is a link."""
+    return f'<div class="said">{_markdown().render(text.replace(chr(0), _NOTHING))}</div>\n'
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    parser.core.ruler.push("direction", _direct)
+    parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    parser.add_render_rule("image", _linked_picture)
+    return parser
+
+
+def _direct(state: StateCore) -> None:
+    """Each block runs in the direction of its own words, and code from the left; links tell nobody where they were."""
+    for token in state.tokens:
+        if token.type in ("fence", "code_block"):
+            token.attrSet("dir", "ltr")
+        elif token.nesting > 0 and (token.level == 0 or token.tag in ("td", "th")):
+            token.attrSet("dir", "auto")
+        for child in token.children or ():
+            if child.type == "link_open":
+                child.attrSet("rel", "noopener noreferrer")
+
+
+def _linked_picture(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    source, name = str(tokens[index].attrGet("src") or ""), tokens[index].content or "picture"
+    return f'<a href="{_safe(source)}" rel="noopener noreferrer">[{_safe(name)}]</a>'
+
+
+def typed(text: str) -> str:
+    """Text as it was typed, spaces and all; only fences and `code` are marked."""
     out, at = [], 0
     for fence in _FENCE.finditer(text):
         out += [_prose(text[at : fence.start()]), f'<pre dir="ltr"><code>{_safe(fence[2].rstrip())}</code></pre>\n']
@@ -142,18 +226,15 @@ def rendered(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    text = text.strip("\n")
-    if not text.strip():
-        return ""
-    marked, at = [], 0
-    for code in _CODE.finditer(text):
-        marked += [_strong(text[at : code.start()]), f"<code>{_safe(code[1])}</code>"]
-        at = code.end()
-    return f'<div class="text" dir="auto">{"".join([*marked, _strong(text[at:])])}</div>\n'
+    """Paragraph by paragraph, each in the direction of its own words."""
+    parts = [part.strip("\n") for part in _BLANK.split(text)]
+    return "".join(
+        f'<p class="typed" dir="auto">{_CODE.sub(_code, _safe(part))}</p>\n' for part in parts if part.strip()
+    )
 
 
-def _strong(text: str) -> str:
-    return _STRONG.sub(r"<strong>\1</strong>", _safe(text))
+def _code(match: re.Match[str]) -> str:
+    return f"<code>{match[1]}</code>"
 
 
 def _pictures(content: Any, folder: Path | None) -> Iterator[str]:

@@ -1,0 +1,116 @@
+"""A page in a real browser, without a network: what it shows, measures, asks for and complains about.
+
+Chromium is spoken to over its debugging pipe (JSON, parted by NUL), so no further library is needed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+_OPTIONS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage",
+    "--no-first-run", "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+def _high(descriptor: int) -> int:
+    """The same pipe under a number that is neither 3 nor 4: the browser's own."""
+    other = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(descriptor)
+    return other
+
+
+class Browser:
+    """One tab. Without Chromium the test is skipped, unless HERMES_TEST_REQUIRE=all."""
+
+    def __init__(self) -> None:
+        program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        if program is None:
+            if os.environ.get("HERMES_TEST_REQUIRE") == "all":
+                pytest.fail("chromium is not installed")
+            pytest.skip("chromium is not installed")
+        self._folder = tempfile.mkdtemp(prefix="browser-")
+        read, self._to = map(_high, os.pipe())
+        self._from, write = map(_high, os.pipe())
+        options = [*_OPTIONS, f"--user-data-dir={self._folder}", "about:blank"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", program, *options],
+            pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(read)
+        os.close(write)
+        self._left, self._number, self._session = b"", 0, ""
+        self.events: list[dict[str, Any]] = []
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(one["targetId"] for one in targets if one["type"] == "page")
+        self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Log", "Runtime"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the debugging protocol; its result."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self._number:
+            self.events.append(answer)
+        assert "error" not in answer, answer
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._left:
+            some = os.read(self._from, 1 << 20)
+            assert some, "the browser is gone"
+            self._left += some
+        one, _, self._left = self._left.partition(b"\0")
+        found: dict[str, Any] = json.loads(one)
+        return found
+
+    def open(self, file: Path, width: int, *, dark: bool = False) -> None:
+        """Show a file in a window so many pixels wide, and wait until all of it is there."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.events.clear()
+        self.call("Page.navigate", url=file.resolve().as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._next())
+
+    def value(self, expression: str) -> Any:
+        """What a line of JavaScript says about the page."""
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def asked_for(self) -> list[str]:
+        """Every address the page wanted something from."""
+        wanted = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [event["params"]["request"]["url"] for event in wanted]
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._to)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._from)
+        shutil.rmtree(self._folder, ignore_errors=True)
