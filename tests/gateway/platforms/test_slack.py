@@ -248,6 +248,28 @@ def test_in_a_thread_of_ours_no_mention_is_needed(lab: Lab) -> None:
     run(scene())
 
 
+def test_a_thread_that_hangs_on_our_message_is_ours_after_a_restart_too(lab: Lab) -> None:
+    async def scene() -> None:
+        async with connected(lab) as (adapter, _):
+            mine = await adapter.create_thread(chat(lab, "channel"), "Plans")
+        async with connected(lab) as (_, link):
+            lab.say("go on", where="channel", addressed=False, thread=mine.thread_id)
+            assert (await link.heard())[0].addressed
+
+    run(scene())
+
+
+def test_the_message_a_thread_hangs_on_is_not_in_it(lab: Lab) -> None:
+    async def scene() -> None:
+        root = {"type": "app_mention", "channel": lab.chat_id("channel"), "user": "UALICE001", "ts": "5.000001"}
+        async with connected(lab) as (_, link):
+            lab.announce(root | {"thread_ts": "5.000001", "text": f"<@{BOT}> let us talk"})
+            event = (await link.heard())[0]
+        assert (event.chat.thread_id, event.chat.type, event.text) == (None, "channel", "let us talk")
+
+    run(scene())
+
+
 def test_what_changes_or_bots_say_is_no_event_and_is_acknowledged(lab: Lab) -> None:
     async def scene() -> None:
         common = {
@@ -297,7 +319,8 @@ def test_names_are_asked_for_once(lab: Lab) -> None:
         async with connected(lab) as (_, link):
             for number in range(5):
                 lab.say(f"hello {number}", where="channel", addressed=False)
-            await link.heard(5)
+                lab.say(f"hello {number}")
+            await link.heard(10)
         asked = [method for method, _ in lab.state.calls]
         assert (asked.count("users.info"), asked.count("conversations.info")) == (1, 1)
 
@@ -631,6 +654,17 @@ def test_a_server_error_is_worth_another_try_and_is_tried_once(lab: Lab) -> None
                 await adapter.send(chat(lab), "a", nonce="1")
         assert lab.shown() == []
         assert [method for method, _ in lab.state.calls].count("chat.postMessage") == 3
+
+    run(scene())
+
+
+def test_a_message_whose_answer_is_lost_is_not_sent_twice_behind_our_back(lab: Lab) -> None:
+    async def scene() -> None:
+        async with connected(lab) as (adapter, _):
+            lab.lose_answers()
+            with pytest.raises(PlatformUnreachable):
+                await adapter.send(chat(lab), "once", nonce="1")
+        assert lab.shown() == ["once"]
 
     run(scene())
 

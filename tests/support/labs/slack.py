@@ -199,6 +199,10 @@ class Lab(base.Lab):
         page = "<html>Something went wrong</html>"
         self.answer_next("send", lambda: web.Response(status=503, text=page, content_type="text/html"), times)
 
+    def lose_answers(self, times: int = 1) -> None:
+        """The next sends succeed, but nobody hears of it: the connection breaks."""
+        self.state.answers_lost = times
+
     def drop(self) -> None:
         self.server.do(self.server.drop)
 

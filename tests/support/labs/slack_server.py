@@ -49,6 +49,7 @@ class State:
     unacknowledged: dict[str, tuple[dict[str, Any], web.WebSocketResponse]] = field(default_factory=dict)
     acknowledged: list[str] = field(default_factory=list)
     faults: list[tuple[str, Callable[[], web.StreamResponse]]] = field(default_factory=list)  # (method, its answer)
+    answers_lost: int = 0  # the next sends are done, and the connection breaks before the answer
     statuses: list[tuple[str, str, str]] = field(default_factory=list)  # (chat, thread, status)
     problems: list[str] = field(default_factory=list)
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Server:
         self._tickets: set[str] = set()
         self._sockets: dict[web.WebSocketResponse, web.Request] = {}
         self._leaving: set[web.WebSocketResponse] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -105,10 +107,21 @@ class Server:
         return self.wait(inside())
 
     def close(self) -> None:
-        self.wait(self._runner.cleanup())
+        self.wait(self._leave())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    async def _leave(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._runner.cleanup()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def now(self) -> str:
         self._clock += 1
@@ -167,7 +180,7 @@ class Server:
             self.state.queue.append(envelope)
         else:
             self.state.unacknowledged[envelope["envelope_id"]] = (envelope, open_ones[-1])
-            self._loop.create_task(self._pass_on(envelope, open_ones[-1]))
+            self._start(self._pass_on(envelope, open_ones[-1]))
 
     async def _pass_on(self, envelope: dict[str, Any], socket: web.WebSocketResponse) -> None:
         self.state.unacknowledged[envelope["envelope_id"]] = (envelope, socket)
@@ -181,7 +194,7 @@ class Server:
         for socket in list(self._sockets):
             self._leaving.add(socket)
             await socket.send_json({"type": "disconnect", "reason": reason, "debug_info": {"host": "lab"}})
-            self._loop.create_task(self._end(socket))
+            self._start(self._end(socket))
 
     async def _end(self, socket: web.WebSocketResponse) -> None:
         while any(through is socket for _, through in self.state.unacknowledged.values()):
@@ -215,6 +228,9 @@ class Server:
                 return answer()
         answer_to = getattr(self, "_" + method.replace(".", "_"), None)
         data = answer_to(given) if answer_to else {"error": "unknown_method"}
+        if method in SENDS and state.answers_lost > 0 and request.transport is not None:
+            state.answers_lost -= 1
+            request.transport.abort()
         return web.json_response({"ok": "error" not in data, **data})
 
     def _auth_test(self, given: dict[str, Any]) -> dict[str, Any]:
