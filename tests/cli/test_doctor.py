@@ -23,6 +23,7 @@ import pytest
 
 from hermes.cli.checks import EXTRAS, LIBRARIES
 from hermes_state import SessionDB
+from tests.faults import can_mount, need
 from tests.support.program import PROGRAM, environment, run
 from tests.support.screen import Screen
 
@@ -551,3 +552,37 @@ def test_marks_have_colours_on_a_terminal_unless_no_color(home: Path) -> None:
         ) as screen:
             screen.wait_for("All is well.")
             assert ("\x1b[1m\x1b[32m✓" in screen.styled() or "32m✓" in screen.styled()) is coloured
+
+
+# ── the machine ──
+
+
+@pytest.mark.parametrize(("size", "state"), [("20m", "wrong"), ("300m", "remark")])
+def test_a_disk_with_little_room(home: Path, size: str, state: str) -> None:
+    need(can_mount(), "file systems can't be mounted here (it takes root, or user namespaces)")
+    script = 'mount -t tmpfs -o size="$1",mode=700 faults "$2" && shift 2 && exec "$@"'
+    flag = "-m" if os.getuid() == 0 else "-rm"
+    words = ["unshare", flag, "sh", "-c", script, "sh", size, str(home), *PROGRAM, "doctor", "--json"]
+    done = subprocess.run(words, env=environment(home, QUIET), capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if state == "wrong" else 0), done.stderr
+    (line,) = about(json.loads(done.stdout)["checks"], "home")
+    assert (
+        line[0] == state and line[1].startswith(f"{home}: only ") and "MB are free on that disk" in line[1] and line[2]
+    )
+
+
+def test_a_python_that_is_too_old(home: Path) -> None:
+    """No older one is at hand, so the present one says that it is."""
+    program = """
+import platform, sys
+platform.python_version = lambda: "3.9.2"
+platform.python_version_tuple = lambda: ("3", "9", "2")
+from hermes.cli.main import main
+sys.exit(main(["doctor", "--json"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(home, QUIET), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    ((state, text, hint),) = about(json.loads(done.stdout)["checks"], "program")
+    assert (state, hint) == ("wrong", "Python 3.11 or newer is needed") and text.endswith("on Python 3.9.2")
