@@ -126,7 +126,7 @@ smtpd_recipient_restrictions = check_recipient_access regexp:{folder}/gone, perm
 smtpd_error_sleep_time = 0
 smtpd_client_connection_rate_limit = 0
 smtpd_client_connection_count_limit = 0
-default_transport = bouncing:this is a lab
+default_transport = bouncing
 queue_run_delay = 1s
 minimal_backoff_time = 1s
 maximal_backoff_time = 1s
@@ -139,6 +139,8 @@ local_recipient_maps =
 
 _MASTER = """
 127.0.0.1:{smtp} inet n - n - - smtpd
+127.0.0.1:{inbound} inet n - n - - smtpd
+  -o smtpd_sasl_auth_enable=no
 127.0.0.1:{smtps} inet n - n - - smtpd
   -o smtpd_tls_wrappermode=yes
 pickup unix n - n 60 1 pickup
@@ -155,7 +157,8 @@ proxymap unix - - n - - proxymap
 proxywrite unix - - n - 1 proxymap
 error unix - - n - - error
 retry unix - - n - - error
-bouncing unix - - n - - error
+bouncing unix - n n - - pipe
+  user=nobody argv=/bin/sh -c {{exit 69}}
 lmtp unix - - n - - lmtp
 anvil unix - - n - 1 anvil
 scache unix - - n - 1 scache
@@ -268,14 +271,14 @@ class MailServer:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._owner = os.getpid()
         atexit.register(self.close)
-        self.imap, self.imaps, self.smtp, self.smtps, self.lmtp = (free_port() for _ in range(5))
+        self.imap, self.imaps, self.smtp, self.smtps, self.inbound, self.lmtp = (free_port() for _ in range(6))
         self._write()
         self.start_dovecot()
         subprocess.run(
             [self._postfix_program, "-c", str(self.folder / "postfix"), "check"], check=True
         )  # makes its folders
         self._start("/usr/lib/postfix/sbin/master", "-c", str(self.folder / "postfix"), "-d")
-        for port in (self.imap, self.imaps, self.lmtp, self.smtp, self.smtps):
+        for port in (self.imap, self.imaps, self.lmtp, self.smtp, self.smtps, self.inbound):
             until(lambda port=port: _listens(port), 20, f"no mail server on port {port}:\n{self.logs()}")
         self.imap_line, self.smtp_line = Line(self.imap), Line(self.smtp)
 
@@ -290,8 +293,8 @@ class MailServer:
             client.sendmail(sender, [recipient], mail)
 
     def submit(self, sender: str, recipient: str, mail: bytes) -> None:
-        """Send a mail as people do, through Postfix."""
-        with smtplib.SMTP("127.0.0.1", self.smtp, local_hostname="lab") as client:
+        """Send a mail as it comes from other servers, through Postfix."""
+        with smtplib.SMTP("127.0.0.1", self.inbound, local_hostname="lab") as client:
             client.sendmail(sender, [recipient], mail)
 
     def mails(self, address: str, folder: str = "") -> list[bytes]:
