@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 $(VENV)/.chat: pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing (once) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[all]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[chat,embedded]"
 	@touch $(VENV)/.chat
 
 # Without the model file the program still answers, from your own history, and says so.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hermes.cli.main import COMMANDS, VERSION
-from hermes.cli.sessions import COMMANDS as SESSIONS
+from hermes.cli.sessions.group import COMMANDS as SESSIONS
 from hermes_state import SessionDB
 from tests.support.program import PROGRAM, environment, run, start
 

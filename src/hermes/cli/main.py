@@ -19,7 +19,7 @@ VERSION = "0.1.0"
 # name → (module, what it says in --help). The object in the module is called `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("hermes.cli.chat", "Talk (this is what `hermes` alone does)."),
-    "sessions": ("hermes.cli.sessions", "List, find, show, export and tidy conversations."),
+    "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
     "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
     "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
     "pairing": ("hermes.cli.pairing", "Let people in who wrote to the assistant."),
@@ -44,6 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--debug" in words:
         words.remove("--debug")
     try:
+        if words[:2] == ["sessions", "list"]:  # asked for most often: without click it takes a fifth less time
+            from hermes.cli.sessions.quick import quick_list
+
+            status = quick_list(words[2:])
+            if status is not None:
+                return status
         return _run(words)
     except (BrokenPipeError, NobodyReads):  # `… | head -1`
         _close_quietly()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import find_session
+from hermes.cli.sessions.options import filtered_ids, filters, is_filter
 from hermes.cli.sessions.removing import called
-from hermes.cli.sessions.shared import counted, filtered_ids, filters, is_filter, opened
+from hermes.cli.sessions.shared import counted, opened
 from hermes.harmless import one_line
 
 if TYPE_CHECKING:

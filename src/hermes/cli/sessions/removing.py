@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import Ambiguous, NotFound, confirmed, find_session
-from hermes.cli.sessions.shared import age, configuration, counted, days, note, opened, print_json, progress, zone
+from hermes.cli.sessions.options import days
+from hermes.cli.sessions.shared import age, configuration, counted, note, opened, print_json, progress, zone
 from hermes.cli.table import Column, screen_width, table
 from hermes.harmless import one_line
 from hermes.times import ago, date

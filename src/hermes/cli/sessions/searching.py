@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from hermes.cli.common import find_session
+from hermes.cli.sessions.options import moment
 from hermes.cli.sessions.shared import (
     BOLD,
     CYAN,
@@ -20,7 +21,6 @@ from hermes.cli.sessions.shared import (
     GOLD,
     colourful,
     counted,
-    moment,
     note,
     opened,
     print_json,
