@@ -53,6 +53,7 @@ class Lab(base.Lab):
 
     platform: ClassVar[str] = "slack"
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "channel", "thread"})  # and "private"
+    typing_place: ClassVar[str] = "thread"  # Slack shows it nowhere else
     can: ClassVar[frozenset[str]] = frozenset(
         {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits"}
     )

@@ -49,6 +49,7 @@ class Connection:
         self._connected = connected
         self._lost = lost
         self._log = log
+        self._sockets: set[Socket] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._last: dict[str, asyncio.Task[None]] = {}  # chat → what is done with its newest envelope
 
@@ -62,10 +63,11 @@ class Connection:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             # The error's own text may hold the address, and with it the ticket: it goes nowhere.
             raise PlatformUnreachable(f"Slack's connection for events did not open ({kind(error)})") from None
+        self._sockets.add(socket)
         try:
             await _hello(socket)
         except BaseException:
-            await socket.close()
+            await self._leave(socket)
             raise
         self._start(self._read(socket))
         self._connected()
@@ -76,7 +78,13 @@ class Connection:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=4)
+            await asyncio.wait(tasks, timeout=3)
+        for socket in list(self._sockets):  # those whose reader had not even begun
+            await self._leave(socket)
+
+    async def _leave(self, socket: Socket) -> None:
+        self._sockets.discard(socket)
+        await socket.close()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -108,7 +116,7 @@ class Connection:
         except Exception as problem:
             error = PlatformUnreachable(f"Slack's connection for events broke ({kind(problem)})")
         finally:
-            await socket.close()
+            await self._leave(socket)
         if not replaced:
             self._lost(error)
 

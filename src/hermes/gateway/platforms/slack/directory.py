@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable
 from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
@@ -65,27 +66,34 @@ class Directory:
     def __init__(self) -> None:
         self._names: Recent[str, str] = Recent()
         self._places: Recent[str, Place] = Recent()
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def _once(self, what: str) -> asyncio.Lock:
+        """Held while Slack is asked about something, so that others wait for the answer instead of asking, too."""
+        return self._asking.setdefault(what, asyncio.Lock())
 
     async def name(self, web: AsyncWebClient, user: str) -> str | None:
         """What people call somebody; None where Slack does not say."""
-        known = self._names.get(user)
-        if known is not None:
-            return known
-        about = (await courtesy(web.users_info(user=user))).get("user") or {}
-        profile = about.get("profile") or {}
-        name = profile.get("display_name") or profile.get("real_name") or about.get("name")
-        return self._names.put(user, str(name)) if name else None
+        async with self._once(user):
+            known = self._names.get(user)
+            if known is not None:
+                return known
+            about = (await courtesy(web.users_info(user=user))).get("user") or {}
+            profile = about.get("profile") or {}
+            name = profile.get("display_name") or profile.get("real_name") or about.get("name")
+            return self._names.put(user, str(name)) if name else None
 
     async def place(self, web: AsyncWebClient, chat: str, kind: str | None = None) -> Place:
         """What a chat is. `kind` is what the event says of it; without, and where Slack can't say, it is not ours."""
-        known = self._places.get(chat)
-        if known is not None:
-            return known
         if kind == "im":
             return self._places.put(chat, Place(DM))
-        about = (await courtesy(web.conversations_info(channel=chat))).get("channel")
-        if about:
-            return self._places.put(chat, _described(about))
+        async with self._once(chat):
+            known = self._places.get(chat)
+            if known is not None:
+                return known
+            about = (await courtesy(web.conversations_info(channel=chat))).get("channel")
+            if about:
+                return self._places.put(chat, _described(about))
         return Place(_TYPES.get(kind or "", DM if chat.startswith("D") else CHANNEL), ours=kind is not None)
 
 

@@ -1,0 +1,92 @@
+"""Scenes for tests of the Slack adapter: the lab, an adapter connected to it, and a gateway that notes everything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.gateway.events import Chat, Event
+from hermes.gateway.platforms import adapter_class
+from tests.support.labs.slack import Lab
+
+
+class Recorder:
+    """A gateway that notes everything."""
+
+    def __init__(self) -> None:
+        self.log = logging.getLogger("test.slack")
+        self.events: list[Event] = []
+        self.identities: list[str] = []
+        self.errors: list[Exception] = []
+        self.before_keeping: Callable[[Event], Awaitable[None]] | None = None
+
+    async def received(self, event: Event) -> None:
+        if self.before_keeping is not None:
+            await self.before_keeping(event)
+        self.events.append(event)
+
+    def connected(self, identity: str) -> None:
+        self.identities.append(identity)
+
+    def lost(self, error: Exception) -> None:
+        self.errors.append(error)
+
+    async def heard(self, count: int = 1) -> list[Event]:
+        """The events, once there are so many."""
+        await eventually(lambda: len(self.events) >= count, lambda: f"{len(self.events)} of {count} events")
+        return self.events
+
+
+async def eventually(condition: Callable[[], Any], what: Callable[[], str] = lambda: "") -> None:
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.01)
+
+    try:
+        await asyncio.wait_for(wait(), 15)
+    except TimeoutError:
+        raise AssertionError(what() or "it did not come true") from None
+
+
+@pytest.fixture(scope="module", name="workspace")
+def one_workspace() -> Iterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.close()
+
+
+@pytest.fixture(name="lab")
+def fresh_lab(workspace: Lab) -> Iterator[Lab]:
+    workspace.reset()
+    yield workspace
+    assert workspace.problems() == []
+
+
+def made(lab: Lab, **settings: Any) -> Any:
+    return adapter_class("slack")(lab.settings | settings, Path("."))
+
+
+@asynccontextmanager
+async def connected(lab: Lab, **settings: Any) -> AsyncIterator[tuple[Any, Recorder]]:
+    adapter, link = made(lab, **settings), Recorder()
+    await adapter.connect(link)
+    try:
+        yield adapter, link
+    finally:
+        await adapter.disconnect()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def chat(lab: Lab, where: str = "dm", thread: str | None = None) -> Chat:
+    return Chat(
+        platform="slack", chat_id=lab.chat_id(where), type="dm" if where == "dm" else "channel", thread_id=thread
+    )
