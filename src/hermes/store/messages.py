@@ -7,7 +7,7 @@ cached statements. A session shows its own rows and, by reference, ranges of oth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -309,6 +309,26 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
         [message_id, *params],
     )
     return None if other is None else str(other)
+
+
+def attachment_kinds(tx: Tx, session_id: str) -> dict[str, tuple[str, int]]:
+    """By hash, the type and size of the attachments a session's own messages brought, as they told them."""
+    rows = tx.rows(
+        "SELECT DISTINCT a.hash, a.mime, a.bytes FROM attachments a JOIN messages m ON m.id = a.message_id"
+        " WHERE m.session_id = ? AND a.bytes > 0",
+        (session_id,),
+    )
+    return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def set_attachment_kinds(tx: Tx, session_id: str, kinds: Mapping[str, Sequence[Any]]) -> None:
+    """Put back what attachment_kinds told."""
+    for digest, (mime, size) in kinds.items():
+        tx.run(
+            "UPDATE attachments SET mime = ?, bytes = ? WHERE hash = ?"
+            " AND message_id IN (SELECT id FROM messages WHERE session_id = ?)",
+            (str(mime), int(size), digest, session_id),
+        )
 
 
 def attachments_of(tx: Tx, session_id: str) -> list[str]:
