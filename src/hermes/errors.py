@@ -152,7 +152,14 @@ class PlatformError(HermesError):
 
 
 class PlatformUnreachable(PlatformError):
-    """There is no connection, or it broke; another try may succeed."""
+    """There is no connection, or it broke; another try may succeed.
+
+    `maybe_sent` says that what was to be sent may have arrived all the same: the answer got lost, not the message.
+    """
+
+    def __init__(self, message: str, *, maybe_sent: bool = False) -> None:
+        super().__init__(message)
+        self.maybe_sent = maybe_sent
 
 
 class PlatformRefused(PlatformError):

@@ -26,6 +26,7 @@ from telegram.error import (
     NetworkError,
     RetryAfter,
     TelegramError,
+    TimedOut,
 )
 from telegram.request import HTTPXRequest
 from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
@@ -130,7 +131,9 @@ def our_errors(*, login: bool = False) -> Iterator[None]:
     except (BadRequest, Forbidden) as error:
         raise (PlatformRefused if login else SendRefused)(f"Telegram refuses: {error.message}") from error
     except NetworkError as error:
-        raise PlatformUnreachable(f"Telegram can't be reached: {error.message}") from error
+        # No answer in time: the question may have arrived. (Waiting for a free connection is told by other words.)
+        lost = isinstance(error, TimedOut) and "pool" not in error.message.lower()
+        raise PlatformUnreachable(f"Telegram can't be reached: {error.message}", maybe_sent=lost) from error
     except TelegramError as error:
         raise PlatformUnreachable(f"Telegram: {error.message}") from error
     except Exception as error:  # an answer that is not one: some proxies and hotel networks speak up for others
