@@ -1,77 +1,21 @@
-"""What the tests of the servers share: a server of ours that really listens, in an event loop in a thread of its own."""
+"""What the tests of the servers share."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
 
 from hermes.agent.endpoint import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.serve.api import api_app
 from hermes.serve.server import HttpServer
+from tests.serve.running import NOBODY, Loop, Served
 from tests.support.aimock import aimock
 
 __all__ = ["aimock"]
-
-NOBODY = "http://127.0.0.1:9/v1"
-
-
-class Loop:
-    """An event loop in a thread, as the gateway has one."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="test-loop", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, Any], timeout: float = 30) -> Any:
-        """Do something there and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
-
-    def tasks(self) -> list[str]:
-        """The names of what runs there besides this question."""
-
-        async def look() -> list[str]:
-            return [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-
-        found: list[str] = self.run(look())
-        return found
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
-
-
-class Served:
-    """A running API server."""
-
-    def __init__(self, loop: Loop, server: HttpServer, db: Any, config: Config) -> None:
-        self.loop, self.server, self.db, self.config = loop, server, db, config
-        self.root = f"http://127.0.0.1:{server.port}"
-        self.base_url = f"{self.root}/v1"
-
-    def client(self, token: str = "none", **more: Any) -> OpenAI:
-        """OpenAI's own client, pointed at it."""
-        return OpenAI(api_key=token, base_url=self.base_url, **{"max_retries": 0, "timeout": 30, **more})
-
-    def sessions(self) -> list[str]:
-        """All sessions, the oldest first."""
-        rows = self.db.list_sessions_rich(limit=1000, include_children=True, project_compression_tips=False)
-        return [row["id"] for row in sorted(rows, key=lambda row: row["started_at"])]
-
-    def said(self, session_id: str) -> list[tuple[str, Any]]:
-        """What was said in a session."""
-        return [(row["role"], row["content"]) for row in self.db.get_messages(session_id)]
-
-    def stop(self, grace: float = 1.0) -> None:
-        self.loop.run(self.server.stop(grace))
 
 
 @pytest.fixture(autouse=True)

@@ -80,6 +80,7 @@ class Hooked:
     def __init__(self, loop: Any, home: Path, routes: dict[str, Any], **more: Any) -> None:
         self.loop = loop
         self.link = Kept()
+        self._client = httpx.Client(trust_env=False, timeout=30)
         self.adapter = Webhook({"host": "127.0.0.1", "port": 0, "routes": routes, **more}, home)
         loop.run(self.adapter.connect(self.link))
         self.root = f"http://127.0.0.1:{self.adapter.port}"
@@ -88,8 +89,8 @@ class Hooked:
         """A delivery; underscores in header names are dashes."""
         named = {"content-type": "application/json"}
         named |= {key.replace("_", "-"): value for key, value in headers.items()}
-        with httpx.Client(trust_env=False, timeout=30) as client:
-            return client.post(f"{self.root}/webhooks/{name}", content=body, headers=named)
+        return self._client.post(f"{self.root}/webhooks/{name}", content=body, headers=named)
 
     def close(self) -> None:
+        self._client.close()
         self.loop.run(self.adapter.disconnect())

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hermes.agent.model import Model
+from hermes.errors import HermesError
 from hermes.serve import completions, responses
 from hermes.serve.asks import Ask
 from hermes.serve.bodies import parse_json, read_body
@@ -72,7 +73,7 @@ def api_app(
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, token=token, insecure=insecure)],
-        exception_handlers={Problem: _told, HTTPException: _plain, Exception: _unforeseen},
+        exception_handlers={Problem: _told, HermesError: _told, HTTPException: _plain, Exception: _unforeseen},
         lifespan=api.lifespan,
     )
 

@@ -52,37 +52,40 @@ class Places:
 
     # ------------------------------------------------------------------------------------------ finding
 
-    def find(self, ask: Ask) -> Place:
-        """Where a request belongs. Problem 404 for a session, 400 for a response that is not there."""
+    def find(self, ask: Ask, *, aside: bool = False) -> Place:
+        """Where a request belongs. Problem 404 for a session, 400 for a response that is not there.
+
+        `aside`: the session it was recognised by is in use just now; it does not go on there, but beside it.
+        """
         if ask.session_id is not None:
             if self._db.get_session(ask.session_id) is None:
                 raise Problem(404, f"no session has the id {ask.session_id!r}", code="session_not_found")
             return Place(self._db.get_compression_tip(ask.session_id))
         if ask.previous is not None:
-            found = self._at(f"response:{ask.previous}", tuple(ask.history))
+            found = self._at(f"response:{ask.previous}", tuple(ask.history), aside)
             if found is None:
                 raise Problem(
                     400, f"Previous response with id {ask.previous!r} not found.", code="previous_response_not_found",
                     param="previous_response_id",
                 )  # fmt: skip
             return found
-        return self._recognised(ask) or Place(missing=tuple(ask.history))
+        return self._recognised(ask, aside) or Place(missing=tuple(ask.history))
 
-    def _recognised(self, ask: Ask) -> Place | None:
+    def _recognised(self, ask: Ask, aside: bool) -> Place | None:
         names = digests(ask.messages)
-        tried = self._at(f"unanswered:{names[-1]}", ())
+        tried = None if aside else self._at(f"unanswered:{names[-1]}", (), aside)
         if tried is not None and tried.goes_on:
             return Place(tried.session_id, asked=True)
         history = ask.history
         for number in range(len(history), max(0, len(history) - _LOOKS), -1):
             if history[number - 1]["role"] != "assistant":
                 continue
-            found = self._at(f"chat:{names[number - 1]}", tuple(history[number:]))
+            found = self._at(f"chat:{names[number - 1]}", tuple(history[number:]), aside)
             if found is not None:
                 return found
         return None
 
-    def _at(self, alias: str, missing: tuple[Message, ...]) -> Place | None:
+    def _at(self, alias: str, missing: tuple[Message, ...], aside: bool) -> Place | None:
         """The place an alias stands for, if it is still there."""
         noted = self._aliases.get_alias(alias)
         session_id, _, number = (noted or "").rpartition("@")
@@ -90,7 +93,7 @@ class Places:
             return None
         tip = self._db.get_compression_tip(session_id)
         if last_id(self._db.get_messages(tip)) == int(number):
-            return Place(tip, missing=missing)
+            return Place(tip, int(number) if aside else None, missing)
         if any(row["id"] == int(number) for row in self._db.get_messages(session_id)):
             return Place(session_id, int(number), missing)
         return None

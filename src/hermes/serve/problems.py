@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse
 
 from hermes.errors import (
     ContextTooLong,
-    HermesError,
     InvalidInput,
+    MissingExtra,
     ModelError,
     RateLimited,
     SessionNotFound,
@@ -75,17 +75,26 @@ def problem_of(error: BaseException) -> Problem:
         return Problem(404, said, code="session_not_found")
     if isinstance(error, InvalidInput):
         return Problem(400, said)
+    if isinstance(error, MissingExtra):
+        return Problem(500, said, code="missing_extra")
     if isinstance(error, StoreBusy):
-        return Problem(503, said, code="store_busy", retry_after=1)
+        return Problem(503, "the record is busy; try again", code="store_busy", retry_after=1)
     if isinstance(error, StoreError):
-        return Problem(503, said, code="store_error")
-    if isinstance(error, HermesError):
-        return Problem(500, said)
+        return Problem(
+            503, f"the record can't be used; the server's log has more under {_logged(error)}", code="store_error"
+        )
     return unforeseen(error)
 
 
 def unforeseen(error: BaseException) -> Problem:
     """An error of the program itself: its insides go to the log, a number to the caller."""
+    return Problem(
+        500, f"something went wrong in the server; its log has more under {_logged(error)}", code="internal_error"
+    )
+
+
+def _logged(error: BaseException) -> str:
+    """Put an error into the log; the number it has there."""
     number = secrets.token_hex(4)
     _log.error("request failed (%s)", number, exc_info=error)
-    return Problem(500, f"something went wrong in the server; its log has more under {number}", code="internal_error")
+    return number

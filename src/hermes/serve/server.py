@@ -115,7 +115,7 @@ def _bound(host: str, port: int) -> list[socket.socket]:
     made: list[socket.socket] = []
     problem: OSError | None = None
     for family, _, _, _, address in dict.fromkeys(found):
-        one = socket.socket(family, socket.SOCK_STREAM)
+        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sends at once
         try:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:

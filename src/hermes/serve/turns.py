@@ -40,6 +40,7 @@ class _Line:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0  # those who wait, and the one who talks
     agent: ServedAgent | None = None
+    again: bool = False  # the words of the next turn stand in the record already
     leaving: asyncio.TimerHandle | None = None
 
 
@@ -62,34 +63,50 @@ class Turns:
         if sum(line.users for line in self._lines.values()) >= MOST_AT_ONCE:
             raise Problem(429, "the server is busy with many requests", code="rate_limit_exceeded", retry_after=2)
         tools = await self._tools()
-        while True:
-            place = await asyncio.to_thread(self.places.find, ask)
-            name = None if not place.goes_on else await asyncio.to_thread(self.places.chain, str(place.session_id))
-            if name is None:
-                session_id = await asyncio.to_thread(
-                    self.places.open, place, ask, model, [tool.name for tool in tools], Path.cwd()
-                )
-                line = await self._enter(session_id)
-                break
-            line = await self._enter(name)
+        names = [tool.name for tool in tools]
+        line = await self._line_of(ask, model, names)
+        if line is None:
+            place = await asyncio.to_thread(self.places.find, ask, aside=True)
+            session_id = await asyncio.to_thread(self.places.open, place, ask, model, names, Path.cwd())
+            line = await self._enter(session_id)
             try:
-                again = await asyncio.to_thread(self.places.find, ask)  # somebody may have talked there meanwhile
-                if again.goes_on and await asyncio.to_thread(self.places.chain, str(again.session_id)) == name:
-                    place = again
-                    session_id = await asyncio.to_thread(
-                        self._take, line, place, ask, model, [tool.name for tool in tools]
-                    )
-                    break
+                await asyncio.to_thread(self._agent, line, session_id, model)
             except BaseException:
                 self._leave(line)
                 raise
-            self._leave(line)
-        try:
-            agent = await asyncio.to_thread(self._agent, line, session_id, model)
-            return self._started(line, agent, place, ask, tools)
-        except BaseException:
-            self._leave(line)
-            raise
+        return self._started(line, ask, tools)
+
+    async def _line_of(self, ask: Ask, model: Model, names: Sequence[str]) -> _Line | None:
+        """The session that goes on, with nobody else talking in it; None where a new one (or a branch) is to be made.
+
+        Whoever names a session waits until it is free. Who was only recognised does not: a session that is in use has
+        gone on since.
+        """
+        while True:
+            place = await asyncio.to_thread(self.places.find, ask)
+            if not place.goes_on:
+                return None
+            name = await asyncio.to_thread(self.places.chain, str(place.session_id))
+            if ask.session_id is None and name in self._lines and self._lines[name].users:
+                return None
+            line = await self._enter(name)
+            taken: bool | None = None
+            try:
+                place = await asyncio.to_thread(self.places.find, ask)  # somebody may have talked there meanwhile
+                if place.goes_on and await asyncio.to_thread(self.places.chain, str(place.session_id)) == name:
+                    taken = await asyncio.to_thread(self._take, line, place, ask, model, names)
+            finally:
+                if not taken:
+                    self._leave(line)
+            if taken:
+                return line
+            if taken is False:
+                if ask.session_id is None:
+                    return None
+                raise Problem(
+                    409, f"session {place.session_id} is open in another program; close it there first",
+                    code="session_busy",
+                )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ lines
 
@@ -145,14 +162,14 @@ class Turns:
 
     # ------------------------------------------------------------------------------------------ in threads
 
-    def _take(self, line: _Line, place: Place, ask: Ask, model: Model, tools: Sequence[str]) -> str:
-        """Hold an existing session, then bring it up to what the caller knows."""
+    def _take(self, line: _Line, place: Place, ask: Ask, model: Model, tools: Sequence[str]) -> bool:
+        """Hold an existing session, then bring it up to what the caller knows; False while another program holds it."""
         agent = self._agent(line, str(place.session_id), model)
         if not agent.hold():
-            raise Problem(
-                409, f"session {place.session_id} is open in another program; close it there first", code="session_busy"
-            )
-        return self.places.open(place, ask, model, tools, agent.cwd)
+            return False
+        line.again = place.asked
+        self.places.open(place, ask, model, tools, agent.cwd)
+        return True
 
     def _agent(self, line: _Line, session_id: str, model: Model) -> ServedAgent:
         if line.agent is None:
@@ -162,13 +179,15 @@ class Turns:
                 self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
                 cwd=cwd if cwd.is_dir() else Path.cwd(),
             )  # fmt: skip
+        line.again = False
         line.agent.model = model
         line.agent.session_id = session_id
         return line.agent
 
-    def _started(self, line: _Line, agent: ServedAgent, place: Place, ask: Ask, tools: Sequence[Tool]) -> Turn:
-        turn: Turn
-        job = _Job(self._db, self.places, agent, ask, again=place.asked)
+    def _started(self, line: _Line, ask: Ask, tools: Sequence[Tool]) -> Turn:
+        agent = line.agent
+        assert agent is not None
+        job = _Job(self._db, self.places, agent, ask, again=line.again)
 
         def over() -> None:
             self._running.discard(turn)
@@ -178,7 +197,7 @@ class Turns:
             agent.equip(tools, ask.tools)
             return job.events()
 
-        turn = Turn(events, job.account, agent.interrupt, over)
+        turn: Turn = Turn(events, job.account, agent.interrupt, over)
         turn.session_id = agent.session_id
         self._running.add(turn)
         turn.start()
