@@ -240,13 +240,14 @@ def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> 
 
 
 def test_typing_is_shown_while_a_reply_is_written(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    where = getattr(lab, "typing_place", "dm")  # Slack shows it in threads only
     with running(lab, hermes_home, model.base_url) as gateway:
         (connection,) = gateway.connections.values()
         if not connection.adapter.capabilities.typing:
             pytest.skip(f"{lab.platform} can't show typing")
-        lab.say("pause=1 please")
-        until(lambda: lab.typed() > 0, 20)
-        answered(lab, "echo: pause=1 please")
+        lab.say("pause=1 please", where=where)
+        until(lambda: lab.typed(where) > 0, 20)
+        answered(lab, "pause=1 please", where=where)
 
 
 def test_a_reply_grows_in_one_message(lab: Lab, model: Echo, hermes_home: Path) -> None:
