@@ -1,0 +1,331 @@
+"""The Signal adapter: it listens to signal-cli's stream of events and sends through its JSON-RPC.
+
+People are their UUID (a phone number can change, and may be hidden), groups their group id. A message's name is its
+author and the time it was sent, as Signal has it. The stream is not repeated: what comes while nobody listens is kept by
+Signal's servers only if the daemon runs with --receive-mode=on-connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
+from hermes.gateway.platforms.signal.text import styled
+
+PAUSES = (0.0, 1.0, 3.0)  # before a broken stream is opened again; then the gateway takes over
+OPENING = 2.0  # seconds: some daemons answer only with the first sign of life, but a refusal comes at once
+_PERSON = re.compile(r"\+\d+|(?:PNI:)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|u:.+")
+_MENTION = "\ufffc"  # stands in the text where a mention is
+
+
+class Signal(Adapter):
+    """A Signal account, served by a signal-cli daemon."""
+
+    platform = "signal"
+    title = "Signal"
+    settings = (
+        Setting(
+            name="base_url",
+            help="where signal-cli's daemon listens (signal-cli daemon --http)",
+            variable="SIGNAL_BASE_URL",
+            default="http://127.0.0.1:8080",
+        ),
+        Setting(
+            name="account",
+            help="the account's phone number, as +4915112345678",
+            variable="SIGNAL_ACCOUNT",
+            required=True,
+        ),
+    )
+    # No edits: a Signal message can be edited ten times only, too few for a reply that grows as it is written.
+    capabilities = Capabilities(longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True)
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._account = str(values.get("account") or "").strip()
+        self._base_url = str(values.get("base_url") or "http://127.0.0.1:8080").strip()
+        self._daemon: Daemon | None = None
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ourselves = {self._account}
+        self._unkept: list[Event] = []  # the daemon does not send them again
+        self._texts: OrderedDict[str, str] = OrderedDict()  # of recent messages, for quotes
+
+    # ---------------------------------------------------------------------------------------------- login
+
+    async def check(self) -> str:
+        """Ask the daemon whether it has the account."""
+        daemon = Daemon(self._base_url, self._account)
+        try:
+            await self._find_account(daemon)
+        finally:
+            await daemon.close()
+        return self._account
+
+    async def connect(self, link: Link) -> None:
+        """Find the account and open the stream."""
+        self._link = link
+        self._daemon = Daemon(self._base_url, self._account)
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            await self._find_account(self._daemon)
+            await self._find_ourselves(self._daemon)
+            self._task = asyncio.create_task(self._listen(self._daemon, link, opened), name="signal")
+            await asyncio.wait({opened}, timeout=OPENING)
+            if opened.done():
+                opened.result()
+        except BaseException:
+            await self.disconnect()
+            raise
+        link.connected(self._account)
+
+    async def disconnect(self) -> None:
+        """Stop listening and close everything."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        daemon, self._daemon = self._daemon, None
+        if daemon is not None:
+            with contextlib.suppress(Exception):
+                await daemon.close()
+
+    async def _find_account(self, daemon: Daemon) -> None:
+        if not self._account:
+            raise PlatformRefused("Signal needs the account's phone number (platforms.signal.account in config.yaml)")
+        await daemon.ask("version")
+        try:
+            accounts = await daemon.ask("listAccounts")
+        except UnknownMethod:
+            return  # started with -a: it serves one account, and says so when it is the wrong one
+        known = [str(one.get("number")) for one in accounts or [] if isinstance(one, dict)]
+        if self._account not in known:
+            raise PlatformRefused(
+                f"the signal-cli daemon at {daemon.address} has no account {self._account}"
+                f" (it has {', '.join(known) or 'none'}): register or link it with signal-cli first"
+            )
+
+    async def _find_ourselves(self, daemon: Daemon) -> None:
+        """Our UUID, for mentions of those who do not see our number."""
+        with contextlib.suppress(SendRefused, PlatformUnreachable, UnknownMethod):
+            for status in await daemon.call("getUserStatus", recipient=[self._account]) or []:
+                if isinstance(status, dict) and status.get("uuid"):
+                    self._ourselves.add(str(status["uuid"]))
+
+    # ---------------------------------------------------------------------------------------------- receiving
+
+    async def _listen(self, daemon: Daemon, link: Link, opened: asyncio.Future[None]) -> None:
+        """Give the gateway what comes, in order, until the stream can't be opened any more."""
+        attempts = 0
+
+        def open_again() -> None:
+            nonlocal attempts
+            if not opened.done():
+                opened.set_result(None)
+            elif attempts:
+                link.connected(self._account)
+            attempts = 0
+
+        while True:
+            try:
+                await self._keep(link)
+                async for data in daemon.events(open_again):
+                    attempts = 0
+                    event = self._event_of(data, link)
+                    if event is not None:
+                        self._unkept.append(event)
+                        await self._keep(link)
+            except PlatformUnreachable as error:
+                attempts += 1
+                if opened.done() and attempts <= len(PAUSES):
+                    await asyncio.sleep(PAUSES[attempts - 1])
+                    continue
+                return self._give_up(link, opened, error)
+            except HermesError as error:
+                return self._give_up(link, opened, error)
+            except Exception as error:
+                link.log.exception("the Signal stream broke")
+                return self._give_up(link, opened, PlatformUnreachable(f"the Signal stream broke: {error}"))
+
+    def _give_up(self, link: Link, opened: asyncio.Future[None], error: HermesError) -> None:
+        if opened.done():
+            link.lost(error)
+        else:
+            opened.set_exception(error)
+
+    async def _keep(self, link: Link) -> None:
+        """Give the gateway what it has not taken yet. What it refuses is offered again after the next connect."""
+        while self._unkept:
+            await link.received(self._unkept[0])
+            del self._unkept[0]
+
+    def _event_of(self, data: dict[str, Any], link: Link) -> Event | None:
+        """The gateway's event for a message; None for receipts, typing, edits, reactions and our own devices."""
+        envelope = data.get("envelope")
+        if data.get("exception"):
+            link.log.warning("a Signal message could not be read by signal-cli: %s", data["exception"])
+        if not isinstance(envelope, dict) or not isinstance(envelope.get("dataMessage"), dict):
+            return None
+        message = envelope["dataMessage"]
+        person = envelope.get("sourceUuid") or envelope.get("sourceNumber") or envelope.get("source")
+        stamp = message.get("timestamp") or envelope.get("timestamp")
+        text = message.get("message") if isinstance(message.get("message"), str) else ""
+        files = [file for file in _list(message, "attachments") if file.get("id")]
+        if not person or not isinstance(stamp, int) or person in self._ourselves or not (text or files):
+            return None
+        if any(message.get(key) for key in ("reaction", "remoteDelete", "isExpirationUpdate", "storyContext")):
+            return None
+        chat = _chat(message, str(person), envelope.get("sourceName"))
+        quote = message.get("quote") if isinstance(message.get("quote"), dict) else {}
+        author = quote.get("authorUuid") or quote.get("authorNumber") or quote.get("author")
+        clean, mentioned = self._without_mentions(text, _list(message, "mentions"))
+        name = _message_id(stamp, str(person))
+        self._remember(name, clean)
+        return Event(
+            id=f"{chat.chat_id}:{person}:{stamp}",
+            chat=chat,
+            sender=Sender(
+                user_id=str(envelope.get("sourceNumber") or person),
+                stable_id=str(envelope["sourceUuid"]) if envelope.get("sourceUuid") else None,
+                name=str(envelope.get("sourceName") or envelope.get("sourceNumber") or person),
+            ),
+            text=clean,
+            attachments=tuple(_attachment(file, chat.chat_id) for file in files),
+            message_id=name,
+            reply_to=_message_id(quote["id"], str(author)) if quote.get("id") and author else None,
+            sent_at=stamp / 1000,
+            addressed=chat.type == DM or mentioned or author in self._ourselves,
+        )
+
+    def _without_mentions(self, text: str, mentions: list[dict[str, Any]]) -> tuple[str, bool]:
+        """The text with the mentions of others by name and without those of us, and whether there was one of us."""
+        units = text.encode("utf-16-le")
+        ours = False
+        for mention in sorted(mentions, key=lambda one: _number(one.get("start")), reverse=True):
+            start, length = _number(mention.get("start")), _number(mention.get("length"))
+            if not 0 <= start <= start + length <= len(units) // 2:
+                continue
+            about_us = bool(self._ourselves & {mention.get("uuid"), mention.get("number"), mention.get("name")})
+            ours = ours or about_us
+            name = "" if about_us else f"@{mention.get('name') or mention.get('number') or mention.get('uuid')}"
+            units = units[: start * 2] + name.encode("utf-16-le", "replace") + units[(start + length) * 2 :]
+        text = units.decode("utf-16-le", "replace")
+        return (text.strip(" ,:") if ours else text), ours
+
+    def _remember(self, message_id: str, text: str) -> None:
+        self._texts[message_id] = text[:200]
+        while len(self._texts) > 500:
+            self._texts.popitem(last=False)
+
+    # ---------------------------------------------------------------------------------------------- sending
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        """Send a message to a person or a group. Signal has no nonces: sent twice, it arrives twice."""
+        quote: dict[str, Any] = {}
+        if reply_to is not None and (named := _named(reply_to)) is not None:
+            quote = {"quoteTimestamp": named[0], "quoteAuthor": named[1], "quoteMessage": self._texts.get(reply_to, "")}
+        stamp = await self._post(chat, text, **quote)
+        name = _message_id(stamp, self._account)
+        self._remember(name, text)
+        return name
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of a message of ours; Signal's apps accept ten edits within a day."""
+        named = _named(message_id)
+        if named is None:
+            raise SendRefused(f"{message_id} is no Signal message of ours")
+        await self._post(chat, text, editTimestamp=named[0])
+
+    async def _post(self, chat: Chat, text: str, **more: Any) -> int:
+        daemon = self._connected()
+        plain, styles = styled(text)
+        parameters = {**_target(chat.chat_id), "message": plain, **more}
+        try:
+            response = await daemon.call("send", **parameters, **({"textStyle": styles} if styles else {}))
+        except SendRefused as error:
+            if not styles or "style" not in str(error).lower():
+                raise
+            response = await daemon.call("send", **{**parameters, "message": text})
+        check_sent(response)
+        stamp = response.get("timestamp") if isinstance(response, dict) else None
+        if not isinstance(stamp, int):
+            raise PlatformUnreachable("signal-cli did not say when the message was sent")
+        return stamp
+
+    async def typing(self, chat: Chat) -> None:
+        """Show for fifteen seconds that a reply is being written."""
+        await self._connected().call("sendTyping", **_target(chat.chat_id))
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file, from the daemon's own folder."""
+        reference = attachment.reference
+        response = await self._connected().call(
+            "getAttachment", id=str(reference["id"]), **_target(str(reference["chat_id"]), many=False)
+        )
+        try:
+            return base64.b64decode(response["data"], validate=True)
+        except (TypeError, KeyError, binascii.Error):
+            raise SendRefused(f"signal-cli no longer has the file {attachment.name or reference['id']}") from None
+
+    def _connected(self) -> Daemon:
+        if self._daemon is None:
+            raise PlatformUnreachable("not connected to signal-cli")
+        return self._daemon
+
+
+def _target(chat_id: str, *, many: bool = True) -> dict[str, Any]:
+    """Who gets it: a UUID or a number is a person, all else a group."""
+    if _PERSON.fullmatch(chat_id):
+        return {"recipient": [chat_id] if many else chat_id}
+    return {"groupId": chat_id}
+
+
+def _chat(message: dict[str, Any], person: str, name: Any) -> Chat:
+    group = message.get("groupInfo")
+    if isinstance(group, dict) and group.get("groupId"):
+        title = group.get("groupName")
+        return Chat(platform="signal", chat_id=str(group["groupId"]), type=GROUP, name=str(title) if title else None)
+    return Chat(platform="signal", chat_id=person, type=DM, name=str(name) if name else None)
+
+
+def _attachment(file: dict[str, Any], chat_id: str) -> Attachment:
+    mime = str(file.get("contentType") or "application/octet-stream")
+    kind = mime.partition("/")[0]
+    return Attachment(
+        kind=kind if kind in ("image", "audio", "video") else "file",
+        name=str(file["filename"]) if file.get("filename") else None,
+        mime=mime,
+        size=file["size"] if isinstance(file.get("size"), int) else None,
+        reference={"id": str(file["id"]), "chat_id": chat_id},
+    )
+
+
+def _list(message: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = message.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else -1
+
+
+def _message_id(stamp: int, author: str) -> str:
+    return f"{stamp}:{author}"
+
+
+def _named(message_id: str) -> tuple[int, str] | None:
+    """When and by whom a message was sent."""
+    stamp, _, author = message_id.partition(":")
+    return (int(stamp), author) if stamp.isdecimal() and author else None

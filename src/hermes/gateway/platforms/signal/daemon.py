@@ -1,0 +1,166 @@
+"""The wire to signal-cli's daemon: requests as JSON-RPC, what happens as a stream of server-sent events."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request, with the phone number in it
+
+SILENCE = 60.0  # seconds without even a sign of life (the daemon gives one every 15)
+PATIENCE = 60.0  # seconds for one request: the daemon itself talks to Signal meanwhile
+LATER = 60.0  # seconds to wait where Signal wants fewer messages and does not say how much fewer
+
+USER_ERROR, IO_ERROR, UNTRUSTED_KEY, RATE_LIMIT = -1, -3, -4, -5  # as signal-cli numbers its errors
+UNKNOWN_METHOD, BAD_PARAMETERS, INTERNAL = -32601, -32602, -32603
+
+
+class UnknownMethod(PlatformRefused):
+    """The daemon does not have this method: it is older, or serves one account only."""
+
+
+class Daemon:
+    """One daemon, asked for one account."""
+
+    def __init__(self, base_url: str, account: str) -> None:
+        address = httpx.URL(base_url if "://" in base_url else f"http://{base_url}")
+        login = (address.username, address.password) if address.username else None
+        self.address = str(address.copy_with(username=None, password=None)).rstrip("/")
+        self.account = account
+        self._numbers = itertools.count(1)
+        self._http = httpx.AsyncClient(base_url=self.address, auth=login, timeout=PATIENCE, trust_env=False)
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._http.aclose()
+
+    async def call(self, method: str, **parameters: Any) -> Any:
+        """Ask the daemon for something on our account."""
+        return await self.ask(method, account=self.account, **parameters)
+
+    async def ask(self, method: str, **parameters: Any) -> Any:
+        """Ask the daemon for something; its result, or the error that its answer means."""
+        body = {"jsonrpc": "2.0", "method": method, "id": str(next(self._numbers)), "params": parameters}
+        try:
+            answer = await self._http.post("/api/v1/rpc", json=body)
+        except httpx.HTTPError as error:
+            raise PlatformUnreachable(f"no signal-cli daemon answers at {self.address} ({_words(error)})") from None
+        self._check(answer)
+        try:
+            content = answer.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise PlatformRefused(f"{self.address} is no signal-cli daemon: it does not speak JSON-RPC")
+        if content.get("error"):
+            raise self._failure(method, content["error"])
+        return content.get("result")
+
+    async def events(self, opened: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
+        """What happens on the account, until the stream breaks. `opened` is called when the daemon has answered."""
+        timeout = httpx.Timeout(PATIENCE, read=SILENCE)
+        try:
+            async with self._http.stream(
+                "GET", "/api/v1/events", params={"account": self.account}, timeout=timeout
+            ) as answer:
+                if answer.status_code == 400:
+                    raise PlatformRefused(f"the signal-cli daemon at {self.address} has no account {self.account}")
+                self._check(answer)
+                opened()
+                async for data in _events(answer.aiter_lines()):
+                    yield data
+        except httpx.HTTPError as error:
+            raise PlatformUnreachable(f"the stream of {self.address} broke ({_words(error)})") from None
+        raise PlatformUnreachable(f"the stream of {self.address} ended")
+
+    def _check(self, answer: httpx.Response) -> None:
+        if answer.status_code == 429:
+            raise SlowDown(f"{self.address} is asked too often", _seconds(answer.headers.get("Retry-After")))
+        if answer.status_code >= 500:
+            raise PlatformUnreachable(f"{self.address} answers {answer.status_code}")
+        if answer.status_code >= 300:
+            raise PlatformRefused(f"{self.address} is no signal-cli daemon, or lets us not in: {answer.status_code}")
+
+    def _failure(self, method: str, error: Any) -> HermesError:
+        """What an error of JSON-RPC means for us."""
+        error = error if isinstance(error, dict) else {}
+        code, words = error.get("code"), f"signal-cli {method}: {error.get('message') or 'failed'}"
+        data = error.get("data")
+        results = failures(data.get("response") if isinstance(data, dict) else None)
+        if code == RATE_LIMIT:
+            waits = [_seconds(result.get("retryAfterSeconds")) for result in results]
+            return SlowDown(words, max(waits, default=LATER))
+        if code == UNTRUSTED_KEY:
+            return SendRefused(f"{words}; a safety number has changed: signal-cli trust")
+        if code == USER_ERROR:
+            return _worst(words, results) or SendRefused(words)
+        if code == BAD_PARAMETERS and "account" in words:
+            return PlatformRefused(f"{words} ({self.account}): register or link it with signal-cli first")
+        if code == UNKNOWN_METHOD:
+            return UnknownMethod(words)
+        if code == BAD_PARAMETERS or (code == INTERNAL and method == "getAttachment"):
+            return SendRefused(words)  # of a file: the daemon no longer has it
+        return PlatformUnreachable(words)
+
+
+def failures(response: Any) -> list[dict[str, Any]]:
+    """Those of a message's results (one for every recipient) that are not a success; [] if any is one."""
+    results = response.get("results") if isinstance(response, dict) else None
+    found = [result for result in results if isinstance(result, dict)] if isinstance(results, list) else []
+    return [] if any(result.get("type") == "SUCCESS" for result in found) else found
+
+
+def check_sent(response: Any) -> None:
+    """Raise what went wrong where a message reached nobody."""
+    worst = _worst("signal-cli send", failures(response))
+    if worst is not None:
+        raise worst
+
+
+def _worst(words: str, results: list[dict[str, Any]]) -> HermesError | None:
+    kinds = {str(result.get("type")): result for result in results}
+    if "RATE_LIMIT_FAILURE" in kinds:
+        return SlowDown(f"{words}: rate limit", _seconds(kinds["RATE_LIMIT_FAILURE"].get("retryAfterSeconds")))
+    if "NETWORK_FAILURE" in kinds:
+        return PlatformUnreachable(f"{words}: network failure")
+    return SendRefused(f"{words}: {', '.join(sorted(kinds))}") if kinds else None
+
+
+def _seconds(said: Any) -> float:
+    try:
+        return max(0.0, float(said))
+    except (TypeError, ValueError):
+        return LATER
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+async def _events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
+    """The "receive" events of a stream; what is no JSON object is left out."""
+    kind, data = "message", []
+    async for line in lines:
+        if line:
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "event":
+                kind = value
+            elif field == "data":
+                data.append(value)
+            continue
+        if kind == "receive" and data:
+            try:
+                content = json.loads("\n".join(data))
+            except ValueError:
+                content = None
+            if isinstance(content, dict):
+                yield content
+        kind, data = "message", []
