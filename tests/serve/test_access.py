@@ -94,6 +94,11 @@ def test_without_a_token_a_web_page_gets_nothing(serve: Any) -> None:
         assert ask(served, Origin="http://localhost:3000").status_code == 200
 
 
+def test_saying_insecure_does_not_open_this_machine_to_web_pages(serve: Any) -> None:
+    with Wire([said("Hi.")]) as wire:
+        assert ask(serve(wire, insecure=True), Host="evil.example").status_code == 403
+
+
 def test_with_a_token_or_without_other_pages_are_not_let_in_by_cors(serve: Any) -> None:
     with Wire([said("Hi.")]) as wire:
         served = serve(wire, token=TOKEN)

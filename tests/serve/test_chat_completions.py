@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -148,6 +150,44 @@ def test_the_header_continues_a_session_of_any_source(serve: Any, make_db: Any) 
         assert [m["content"] for m in wire.bodies[0]["messages"]] == [
             "You are Hermes.", "buy milk", "Noted.", "what did I want?",
         ]  # fmt: skip
+
+
+def test_a_session_may_have_a_name_in_any_script(serve: Any, make_db: Any) -> None:
+    db = make_db()
+    name = "Sitzung ü ☃"
+    db.create_session(name, "cli")
+    with Wire([said("Hi.")]) as wire:
+        served = serve(wire, db=db)
+        body = {"model": "fake", "messages": HELLO}
+        with httpx.Client(trust_env=False) as client:
+            got = client.post(
+                f"{served.base_url}/chat/completions", json=body, headers={b"X-Hermes-Session-Id": name.encode()}
+            )
+        assert (b"x-hermes-session-id", name.encode()) in got.headers.raw
+        assert served.said(name)[-1] == ("assistant", "Hi.")
+
+
+def test_a_slow_title_does_not_part_a_conversation(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hermes.serve.served_agent import ServedAgent
+
+    monkeypatch.setattr("hermes.serve.turns.LINGER", 0.0)
+    leaving, may_go = threading.Event(), threading.Event()
+    close = ServedAgent.close
+
+    def slowly(agent: ServedAgent) -> None:
+        leaving.set()
+        may_go.wait(10)
+        close(agent)
+
+    monkeypatch.setattr(ServedAgent, "close", slowly)
+    with Wire([said("One."), said("Two.")]) as wire:
+        served = serve(wire)
+        served.client().chat.completions.create(model="fake", messages=HELLO)
+        assert leaving.wait(10)
+        threading.Timer(0.3, may_go.set).start()
+        messages = [*HELLO, {"role": "assistant", "content": "One."}, {"role": "user", "content": "b"}]
+        served.client().chat.completions.create(model="fake", messages=messages)
+        assert len(served.sessions()) == 1
 
 
 def test_an_unknown_session_is_not_found(serve: Any) -> None:

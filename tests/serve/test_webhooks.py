@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.quoting import CLOSE, OPEN
+from hermes.config import parse_config
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.webhook import Webhook
@@ -266,6 +267,15 @@ def test_without_a_secret_only_programs_of_this_machine_are_heard(hooked: Any) -
     assert hooks.post("open", BODY, origin="https://evil.example").status_code == 403
     assert hooks.post("open", BODY, origin="null", content_type="text/plain").status_code == 403
     assert len(hooks.link.events) == 3
+
+
+def test_routes_are_taken_from_the_configuration_as_it_is_read(loop: Any, hermes_home: Path) -> None:
+    hermes_home.mkdir()
+    text = "webhooks: {port: 0, routes: {build: {secret: ${HOOK:-s3cret}, deliver: telegram}, plain: {}}}"
+    section = parse_config(text, hermes_home / "config.yaml").webhooks
+    adapter = Webhook({"host": section.host, "port": section.port, "routes": section.routes}, hermes_home)
+    assert loop.run(adapter.check()) == "http://127.0.0.1:0/webhooks/{build,plain}"
+    assert adapter.delivers_to(Chat(platform="webhook", chat_id="build")) == "telegram"
 
 
 @pytest.mark.parametrize("routes", [{}, {"a b": {"secret": "x"}}, {"../x": {"secret": "x"}}, {"": {"secret": "x"}}])

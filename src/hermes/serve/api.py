@@ -27,6 +27,7 @@ from hermes.serve.bodies import parse_json, read_body
 from hermes.serve.guard import Guard, check_reach
 from hermes.serve.models import Models
 from hermes.serve.problems import Problem, problem_of, unforeseen
+from hermes.serve.server import is_loopback
 from hermes.serve.stream import SILENCE, EventStream, Json
 from hermes.serve.toolbox import Toolbox
 from hermes.serve.turn import Item, Outcome, Turn
@@ -72,7 +73,7 @@ def api_app(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
-        middleware=[Middleware(Guard, token=token, insecure=insecure)],
+        middleware=[Middleware(Guard, token=token, strangers=not is_loopback(config.api_server.host))],
         exception_handlers={Problem: _told, HermesError: _told, HTTPException: _plain, Exception: _unforeseen},
         lifespan=api.lifespan,
     )
@@ -159,13 +160,13 @@ class _Api:
                     first = await turn.next(SILENCE)
                     if isinstance(first, Outcome) and first.error is not None:
                         raise problem_of(first.error)
-                    return EventStream(streamed(turn, first), turn, {SESSION: turn.session_id})
+                    return EventStream(streamed(turn, first), turn, _named(turn.session_id))
                 outcome = await _end_of(turn)
                 if outcome.error is not None:
                     raise problem_of(outcome.error)
                 if remember is not None:
                     await remember(outcome)
-                return Json(whole(outcome), headers={SESSION: outcome.session_id})
+                return Json(whole(outcome), headers=_named(outcome.session_id))
             except BaseException:
                 turn.stop()
                 raise
@@ -209,8 +210,17 @@ async def _disconnected(request: Request) -> None:
 
 def _session_of(request: Request) -> str | None:
     """The session the caller names."""
-    named = request.headers.get(SESSION)
-    return named.strip() if named is not None and named.strip() else None
+    named = request.headers.get(SESSION, "").strip()
+    try:
+        named = named.encode("latin-1").decode()  # ids of any script; a header is bytes
+    except UnicodeDecodeError:
+        pass
+    return named or None
+
+
+def _named(session_id: str) -> dict[str, str]:
+    """The header that tells the caller which session this is."""
+    return {SESSION: session_id.encode().decode("latin-1")}
 
 
 # ------------------------------------------------------------------------------------------------ errors

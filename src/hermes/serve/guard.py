@@ -29,12 +29,12 @@ def check_reach(host: str, secret: str | None, insecure: bool, *, what: str, hin
 
 
 class Guard:
-    """An application behind a bearer token; without a token only local programs get in (unless `insecure`)."""
+    """An application behind a bearer token; without a token only local programs get in (or anybody: `strangers`)."""
 
-    def __init__(self, app: ASGIApp, token: str | None, *, insecure: bool = False) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, *, strangers: bool = False) -> None:
         self._app = app
         self._token = token.encode() if token else None
-        self._insecure = insecure
+        self._strangers = strangers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in _OPEN:
@@ -46,7 +46,7 @@ class Guard:
 
     def _refusal(self, headers: Headers) -> Problem | None:
         if self._token is None:
-            return None if self._insecure else from_elsewhere(headers)
+            return None if self._strangers else from_elsewhere(headers)
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and same(shown.strip().encode("latin-1", "replace"), self._token):
             return None

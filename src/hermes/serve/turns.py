@@ -134,7 +134,7 @@ class Turns:
         self._tidy(line)
 
     def _tidy(self, line: _Line) -> None:
-        if line.users:
+        if line.users or line.lock.locked():  # whoever is there will see to it
             return
         if line.agent is None:
             self._lines.pop(line.name, None)
@@ -152,12 +152,10 @@ class Turns:
         chore.add_done_callback(self._chores.discard)
 
     async def _dismiss(self, line: _Line) -> None:
-        line.users += 1
         async with line.lock:  # who comes now waits: two agents must not hold one session
             agent, line.agent = line.agent, None
             if agent is not None:
                 await _in_daemon(agent.close)
-        line.users -= 1
         self._tidy(line)
 
     # ------------------------------------------------------------------------------------------ in threads

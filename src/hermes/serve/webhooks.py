@@ -87,11 +87,14 @@ def webhook_app(
     keep: Keep,
     *,
     log: logging.Logger | logging.LoggerAdapter[logging.Logger],
-    insecure: bool = False,
+    strangers: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """The application. `keep` is awaited for each new delivery; when it returns, the sender is told 202."""
-    hooks = _Hooks(routes, keep, log, insecure, clock)
+    """The application. `keep` is awaited for each new delivery; when it returns, the sender is told 202.
+
+    Routes without a secret hear programs of this machine, or anybody (`strangers`).
+    """
+    hooks = _Hooks(routes, keep, log, strangers, clock)
     return Starlette(
         routes=[
             HttpRoute("/health", _health, methods=["GET"]),
@@ -110,10 +113,10 @@ class _Hooks:
         routes: Mapping[str, Route],
         keep: Keep,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
-        insecure: bool,
+        strangers: bool,
         clock: Callable[[], float],
     ) -> None:
-        self._routes, self._keep, self._log, self._insecure, self._clock = routes, keep, log, insecure, clock
+        self._routes, self._keep, self._log, self._strangers, self._clock = routes, keep, log, strangers, clock
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     async def arrive(self, request: Request) -> JSONResponse:
@@ -134,7 +137,7 @@ class _Hooks:
     def _believed(self, route: Route, headers: Headers, body: bytes) -> Delivery:
         if route.secret is not None:
             return verify(headers, body, route.secret, self._clock())
-        problem = None if self._insecure else from_elsewhere(headers)
+        problem = None if self._strangers else from_elsewhere(headers)
         if problem is not None:
             raise problem
         return unsigned(headers)

@@ -15,7 +15,7 @@ from hermes.errors import ConfigError
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import DM, Chat, Event, Sender
 from hermes.harmless import harmless
-from hermes.serve.server import HttpServer
+from hermes.serve.server import HttpServer, is_loopback
 from hermes.serve.webhooks import Arrived, Route, routes_of, webhook_app
 
 LOG = "log"
@@ -67,7 +67,7 @@ class Webhook(Adapter):
         await self.disconnect()
         routes = self._routes()
         self._link = link
-        app = webhook_app(routes, self._keep, log=link.log, insecure=bool(self.values.get("insecure")))
+        app = webhook_app(routes, self._keep, log=link.log, strangers=not is_loopback(self._host()))
         port = self.values.get("port")
         server = HttpServer(app, self._host(), 8644 if port is None else int(port), died=link.lost)
         await server.start()
