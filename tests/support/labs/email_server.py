@@ -323,6 +323,7 @@ class MailServer:
         """End Dovecot and every connection to it."""
         self._dovecot.terminate()
         self._dovecot.wait(10)
+        self.imap_line.drop()  # its idling processes would take ten seconds to notice
         until(lambda: not _listens(self.imap), 10, "Dovecot still listens")
 
     def logs(self) -> str:

@@ -1,0 +1,291 @@
+"""The Home Assistant adapter: the house talks in events, and is answered by a notification and an event.
+
+What is said to the agent is an event (`hermes_message`) that automations, scripts and dashboards fire; watched entities
+speak when their state changes. Events are told once and never again, so that one the gateway can't keep at once is
+offered to it anew for a while, with all later ones behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit, urlunsplit
+
+from hermes.errors import PlatformRefused, PlatformUnreachable
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.events import Chat, Event, Sender
+from hermes.gateway.platforms.homeassistant.connection import Connection
+from hermes.gateway.platforms.homeassistant.words import harmless, plain
+
+HOME = "home"  # the conversation of events that name none
+HOUSE = "home-assistant"  # who speaks when no person does
+_OWN_NOTIFICATION = "persistent_notification.create"
+_NO_STATES = {"unknown", "unavailable"}
+_TRIES = 6  # to hand an event over, with a little more time between them each time
+
+
+class HomeAssistant(Adapter):
+    """Home Assistant, by its WebSocket API."""
+
+    platform: ClassVar[str] = "homeassistant"
+    title: ClassVar[str] = "Home Assistant"
+    extra: ClassVar[str | None] = "homeassistant"
+    capabilities: ClassVar[Capabilities] = Capabilities(longest=10_000)
+    settings = (
+        Setting(name="url", help="its address, as http://homeassistant.local:8123", variable="HASS_URL", required=True),
+        Setting(
+            name="token", help="a long-lived access token of an administrator", variable="HASS_TOKEN", secret=True,
+            required=True,
+        ),
+        Setting(
+            name="event_type", help="the event that says something to the agent", variable="HASS_EVENT_TYPE",
+            default="hermes_message",
+        ),
+        Setting(
+            name="reply_event", help="the event that carries a reply", variable="HASS_REPLY_EVENT", default="hermes_reply"
+        ),
+        Setting(
+            name="notify_service", help="what shows a reply, as notify.mobile_app_phone; none: only the event",
+            variable="HASS_NOTIFY_SERVICE", default=_OWN_NOTIFICATION,
+        ),
+        Setting(
+            name="notify_target", help="the entity to notify, where notify_service is notify.send_message",
+            variable="HASS_NOTIFY_TARGET",
+        ),
+        Setting(name="notify_title", help="the heading of notifications", variable="HASS_NOTIFY_TITLE", default="Hermes"),
+        Setting(
+            name="watch", help="entities, or whole domains, whose changes are told to the agent", variable="HASS_WATCH",
+            kind=list, default=(),
+        ),
+        Setting(name="ca_file", help="certificates to trust beside the usual ones (PEM)", variable="HASS_CA_FILE"),
+    )  # fmt: skip
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._link: Link | None = None
+        self._connection: Connection | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._names: dict[str, str] = {}  # people, by the id of their login
+        self._place: str | None = None
+
+    # ------------------------------------------------------------------------------------------ connection
+
+    async def check(self) -> str:
+        """Log in, and see whether we may listen."""
+        connection = self._made()
+        try:
+            await connection.open(lambda number, event: None, lambda error: None)
+            await connection.ask("subscribe_events", event_type=self._text("event_type"))
+            config = await connection.ask("get_config")
+            return f"{config.get('location_name') or 'Home Assistant'} ({connection.version})"
+        finally:
+            await connection.close()
+
+    async def connect(self, link: Link) -> None:
+        """Log in and listen."""
+        await self.disconnect()
+        self._link = link
+        self._connection = connection = self._made()
+        waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        try:
+            await connection.open(lambda number, event: waiting.put_nowait(event), self._ended)
+            config = await connection.ask("get_config")
+            self._place = str(config.get("location_name") or "") or None
+            await self._learn_names(connection)
+            await connection.ask("subscribe_events", event_type=self._text("event_type"))
+            if self._watched():
+                await connection.ask("subscribe_events", event_type="state_changed")
+        except BaseException:
+            await self.disconnect()
+            raise
+        self._worker = asyncio.create_task(self._work(waiting))
+        link.connected(f"{self._place or 'Home Assistant'} ({connection.version})")
+
+    async def disconnect(self) -> None:
+        """Hang up."""
+        worker, self._worker = self._worker, None
+        connection, self._connection = self._connection, None
+        if worker is not None:
+            worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await worker
+        if connection is not None:
+            await connection.close()
+
+    def _ended(self, error: Exception) -> None:
+        if self._link is not None and self._worker is not None:  # before that, connect itself says so
+            self._link.lost(error)
+
+    async def _learn_names(self, connection: Connection) -> None:
+        for state in await connection.ask("get_states"):
+            attributes = state.get("attributes") or {}
+            if str(state.get("entity_id", "")).startswith("person.") and attributes.get("user_id"):
+                self._names[str(attributes["user_id"])] = str(attributes.get("friendly_name") or state["entity_id"])
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    async def _work(self, waiting: asyncio.Queue[dict[str, Any]]) -> None:
+        """Hand events over, one after the other."""
+        while True:
+            raw = await waiting.get()
+            try:
+                event = self._understood(raw)
+            except Exception as error:  # data of any shape can be put into an event
+                self._log("an event could not be understood (%s)", type(error).__name__)
+                continue
+            if event is not None:
+                await self._hand_over(event)
+
+    async def _hand_over(self, event: Event) -> None:
+        assert self._link is not None
+        for attempt in range(_TRIES):
+            try:
+                await self._link.received(event)
+                return
+            except Exception as error:
+                self._log("an event could not be kept (%s)", type(error).__name__)
+                await asyncio.sleep(0.2 * 2**attempt)
+        self._log("an event was lost: it could not be kept")
+
+    def _understood(self, raw: dict[str, Any]) -> Event | None:
+        if raw.get("event_type") == "state_changed" and self._text("event_type") != "state_changed":
+            return self._changed(raw)
+        data = raw.get("data") or {}
+        text = data.get("text")
+        if not isinstance(text, str) or not text.strip():
+            self._log("an event %s without a text was left alone", raw.get("event_type"))
+            return None
+        user = (raw.get("context") or {}).get("user_id") or data.get("user")
+        user = str(user) if user else HOUSE
+        return Event(
+            id=_identity(raw),
+            chat=self._chat(data.get("conversation_id")),
+            sender=Sender(user_id=user, name=self._names.get(user) or ("Home Assistant" if user == HOUSE else user)),
+            text=text,
+            sent_at=_time(raw),
+        )
+
+    def _changed(self, raw: dict[str, Any]) -> Event | None:
+        """A watched entity's new state in words; None for all that is no news."""
+        data = raw.get("data") or {}
+        old, new = data.get("old_state") or {}, data.get("new_state") or {}
+        entity = str(data.get("entity_id", ""))
+        before, after = old.get("state"), new.get("state")
+        if not self._is_watched(entity) or before == after or {before, after} & {None, *_NO_STATES}:
+            return None
+        attributes = new.get("attributes") or {}
+        unit = f" {attributes['unit_of_measurement']}" if attributes.get("unit_of_measurement") else ""
+        name = attributes.get("friendly_name") or entity
+        return Event(
+            id=_identity(raw),
+            chat=self._chat(None),
+            sender=Sender(user_id=HOUSE, name="Home Assistant"),
+            text=f"{name} ({entity}) changed from {before}{unit} to {after}{unit}.",
+            sent_at=_time(raw),
+        )
+
+    def _chat(self, conversation: object) -> Chat:
+        chat_id = str(conversation) if conversation not in (None, "") else HOME
+        return Chat(platform=self.platform, chat_id=chat_id, name=self._place if chat_id == HOME else chat_id)
+
+    def _watched(self) -> list[str]:
+        value = self.values.get("watch") or ()
+        found = value.split(",") if isinstance(value, str) else value
+        return [str(one).strip().lower() for one in found if str(one).strip()]
+
+    def _is_watched(self, entity: str) -> bool:
+        return any(entity == one or ("." not in one and entity.partition(".")[0] == one) for one in self._watched())
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        """Show the text as a notification, then tell automations of it. A repeated notification replaces the first."""
+        if self._connection is None:
+            raise PlatformUnreachable("there is no connection to Home Assistant")
+        message_id = "hermes_" + hashlib.sha256(nonce.encode("utf-8", "replace")).hexdigest()[:24]
+        connection = self._connection
+        if service := self._service():
+            await connection.ask("call_service", **self._call(service, text, message_id))
+        said = {"text": text.encode("utf-8", "replace").decode(), "conversation_id": chat.chat_id}
+        await connection.ask(
+            "fire_event", event_type=self._text("reply_event"), event_data={**said, "message_id": message_id}
+        )
+        return message_id
+
+    def _call(self, service: str, text: str, message_id: str) -> dict[str, Any]:
+        domain, _, name = service.partition(".")
+        data: dict[str, Any] = {"title": self._text("notify_title"), "message": plain(text) or " "}
+        if service == _OWN_NOTIFICATION:
+            data |= {"message": harmless(text) or " ", "notification_id": message_id}
+        elif name.startswith("mobile_app_"):
+            data["data"] = {"tag": message_id}
+        call: dict[str, Any] = {"domain": domain, "service": name, "service_data": data}
+        if target := self._text("notify_target"):
+            call["target"] = {"entity_id": target}
+        return call
+
+    def _service(self) -> str | None:
+        service = self._text("notify_service").lower()
+        return None if service in ("", "none") else service
+
+    # ------------------------------------------------------------------------------------------ settings
+
+    def _text(self, name: str) -> str:
+        value = self.values.get(name)
+        if value in (None, ""):
+            value = next(setting.default for setting in self.settings if setting.name == name)
+        return str(value or "").strip()
+
+    def _made(self) -> Connection:
+        if not self._text("token"):
+            raise PlatformRefused("homeassistant needs token in config.yaml (or HASS_TOKEN)")
+        if self._text("event_type") == self._text("reply_event"):
+            raise PlatformRefused("event_type and reply_event must differ, or the agent would talk to itself")
+        service = self._service()
+        if service and service.count(".") != 1:
+            raise PlatformRefused(f"notify_service is a service as notify.mobile_app_phone, not {service!r}")
+        return Connection(self._address(), self._text("token"), self._context())
+
+    def _address(self) -> str:
+        parts = urlsplit(self._text("url"))
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+            raise PlatformRefused("homeassistant needs url in config.yaml, as http://homeassistant.local:8123")
+        scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
+        path = parts.path.rstrip("/").removesuffix("/websocket").removesuffix("/api")
+        return urlunsplit((scheme, parts.netloc.rpartition("@")[2], f"{path}/api/websocket", "", ""))
+
+    def _context(self) -> ssl.SSLContext | None:
+        name = self._text("ca_file")
+        if not name:
+            return None
+        try:
+            context = ssl.create_default_context()
+            context.load_verify_locations(str(Path(name).expanduser()))
+            return context
+        except (OSError, ssl.SSLError) as error:
+            raise PlatformRefused(f"ca_file {name} can't be used: {error}") from error
+
+    def _log(self, message: str, *arguments: object) -> None:
+        if self._link is not None:
+            self._link.log.warning(message, *arguments)
+
+
+def _identity(raw: dict[str, Any]) -> str:
+    """A name for an event, which has none of its own: events of one automation share their context."""
+    told = json.dumps([raw.get("event_type"), raw.get("data")], sort_keys=True, default=str)
+    context = (raw.get("context") or {}).get("id") or ""
+    return f"{context}:{raw.get('time_fired') or ''}:{hashlib.sha256(told.encode('utf-8', 'replace')).hexdigest()[:16]}"
+
+
+def _time(raw: dict[str, Any]) -> float | None:
+    try:
+        return datetime.fromisoformat(str(raw.get("time_fired"))).timestamp()
+    except ValueError:
+        return None

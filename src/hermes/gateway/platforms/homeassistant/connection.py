@@ -1,0 +1,172 @@
+"""Home Assistant's WebSocket API: one connection, numbered requests, and events that come by themselves.
+
+https://developers.home-assistant.io/docs/api/websocket
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+
+_PATIENCE = 20.0  # seconds for an answer
+_HEARTBEAT = 25.0  # seconds between signs of life
+# what Home Assistant calls errors that another try would meet again
+_FINAL = {"not_found", "invalid_format", "not_allowed", "not_supported", "service_validation_error", "unknown_command"}
+
+
+class Connection:
+    """An authenticated connection. `happened` gets every event with its subscription's number, `ended` the end."""
+
+    def __init__(self, url: str, token: str, context: ssl.SSLContext | None) -> None:
+        self._url, self._token, self._context = url, token, context
+        self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self.version = ""
+
+    async def open(self, happened: Callable[[int, dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
+        """Connect and log in."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._log_in()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, Exception):
+                raise self._explained(error) from None
+            raise
+        self._reader = asyncio.create_task(self._read(happened, ended))
+
+    async def close(self) -> None:
+        """Hang up."""
+        reader, self._reader = self._reader, None
+        if reader is not None and reader is not asyncio.current_task():
+            reader.cancel()
+            with suppress(asyncio.CancelledError):
+                await reader
+        self._give_up(PlatformUnreachable("the connection to Home Assistant was closed"))
+        if self._socket is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(1.5):
+                    await self._socket.close()
+        if self._session is not None:
+            await self._session.close()
+        self._socket = self._session = None
+
+    async def ask(self, kind: str, **fields: Any) -> Any:
+        """The result of a command."""
+        return (await self.ask_numbered(kind, **fields))[1]
+
+    async def ask_numbered(self, kind: str, **fields: Any) -> tuple[int, Any]:
+        """(number, result) of a command; a subscription's events carry its number."""
+        socket = self._socket
+        if socket is None or socket.closed or self._reader is None:
+            raise PlatformUnreachable("there is no connection to Home Assistant")
+        number = next(self._numbers)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await socket.send_json({"id": number, "type": kind, **fields})
+                return number, await answer
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._explained(error) from None
+        finally:
+            self._waiting.pop(number, None)
+
+    # ------------------------------------------------------------------------------------------ the inside
+
+    async def _log_in(self) -> None:
+        self._session = aiohttp.ClientSession(trust_env=False)
+        self._socket = await self._session.ws_connect(
+            self._url, heartbeat=_HEARTBEAT, max_msg_size=0, ssl=self._context if self._context is not None else True
+        )
+        first = await self._socket.receive_json()
+        if first.get("type") == "auth_required":
+            await self._socket.send_json({"type": "auth", "access_token": self._token})
+            first = await self._socket.receive_json()
+        if first.get("type") == "auth_invalid":
+            raise PlatformRefused("Home Assistant does not accept the token: make a new long-lived access token")
+        if first.get("type") != "auth_ok":
+            raise PlatformRefused("what answers there is not Home Assistant's WebSocket API; look at url")
+        self.version = str(first.get("ha_version", ""))
+
+    async def _read(self, happened: Callable[[int, dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
+        socket = self._socket
+        assert socket is not None
+        why: Exception = PlatformUnreachable("Home Assistant has closed the connection")
+        try:
+            async for message in socket:
+                if message.type is not aiohttp.WSMsgType.TEXT:
+                    continue
+                said = message.json()
+                for one in said if isinstance(said, list) else [said]:  # it may send several in one
+                    self._heard(one, happened)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            why = self._explained(error)
+        self._give_up(why)
+        ended(why)
+
+    def _heard(self, said: dict[str, Any], happened: Callable[[int, dict[str, Any]], None]) -> None:
+        number, kind = said.get("id"), said.get("type")
+        if kind == "event" and isinstance(number, int) and isinstance(said.get("event"), dict):
+            happened(number, said["event"])
+        elif kind == "result" and (answer := self._waiting.get(number or 0)) is not None and not answer.done():
+            if said.get("success"):
+                answer.set_result(said.get("result"))
+            else:
+                answer.set_exception(self._refusal(said.get("error") or {}))
+
+    def _refusal(self, error: dict[str, Any]) -> HermesError:
+        code, text = str(error.get("code", "")), self._masked(str(error.get("message", "")))
+        if code == "unauthorized":
+            return PlatformRefused("Home Assistant: the token's user is not an administrator, and must be one")
+        if code in _FINAL:
+            return SendRefused(f"Home Assistant refuses it: {text or code}")
+        return PlatformUnreachable(f"Home Assistant could not do it: {text or code}")
+
+    def _give_up(self, why: Exception) -> None:
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(why)
+        self._waiting.clear()
+
+    def _explained(self, error: Exception) -> HermesError:
+        if isinstance(error, HermesError):
+            return error
+        where = f"Home Assistant at {self._url}"
+        said = self._masked(str(error)) or type(error).__name__
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return PlatformRefused(
+                f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
+            )
+        if isinstance(error, aiohttp.WSServerHandshakeError):
+            if error.status == 429:
+                return SlowDown(f"{where} asks to wait", _seconds(error.headers))
+            if error.status == 403:
+                return PlatformRefused(f"{where} has shut this machine out (403); look at its ip_bans.yaml")
+            if 300 <= error.status < 500:
+                return PlatformRefused(f"{where} is not its WebSocket API ({error.status}); look at url")
+        if isinstance(error, aiohttp.InvalidURL | ValueError | TypeError) and not isinstance(error, OSError):
+            return PlatformRefused(f"{where} does not answer as Home Assistant does ({said}); look at url")
+        return PlatformUnreachable(f"{where} can't be reached: {said}")
+
+    def _masked(self, text: str) -> str:
+        text = " ".join(text.split())[:300]
+        return text.replace(self._token, "***") if self._token else text
+
+
+def _seconds(headers: Mapping[str, str] | None) -> float:
+    try:
+        return max(1.0, float((headers if headers is not None else {})["Retry-After"]))
+    except (KeyError, ValueError):
+        return 30.0
