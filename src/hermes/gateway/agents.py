@@ -129,12 +129,18 @@ class Agents:
 
 
 def home_of(home: Path, platform: str, who: str | None, *, owner: bool) -> Path:
-    """Where an agent keeps what it remembers of somebody: the owner's home, or a folder of their own below it."""
+    """Where an agent keeps what it remembers of somebody: the owner's home, or a folder of their own below it.
+
+    Two people never get one folder, whatever their ids are and however a file system reads names.
+    """
     if owner:
         return home
-    from urllib.parse import quote
+    import hashlib
+    import re
 
-    return home / "people" / quote(platform, safe="") / (quote(who or "everyone", safe="") or "everyone")[:200]
+    shown = re.sub(r"[^A-Za-z0-9@+_-]+", "-", who or "everyone")[:60].strip("-")
+    exact = hashlib.sha256(b"" if who is None else b":" + who.encode(errors="surrogatepass")).hexdigest()[:16]
+    return home / "people" / re.sub(r"[^a-z0-9_-]+", "-", platform) / f"{shown}-{exact}".lstrip("-")
 
 
 def only(tools: Sequence[Tool], *names: str) -> list[Tool]:

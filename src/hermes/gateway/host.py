@@ -10,14 +10,13 @@ from hermes.commands.registry import GATEWAY
 from hermes.errors import InvalidInput, ModelError
 from hermes.gateway.agents import home_of
 from hermes.gateway.delivery import parts_of
-from hermes.gateway.events import Chat, as_json, from_json
+from hermes.gateway.events import Chat, Sender, as_json, from_json
 from hermes.gateway.questions import Question, wording
 
 if TYPE_CHECKING:
     from hermes.agent.events import Event as TurnEvent
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
-    from hermes.gateway.events import Sender
     from hermes.gateway.growing import Growing
     from hermes.gateway.lanes import Lane
     from hermes.gateway.runner import Gateway
@@ -50,15 +49,17 @@ class Seat:
 
     @property
     def is_owner(self) -> bool:
-        """Whether the owner of this machine speaks."""
-        return self.sender is not None and self._gateway.access.is_owner(self.route.platform, self.sender)
+        """Whether the owner of this machine speaks, or, when nobody does, whether it is their conversation."""
+        return self._gateway.access.is_owner(self.route.platform, self._who)
 
     @property
     def user(self) -> User | None:
         """Whose conversations may be seen; None: the owner's, all."""
-        if self.sender is not None:
-            return self._gateway.access.user(self.route.platform, self.sender)
-        return (self.route.platform, self.route.user_id or "")
+        return self._gateway.access.user(self.route.platform, self._who)
+
+    @property
+    def _who(self) -> Sender:
+        return self.sender if self.sender is not None else Sender(user_id=self.route.user_id)
 
     @property
     def session_id(self) -> str:
@@ -78,7 +79,7 @@ class Seat:
         """Who answers, with what whoever speaks may use."""
         if self._agent is None:
             gateway, route = self._gateway, self.route
-            whose = None if route.shared else (self.sender.id if self.sender is not None else route.user_id)
+            whose = None if route.shared else self._who.id
             home = home_of(gateway.home, route.platform, whose or route.key, owner=self.is_owner and not route.shared)
             self._agent = gateway.agents.take(
                 route.key, self.session_id, source=route.platform, home=home, confirm=self.confirm,

@@ -84,6 +84,7 @@ class Turns:
         route = seat.route = self._store.route(lane.key) or seat.route
         session_id = said.session_id or seat.session_id
         notice = self._reset_notice(seat) if route.reset_reason else None
+        self._share(seat)
         agent = seat.agent
         reply = gateway.growing(event.chat, said.inbox_id, said.shown, resumed=said.begun)
         try:
@@ -157,13 +158,19 @@ class Turns:
         reply.finish(self._store.finish(said.inbox_id, target.platform, as_json(target), parts))
 
     def _share(self, seat: Seat) -> None:
-        """Who speaks in a session that is not their own may see it from then on."""
+        """Who speaks in a session that is not their own may see it from then on.
+
+        What its prompt tells of those who were there before is not for them: the next turn writes it anew.
+        """
         who = seat.sender.id if seat.sender is not None else None
-        if who is None:
+        session = self._db.get_session(seat.session_id)
+        if who is None or session is None:
             return
         user = (seat.route.platform, who)
-        if self._db.get_session(seat.session_id, visible_to=user) is None:
-            self._db.share_session(seat.session_id, *user)
+        if self._db.get_session(session["id"], visible_to=user) is None:
+            if not seat.is_owner and session["message_count"]:
+                self._db.update_system_prompt(session["id"], None)
+            self._db.share_session(session["id"], *user)
 
     # ------------------------------------------------------------------------------------------ commands
 
@@ -174,6 +181,8 @@ class Turns:
             self._store.finish(said.inbox_id, chat.platform, as_json(chat))
             return
         self._store.begin(said.inbox_id)
+        if seat.route.shared:
+            self._share(seat)
         host = ChatHost(gateway, seat, said, self._listen, self._share)
         try:
             run_command(host, line)

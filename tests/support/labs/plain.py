@@ -79,7 +79,7 @@ class Plain(Adapter):
             await asyncio.gather(*[self._keep_one(link, raw) for raw in [await queue.get(), *_rest(queue)]])
 
     async def _keep_one(self, link: Link, raw: dict[str, Any]) -> None:
-        chat = Chat(platform="plain", **raw["chat"])
+        chat = Chat(platform=self.platform, **raw["chat"])
         files = tuple(Attachment(**one) for one in raw.get("files", ()))
         sender = Sender(user_id=raw["user"], name=raw["name"])
         event = Event(
@@ -144,7 +144,7 @@ class Plain(Adapter):
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
         found = await self._ask(thread=name, chat=[chat.chat_id, None])
-        return Chat(platform="plain", chat_id=chat.chat_id, type=chat.type, thread_id=found["id"], name=name)
+        return Chat(platform=self.platform, chat_id=chat.chat_id, type=chat.type, thread_id=found["id"], name=name)
 
     async def show_menu(self, commands: Sequence[tuple[str, str]]) -> None:
         await self._ask(menu=[list(one) for one in commands])

@@ -1,0 +1,285 @@
+"""Who may see what: bob is let in, but is not the owner; he tries to reach what is alice's, and what is carol's, and fails.
+
+Every conversation he must not see holds the word Kardamom, which he never types; whatever he is shown, that word is not
+in it, nor is a title or an id before he has typed it himself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.gateway.agents import home_of
+from hermes.gateway.runner import Gateway
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.plain import Plain, PlainLab
+
+WORD, SECRET = "Zwetschgenkuchen", "Kardamom"
+TITLE = "plum recipe"
+QUIET: dict[str, Any] = {"streaming": {"enabled": False}}
+EVERYONE = ["u-alice", "u-bob", "u-carol"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+class Scene:
+    """A gateway with alice (the owner), bob and carol."""
+
+    def __init__(self, lab: PlainLab, gateway: Gateway) -> None:
+        self.lab, self.gateway, self.db = lab, gateway, gateway.db
+
+    def ask(self, who: str, text: str, where: str = "dm") -> str:
+        """What is said there in answer to this, once all of it has arrived."""
+        before = len(self.lab.shown(where, who=who))
+        number = self.lab.say(text, who=who, where=where)
+
+        def done() -> bool:
+            found = self.gateway.store.progress(self.lab.platform, number)
+            return found is not None and found[0] and not self.gateway.store.unsent()
+
+        until(done, 30, f"no answer to {text!r}: {self.lab.shown(where, who=who)}")
+        return "\n".join(self.lab.shown(where, who=who)[before:])
+
+    def secret_of(self, who: str, where: str = "dm") -> str:
+        """Somebody talks about the secret; the id of that session."""
+        known = {row["id"] for row in self.db.list_sessions_rich(limit=100)}
+        self.ask(who, f"my recipe for {WORD}: a little {SECRET}", where)
+        (made,) = {row["id"] for row in self.db.list_sessions_rich(limit=100)} - known
+        self.ask(who, f"/title {TITLE}", where)
+        return made
+
+    def tool(self, who: str, name: str, where: str = "dm", /, **arguments: Any) -> str:
+        """What a tool tells the agent that answers this person."""
+        return self.ask(who, f"call={name} {json.dumps(arguments)}", where)
+
+
+@pytest.fixture
+def scene(model: Echo, hermes_home: Path) -> Iterator[Scene]:
+    lab = PlainLab()
+    platforms = {"plain": {"allowed_users": EVERYONE}}
+    with running(lab, hermes_home, model.base_url, gateway=QUIET, platforms=platforms) as gateway:
+        yield Scene(lab, gateway)
+    lab.close()
+
+
+ATTEMPTS: dict[str, Callable[[str, int], str]] = {
+    "list": lambda session, message: "/sessions",
+    "choice": lambda session, message: "/resume",
+    "tool: recent": lambda session, message: "call=session_search {}",
+    "id": lambda session, message: f"/resume {session}",
+    "beginning of an id": lambda session, message: f"/resume {session[:-2]}",
+    "first letters of an id": lambda session, message: "/resume 2",
+    "title": lambda session, message: f"/resume {TITLE}",
+    "part of a title": lambda session, message: "/resume plum",
+    "search": lambda session, message: f"/sessions {WORD}",
+    "search by a beginning": lambda session, message: "/sessions zwetsch*",
+    "history": lambda session, message: "/history 1000",
+    "branch from a message": lambda session, message: f"/branch {message}",
+    "handoff": lambda session, message: "/handoff plain",
+    "status": lambda session, message: "/status",
+    "undo": lambda session, message: "/undo redo",
+    "retry": lambda session, message: "/retry",
+    "tool: words": lambda session, message: 'call=session_search {"query": "recipe"}',
+    "tool: id": lambda session, message: f'call=session_search {{"session_id": "{session}"}}',
+    "tool: id and words": lambda session, message: f'call=session_search {{"session_id": "{session}", "query": "recipe"}}',
+    "tool: title": lambda session, message: f'call=session_search {{"session_id": "{TITLE}"}}',
+    "tool: message": lambda session, message: f'call=session_search {{"around_message_id": {message}}}',
+    "tool: other source": lambda session, message: 'call=session_search {"query": "recipe", "source": "cli"}',
+    "tool: memory": lambda session, message: 'call=memory {"action": "list"}',
+    "tool: skills": lambda session, message: 'call=skills {"action": "view", "name": "plums"}',
+    "tool: skills by a path": lambda session, message: 'call=skills {"action": "view", "name": "../../skills/plums"}',
+    "tool: terminal": lambda session, message: 'call=terminal {"command": "cat ~/.hermes/* $HERMES_HOME/*/*"}',
+    "tool: process": lambda session, message: 'call=process {"action": "list"}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("whose", ["alice", "carol"])
+def test_nobody_reads_another_ones_conversation(scene: Scene, whose: str) -> None:
+    session = scene.secret_of(whose)
+    scene.tool("alice", "memory", action="add", text=f"she bakes {SECRET}")
+    scene.tool("alice", "skills", action="save", name="plums", content=f"how to bake {SECRET}")
+    before = scene.db.get_messages(session)
+    message = before[0]["id"]
+    said: dict[str, str] = {}
+    for where in ("dm", "group", "thread"):
+        for name, attempt in ATTEMPTS.items():
+            said[f"{name} ({where})"] = scene.ask("bob", attempt(session, message), where)
+    assert {name: text for name, text in said.items() if SECRET in text} == {}
+    for name in ("list", "choice", "tool: recent"):  # he has not typed either by then
+        assert session not in said[f"{name} (dm)"]
+        assert TITLE not in said[f"{name} (dm)"]
+    assert scene.db.get_messages(session) == before
+    for where in ("dm", "group", "thread"):
+        assert "no tool" in said[f"tool: terminal ({where})"]
+        assert "only the owner" in said[f"handoff ({where})"]
+    for row in scene.db.list_sessions_rich(limit=100, visible_to=("plain", "u-bob")):
+        assert row["id"] != session
+
+
+def test_the_same_user_id_on_another_platform_is_another_person(model: Echo, hermes_home: Path) -> None:
+    class Elsewhere(Plain):
+        platform = "elsewhere"
+
+    class OtherLab(PlainLab):
+        platform = "elsewhere"
+        adapter = Elsewhere
+
+    lab, other = PlainLab(), OtherLab()
+    with running([lab, other], hermes_home, model.base_url, gateway=QUIET, owner=["plain:u-alice"]) as gateway:
+        session = Scene(lab, gateway).secret_of("bob")
+        there = Scene(other, gateway)
+        for who in ("bob", "alice"):  # alice is the owner on one platform only
+            for attempt in ATTEMPTS.values():
+                line = attempt(session, gateway.db.get_messages(session)[0]["id"])
+                assert SECRET not in there.ask(who, line)
+        assert "only the owner" in there.ask("alice", "/sethome")
+    lab.close()
+    other.close()
+
+
+def test_the_owner_sees_all(scene: Scene) -> None:
+    session = scene.secret_of("bob")
+    assert session in scene.ask("alice", "/sessions")
+    assert session in scene.ask("alice", f"/sessions {WORD}")
+    assert SECRET in scene.tool("alice", "session_search", query="recipe")
+    scene.ask("alice", f"/resume {TITLE}")
+    assert SECRET in scene.ask("alice", "/history")
+
+
+def test_owner_rights_end_with_the_owners_turn(scene: Scene, model: Echo) -> None:
+    """One agent serves a shared thread; what it may do depends on who speaks."""
+    scene.secret_of("alice")
+
+    def offered() -> set[str]:
+        asked = [one for one in model.requests if one.get("tools")][-1]
+        return {tool["function"]["name"] for tool in asked["tools"]}
+
+    for _ in range(2):
+        scene.ask("alice", "from the owner", "thread")
+        assert {"terminal", "process"} <= offered()
+        scene.ask("bob", "from a guest", "thread")
+        assert offered() == {"session_search", "memory", "skills"}
+    assert "of-the-owner" in scene.tool("alice", "terminal", "thread", command="echo of-the-owner")
+    assert "no tool" in scene.tool("bob", "terminal", "thread", command="echo of-the-owner")
+    assert SECRET not in scene.tool("bob", "session_search", "thread", query="recipe")
+    assert SECRET in scene.tool("alice", "session_search", "thread", query="recipe")
+    assert "no tool" in scene.tool("bob", "process", "thread", action="list")
+
+
+def test_asking_again_in_a_shared_thread_uses_the_rights_of_who_asks(scene: Scene) -> None:
+    scene.tool("alice", "terminal", "thread", command="echo of-the-owner")
+    again = scene.ask("bob", "/retry", "thread")
+    assert "no tool" in again
+    assert "of-the-owner" not in again.replace("echo of-the-owner", "")
+
+
+def test_a_shared_thread_is_seen_by_those_who_spoke_there_and_no_one_else(scene: Scene) -> None:
+    session = scene.secret_of("alice", "thread")
+    assert SECRET not in scene.ask("bob", f"/resume {session}")
+    scene.ask("bob", "may I join?", "thread")
+    assert session in scene.ask("bob", f"/sessions {WORD}")
+    assert SECRET in scene.tool("bob", "session_search", query="recipe")
+    assert SECRET not in scene.tool("carol", "session_search", query="recipe")
+    assert session not in scene.ask("carol", "/sessions")
+    assert SECRET not in scene.ask("carol", f"/resume {session}")
+
+
+def test_a_command_in_a_shared_thread_is_taking_part(scene: Scene) -> None:
+    session = scene.secret_of("alice", "thread")
+    assert SECRET in scene.ask("bob", "/history", "thread")
+    assert scene.db.get_session(session, visible_to=("plain", "u-bob")) is not None
+
+
+def test_what_the_agent_knows_of_the_owner_is_not_told_to_guests_of_the_conversation(scene: Scene, model: Echo) -> None:
+    """A conversation that began with the owner's memories in its prompt is brought to a thread where others speak."""
+    scene.tool("alice", "memory", action="add", target="user", text=f"bakes {SECRET} on Sundays")
+    scene.ask("alice", "/new")
+    scene.ask("alice", "hello")
+    assert SECRET in str([one for one in model.requests if one.get("tools")][-1]["messages"][0])
+    (session,) = [
+        row["id"]
+        for row in scene.db.list_sessions_rich(limit=100)
+        if scene.db.get_messages(row["id"])[0]["content"] == "hello"
+    ]
+    scene.ask("alice", "first words here", "thread")
+    scene.ask("alice", f"/resume {session}", "thread")
+    scene.ask("alice", "go on", "thread")
+    scene.ask("bob", "and what do you know of her?", "thread")
+    seen = [one for one in model.requests if "what do you know of her" in str(one["messages"][-1])]
+    assert seen
+    assert SECRET not in str(seen)
+
+
+def test_people_remember_apart(scene: Scene, hermes_home: Path) -> None:
+    scene.tool("alice", "memory", action="add", text="the owner's")
+    scene.tool("bob", "memory", action="add", text="of bob")
+    scene.tool("carol", "memory", "thread", action="add", text="of the thread")
+    assert "the owner's" in (hermes_home / "memories" / "MEMORY.md").read_text()
+    assert "of bob" not in scene.tool("alice", "memory", action="list")
+    assert "of bob" in scene.tool("bob", "memory", action="list")
+    assert "of bob" not in scene.tool("bob", "memory", "thread", action="list")
+    assert "of the thread" in scene.tool("alice", "memory", "thread", action="list")
+    assert "of the thread" not in scene.tool("carol", "memory", action="list")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("..", "."),
+        ("../../x", "x"),
+        ("a" * 300 + "1", "a" * 300 + "2"),
+        ("U1", "u1"),
+        ("a/b", "a%2Fb"),
+        ("", "everyone"),
+    ],
+)
+def test_two_people_never_share_a_folder(one: str, other: str, tmp_path: Path) -> None:
+    first, second = (home_of(tmp_path, "plain", who, owner=False) for who in (one, other))
+    assert str(first).casefold() != str(second).casefold()
+    for folder in (first, second):
+        assert folder.resolve().parent == (tmp_path / "people" / "plain").resolve()
+        assert len(folder.name) < 200
+
+
+def test_a_title_that_is_taken_says_nothing_about_whose_it_is(scene: Scene) -> None:
+    session = scene.secret_of("alice")
+    for line in (f"/title {TITLE}", f"/title {TITLE.upper()}"):
+        answer = scene.ask("bob", line)  # before his first message
+        assert session not in answer
+        scene.ask("bob", "hello")
+        answer = scene.ask("bob", line)
+        assert session not in answer
+        scene.ask("bob", "/new")
+
+
+def test_a_conversation_that_was_compressed_keeps_its_people(scene: Scene) -> None:
+    session = scene.secret_of("carol", "thread")
+    for number in range(30):
+        scene.ask("carol", f"more {number}", "thread")
+    scene.ask("alice", "/compress", "thread")
+    tip = scene.db.get_compression_tip(session)
+    assert tip != session
+    assert scene.db.get_session(tip, visible_to=("plain", "u-carol")) is not None
+    assert SECRET not in scene.ask("bob", f"/resume {tip}")
+    assert SECRET not in scene.ask("bob", f"/resume {session}")
+    assert SECRET not in scene.tool("bob", "session_search", query="recipe")
+
+
+def test_what_is_saved_before_a_reset_goes_where_its_person_is_remembered(scene: Scene, hermes_home: Path) -> None:
+    """Nobody speaks then; the memories are those of whom the conversation belongs to."""
+    from hermes.gateway.host import Seat
+
+    for who, home in (("alice", hermes_home), ("bob", home_of(hermes_home, "plain", "u-bob", owner=False))):
+        scene.ask(who, "hello")
+        seat = Seat(scene.gateway, None, scene.gateway.store.route(f"agent:main:plain:dm:dm-{who}"), None)
+        assert seat.agent.context.home == home
