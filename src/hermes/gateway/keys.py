@@ -97,27 +97,27 @@ def canonical_whatsapp_identifier(value: str, *, home: Path | None = None) -> st
 
     start = normalize_whatsapp_identifier(value)
     if not start:
-        return start
+        return value.strip()  # nothing is left that could be somebody: still never two people in one
     folder = (home or get_hermes_home()) / "whatsapp" / "session"
-    known: dict[str, bool] = {start: value.strip().endswith("@lid")}  # id → whether it is a LID
-    waiting = [start]
+    known, waiting = {start}, [start]
+    phones: set[str] = set()  # what leads to a LID, or is led to by one, whoever is asked first
     while waiting and len(known) < _MOST_ALIASES:
         one = waiting.pop()
         lid, phone = _alias(folder, one, ""), _alias(folder, one, "_reverse")
-        if lid is not None or phone is not None:
-            known[one] = lid is None  # what leads to a LID is a phone number
-        for other, is_lid in ((lid, True), (phone, False)):
-            if other is not None and other not in known:
-                known[other] = is_lid
-                waiting.append(other)
-    return min(known, key=lambda one: (len(one), known[one], one))
+        phones |= {one} if lid is not None else set()
+        phones |= {phone} if phone is not None else set()
+        fresh = [other for other in (lid, phone) if other is not None and other not in known]
+        known.update(fresh)
+        waiting += fresh
+    return min(known, key=lambda one: (len(one), one not in phones, one))
 
 
 def _alias(folder: Path, identifier: str, suffix: str) -> str | None:
-    if "/" in identifier or "\0" in identifier or identifier in (".", ".."):
-        return None
+    """What one of the bridge's files says; None when there is none, or nothing that could be an id."""
+    if "/" in identifier or "\0" in identifier:
+        return None  # no file of the bridge's, and none outside its folder either
     try:
-        found = json.loads((folder / f"lid-mapping-{identifier}{suffix}.json").read_text())
-    except (OSError, ValueError):
+        found = json.loads((folder / f"lid-mapping-{identifier}{suffix}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
     return normalize_whatsapp_identifier(found) or None if isinstance(found, str) else None
