@@ -116,6 +116,17 @@ def test_a_growing_reply_ends_up_like_the_whole_one() -> None:
     assert "\n".join(line for line in visible(shown(list(SAMPLE))) if line) == whole
 
 
+def test_a_list_without_end_costs_little_more_piece_by_piece_than_at_once() -> None:
+    items = [f"- item {n} with **words**\n" for n in range(1500)]
+
+    def cost(pieces: list[str]) -> float:
+        begun = time.process_time()
+        assert "item 1499" in shown(pieces)
+        return time.process_time() - begun
+
+    assert cost(items) < 20 * cost(["".join(items)])  # looking through it for each line would be a hundred times
+
+
 def test_a_line_break_that_comes_in_two_pieces_is_one() -> None:
     whole = visible(shown(["one\ntwo"]))
     assert visible(shown(["one\r", "\ntwo"])) == whole and visible(shown(["one\r\ntwo"])) == whole

@@ -235,3 +235,15 @@ def test_a_question_that_is_answered_with_ctrl_c_changes_nothing(many: Path) -> 
     with SessionDB(db_path=many / "state.db", read_only=True) as db:
         assert db.get_session("20260101_000000_abcdef") is not None
         assert db.list_trash() == []
+
+
+def test_an_error_that_quotes_a_title_can_do_nothing_to_the_terminal(hermes_home: Path) -> None:
+    with SessionDB(hermes_home / "state.db") as db:
+        for number in range(12):
+            db.create_session(f"2026{number:02}", "cli")
+            db.set_session_title(f"2026{number:02}", f"\u202egnp.{number}\u202c")
+    done = run("sessions", "show", "2026", home=hermes_home)
+    assert done.status == 2 and "gnp.9" in done.err and done.err.endswith("  … and more\n")
+    assert not set(done.err) & set("\u202e\u202c\x1b")
+    done = run("sessions", "list", "\x1b]0;owned\x07\x1b[31m", home=hermes_home)
+    assert done.status == 2 and "\x1b" not in done.err and "\x07" not in done.err

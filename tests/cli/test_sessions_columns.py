@@ -62,6 +62,12 @@ def test_wrapped_lines_fit_and_nothing_but_space_is_lost(text: str, width: int) 
     assert "".join("".join(lines).split()) == "".join(shown.split())
 
 
+def test_a_long_line_without_spaces_is_wrapped_in_one_go() -> None:
+    text = "京都" * 100_000  # looking at the rest anew for each line would take minutes
+    assert wrap(text, 80) == ["京都" * 20] * 5_000
+    assert wrap("x" * 1_000_001, 10)[-2:] == ["x" * 10, "x"]
+
+
 @given(TEXT)
 def test_harmless_text_has_nothing_a_terminal_obeys(text: str) -> None:
     for shown in (harmless(text), one_line(text)):

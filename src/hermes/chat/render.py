@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.segment import Segments
 
 REFRESH_SECONDS = 0.1
-_MARKDOWN_UP_TO = (
-    8_000  # characters of an unfinished block that are rendered each time; of a longer one its end is shown
-)
+# characters of an unfinished block that are rendered each time; of a longer one its end is shown
+_MARKDOWN_UP_TO = 8_000
 _TAIL = 2_000
+_REST = 8  # times as long as looking for blocks took
 
 
 class Display(Protocol):
@@ -145,6 +145,7 @@ class LiveDisplay:
         self._screen = screen
         self._text = ""  # what is not printed for good yet
         self._seen_lines = 0
+        self._settle_from = 0.0  # when it is worth looking for whole blocks again
         self._running: dict[str, ToolStarted] = {}
         self._live: Live | None = None
         self._drawn = 0.0
@@ -212,13 +213,16 @@ class LiveDisplay:
 
     def _settle(self) -> None:
         """Print the blocks that can't change any more."""
-        lines = self._text.count("\n")
-        if lines == self._seen_lines:
+        begun = time.monotonic()
+        if begun < self._settle_from or self._text.count("\n") == self._seen_lines:
             return
         *whole, self._text = blocks(self._text)
         for block in whole:
             self._print(block)
         self._seen_lines = self._text.count("\n")
+        # A block that goes on and on (a list of a thousand items) takes ever longer to look through: rest in between.
+        now = time.monotonic()
+        self._settle_from = now + (now - begun) * _REST
 
     def _flush(self) -> None:
         rest, self._text, self._seen_lines = self._text, "", 0

@@ -45,7 +45,8 @@ def find_session(db: SessionDB, words: str) -> str:
         return found.session_id
     if found.candidates:
         listed = "\n".join(f"  {one}  {db.get_session_title(one) or '—'}" for one in found.candidates)
-        raise Ambiguous(f"several sessions begin with {words}; name more of one of these:\n{listed}")
+        more = "\n  … and more" if found.more else ""
+        raise Ambiguous(f"several sessions begin with {words}; name more of one of these:\n{listed}{more}")
     if not found.suggestions:
         raise NotFound(f"no session is called {words!r}; `hermes sessions list` shows what there is")
     hint = ", ".join(f'"{title}"' for title in found.suggestions)

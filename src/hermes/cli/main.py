@@ -82,10 +82,10 @@ def _run(words: list[str]) -> int:
         return 1
     except click.UsageError as error:
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
-        print(f"hermes: {error.format_message()}{hint}", file=sys.stderr)
+        _say(f"{error.format_message()}{hint}")
         return 2
     except click.ClickException as error:
-        print(f"hermes: {error.format_message()}", file=sys.stderr)
+        _say(error.format_message())
         return error.exit_code
 
 
@@ -94,14 +94,20 @@ def _explain(error: Exception) -> int:
     from hermes.errors import HermesError
 
     if isinstance(error, HermesError):
-        print(f"hermes: {error}", file=sys.stderr)
+        _say(str(error))
     elif isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
-        print(f"hermes: {name}{error.strerror or error}", file=sys.stderr)
+        _say(f"{name}{error.strerror or error}")
     else:
-        kind = type(error).__name__
-        print(f"hermes: this should not have happened ({kind}: {error}); --debug shows where", file=sys.stderr)
+        _say(f"this should not have happened ({type(error).__name__}: {error}); --debug shows where")
     return 1
+
+
+def _say(text: str) -> None:
+    """A line on stderr; whatever it quotes, a title or an argument, can do nothing to the terminal."""
+    from hermes.harmless import harmless
+
+    print(f"hermes: {harmless(text)}", file=sys.stderr)
 
 
 def _close_quietly() -> None:

@@ -118,19 +118,28 @@ def wrap(text: str, width: int) -> list[str]:
             out.append(current)
             word = word.lstrip()
             current, used, size = "", 0, cells(word)
-        while size > width:  # a word longer than the line
-            head, head_size = "", 0
-            for piece, piece_size in clusters(word):
-                if head and head_size + piece_size > width:
-                    break
-                head, head_size = head + piece, head_size + piece_size
-            out.append(head)
-            word = word[len(head) :]
-            size = cells(word)
         current, used = current + word, used + size
+        if used > width:  # a word longer than the line
+            *whole, current = _broken(current, width)
+            out += whole
+            used = cells(current)
     if current or not out:
         out.append(current)
     return [one.rstrip() for one in out]
+
+
+def _broken(word: str, width: int) -> list[str]:
+    """A word longer than a line, in pieces that fit."""
+    if word.isascii():
+        return [word[start : start + width] for start in range(0, len(word), width)]
+    out, held, used = [], list[str](), 0
+    for piece, size in clusters(word):
+        if held and used + size > width:
+            out.append("".join(held))
+            held, used = [], 0
+        held.append(piece)
+        used += size
+    return [*out, "".join(held)]
 
 
 # ------------------------------------------------------------------------------------------------ tables

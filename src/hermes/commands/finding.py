@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 
+_SHOWN = 10  # candidates
+
+
 @dataclass(slots=True, frozen=True)
 class Found:
     """One session, or those it could have been, or titles that look alike."""
 
     session_id: str | None
     candidates: tuple[str, ...] = ()
+    more: bool = False  # there are more candidates than these
     suggestions: tuple[str, ...] = ()
 
 
@@ -30,11 +34,11 @@ def find(db: SessionDB, words: str, *, visible_to: User | None = None) -> Found:
     by_title = db.resolve_session_by_title(words, visible_to=visible_to) if words else None
     if by_title is not None:
         return Found(by_title)
-    candidates = db.session_ids_with_prefix(words, 10, visible_to=visible_to) if words else []
+    candidates = db.session_ids_with_prefix(words, _SHOWN + 1, visible_to=visible_to) if words else []
     if len(candidates) == 1:
         return Found(candidates[0])
     if candidates:
-        return Found(None, candidates=tuple(candidates))
+        return Found(None, candidates=tuple(candidates[:_SHOWN]), more=len(candidates) > _SHOWN)
     return Found(None, suggestions=tuple(_alike(db, words, visible_to)))
 
 

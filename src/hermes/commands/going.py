@@ -43,6 +43,7 @@ def _named(host: Host, words: str) -> str | None:
         return continued(host.db, found.session_id)
     if found.candidates:
         lines = [f"{one}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
+        lines += ["… and more"] if found.more else []
         host.say(f"Several sessions begin with {words}; name more of one of these:\n" + "\n".join(lines))
         return None
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
