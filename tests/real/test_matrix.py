@@ -21,6 +21,8 @@ from nio.crypto import encrypt_attachment
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, as_json
 from hermes.gateway.platforms.matrix import Matrix
+from hermes.gateway.platforms.matrix.login import log_in
+from hermes.gateway.platforms.matrix.memory import Memory
 from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
 
@@ -271,6 +273,23 @@ def test_a_key_that_could_not_be_shared_is_shared_before_the_next_try(lab: Lab, 
                 assert path == "/keys/query"  # asked for before, in peace
             await alice.until(lambda: alice.heard or alice.unread, "the message does not come")
             assert ([content["body"] for content in alice.heard], alice.unread) == (["hello"], 0)
+
+    run(work())
+
+
+def test_an_upload_of_keys_that_broke_off_is_finished_after_a_restart(lab: Lab, tmp_path: Path) -> None:
+    chat = encrypted_room(lab)
+
+    async def work() -> None:
+        client = await log_in(lab.settings, lab.homeserver, Memory(tmp_path / "home", lab.homeserver), encrypted=True)
+        upload = asyncio.create_task(client.tend_keys())
+        while not lab.proxy.count("/keys/upload"):
+            await asyncio.sleep(0)
+        upload.cancel()  # the server has the keys, and we never heard of it: as a kill at this moment
+        await client.close()
+        async with phone(lab, tmp_path / "alice") as alice, connected(matrix(lab, tmp_path / "home")) as link:
+            await alice.say(chat, "are your keys whole?")
+            await link.event("are your keys whole?")
 
     run(work())
 

@@ -127,6 +127,7 @@ class Lab(Base):
         self._typed: list[str] = []
         self._envelopes: dict[str, dict[str, Any]] = {}
         self._problems: list[str] = []
+        self._backlog: list[str] = []
         self._refusals: list[tuple[str, float]] = []
 
     # ------------------------------------------------------------------------------------------ the lab
@@ -179,10 +180,22 @@ class Lab(Base):
         self.emit(f"event:receive\ndata:{json.dumps(self._envelopes[message_id])}\n\n")
 
     def emit(self, text: str) -> None:
-        """Write to every open stream."""
+        """Write to every open stream; with none, it waits for the next (--receive-mode=on-connection)."""
         with self._lock:
+            if not self._streams:
+                self._backlog.append(text)
             for stream in self._streams:
                 stream.put(text)
+
+    def listen(self, connection: socket.socket) -> queue.Queue[str | None]:
+        """A new stream, with what has waited for it."""
+        events: queue.Queue[str | None] = queue.Queue()
+        with self._lock:
+            for text in self._backlog:
+                events.put(text)
+            self._backlog.clear()
+            self._streams[events] = connection
+        return events
 
     def attach(
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
@@ -205,6 +218,7 @@ class Lab(Base):
     def drop(self) -> None:
         with self._lock:
             streams = list(self._streams.items())
+            self._streams.clear()
         for stream, connection in streams:
             stream.put(None)
             with contextlib.suppress(OSError):
@@ -338,9 +352,7 @@ def _handler(lab: Lab) -> type[BaseHTTPRequestHandler]:
 
         def stream(self) -> None:
             """Events as they come, and a sign of life from time to time; `drop` ends it."""
-            events: queue.Queue[str | None] = queue.Queue()
-            with lab._lock:
-                lab._streams[events] = self.connection
+            events = lab.listen(self.connection)
             first = events.get() if lab.late else ":\n"
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")

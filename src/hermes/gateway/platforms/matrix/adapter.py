@@ -110,7 +110,7 @@ class Matrix(Adapter):
             self._waiting = self._memory.waiting(client.user_id)
             async with asyncio.timeout(START):
                 first = await client.sync(sync_filter=_FILTER, since=since, full_state=True)
-                await client.tend_keys()
+                await self._tend_keys(client, link)
         except TimeoutError:
             await self.disconnect()
             raise PlatformUnreachable(f"{self._homeserver} did not answer for {START:g} seconds") from None
@@ -154,16 +154,19 @@ class Matrix(Adapter):
                 if response.next_batch != since or response.rooms.join:
                     memory.keep_since(client.user_id, response.next_batch)
                 since = response.next_batch
-                try:
-                    await client.tend_keys()
-                except HermesError as error:
-                    link.log.warning("encryption keys could not be exchanged: %s", error)
+                await self._tend_keys(client, link)
                 response = await self._next_sync(client, link)
         except HermesError as error:
             link.lost(error)
         except Exception as error:
             link.log.exception("the Matrix stream broke")
             link.lost(PlatformUnreachable(f"the Matrix stream broke: {error}"))
+
+    async def _tend_keys(self, client: Client, link: Link) -> None:
+        try:
+            await client.tend_keys()
+        except HermesError as error:  # tried again after the next sync, and before a message that needs them
+            link.log.warning("encryption keys could not be exchanged: %s", error)
 
     async def _next_sync(self, client: Client, link: Link) -> SyncResponse:
         """The next piece of the stream; a short break is mended here, and nobody notices."""

@@ -17,6 +17,7 @@ from nio import (  # type: ignore[import-untyped]
     AsyncClientConfig,
     ErrorResponse,
     KeysQueryResponse,
+    KeysUploadResponse,
     LocalProtocolError,
     MatrixRoom,
     ShareGroupSessionResponse,
@@ -131,19 +132,33 @@ class Client(AsyncClient):  # type: ignore[misc]
         if self.olm is None:
             return
         if self.should_upload_keys:
-            await self.keys_upload()
+            try:
+                await self.keys_upload()
+            except SendRefused as error:
+                if "already exists" not in str(error):
+                    raise
+                self.olm.mark_keys_as_published()  # never to be offered again; the next ones have new names
+                self.olm.save_account()
         if self.should_query_keys:
             await self.keys_query()
         if self.should_claim_keys:
             await self.keys_claim(self.get_users_for_key_claiming())
         await self.send_to_device_messages()
 
+    async def keys_upload(self) -> Any:
+        """Publish keys for others to use. They are kept first: one that was published and is lost can't be replaced."""
+        keys = self.olm.share_keys()
+        self.olm.save_account()
+        return await self._send(KeysUploadResponse, *Api.keys_upload(self.access_token, keys))
+
     async def device_is_taken(self) -> bool:
         """Whether our device already has keys that we don't have: then another program uses this login."""
         if self.olm is None or self.olm.account.shared:
             return False
         answer = await self._send(KeysQueryResponse, *Api.keys_query(self.access_token, {self.user_id}))
-        return self.device_id in answer.device_keys.get(self.user_id, {})
+        device = answer.device_keys.get(self.user_id, {}).get(self.device_id)
+        ours = self.olm.account.identity_keys["ed25519"]
+        return device is not None and device.get("keys", {}).get(f"ed25519:{self.device_id}") != ours
 
     # ---------------------------------------------------------------------------------------------- files
 
