@@ -2,6 +2,7 @@
 
 A fence that is longer than a message is closed at the end of one and opened again at the beginning of the next. What a
 text begins with never changes its cut when more is added to its end, so that a growing reply can be shown in parts.
+Work grows with the length of the text, not faster: `measure` adds up, so each piece is measured once.
 """
 
 from __future__ import annotations
@@ -9,130 +10,160 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ROOM_FOR_CODE = 16  # characters besides the fences, below which a fence is not worth its lines
+Measure = Callable[[str], int]  # the length of a text; of two together it is the sum, and at least 1 for a character
+
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 
 
-def split(text: str, longest: int, measure: Callable[[str], int] = len) -> list[str]:
+def split(text: str, longest: int, measure: Measure = len) -> list[str]:
     """The text in parts none of which is longer than `longest`; [] for a text without a visible sign."""
     parts: list[str] = []
-    current = ""
+    current: list[str] = []
+    used, gap = 0, measure("\n\n")
     for block in _blocks(text):
-        joined = f"{current}\n\n{block}" if current else block
-        if measure(joined) <= longest:
-            current = joined
+        size = measure(block)
+        if current and used + gap + size <= longest:
+            current.append(block)
+            used += gap + size
             continue
         if current:
-            parts.append(current)
-        if measure(block) <= longest:
-            current = block
-            continue
-        *whole, current = _cut(block, longest, measure)
-        parts += whole
+            parts.append("\n\n".join(current))
+        if size > longest:
+            *whole, block = _cut(block, longest, measure)
+            parts += whole
+            size = measure(block)
+        current, used = [block], size
     if current:
-        parts.append(current)
+        parts.append("\n\n".join(current))
     return [part for part in parts if part.strip()]
 
 
+def with_cursor(text: str, cursor: str) -> str:
+    """A growing text with the sign that more is coming, where it does not keep a fence from ending."""
+    return text + ("\n" if _FENCE.fullmatch(text.rpartition("\n")[2]) else "") + cursor
+
+
 def _blocks(text: str) -> Iterator[str]:
-    """Paragraphs and whole fences, without the blank lines between them."""
+    """Paragraphs and whole fences, without the blank lines between them. A fence that does not end, ends with the text."""
     lines: list[str] = []
     fence: str | None = None
-    for line in text.splitlines():
+    for line in text.replace("\r\n", "\n").split("\n"):
         if fence is not None:
             lines.append(line)
             if _closes(line, fence):
                 yield "\n".join(lines)
                 lines, fence = [], None
-            continue
-        match = _FENCE.match(line)
-        if match is not None and not ("`" in match[1] and "`" in line[match.end() :]):
-            if any(one.strip() for one in lines):
+        elif opening := _opened(line):
+            if lines:
                 yield "\n".join(lines)
-            lines, fence = [line], match[1]
+            lines, fence = [line], opening
         elif line.strip():
             lines.append(line)
         elif lines:
             yield "\n".join(lines)
             lines = []
-    if any(one.strip() for one in lines):
-        yield "\n".join(lines)
+    if lines:
+        yield "\n".join([*lines, fence] if fence is not None else lines)
+
+
+def _opened(line: str) -> str | None:
+    """The fence that a line opens. In lists they are indented; a backtick after backticks makes it code within a line."""
+    match = _FENCE.fullmatch(line)
+    return None if match is None or (match[1][0] == "`" and "`" in match[2]) else match[1]
 
 
 def _closes(line: str, fence: str) -> bool:
     bare = line.strip()
-    return len(bare) >= len(fence) and set(bare) == {fence[0]} and len(line) - len(line.lstrip(" ")) <= 3
+    return len(bare) >= len(fence) and set(bare) == {fence[0]}
 
 
-def _cut(block: str, longest: int, measure: Callable[[str], int]) -> list[str]:
-    """One block that is too long, in pieces."""
-    match = _FENCE.match(block)
-    first = block.partition("\n")[0]
-    if match is None or measure(first) + len(match[1]) + 2 + _ROOM_FOR_CODE > longest:
-        return _pack(block.split("\n"), longest, measure)
-    fence = match[1]
-    body = block.split("\n")[1:]
+# ------------------------------------------------------------------------------------------------ too long for a message
+
+
+def _cut(block: str, longest: int, measure: Measure) -> list[str]:
+    """One block that is too long, in pieces; of a fence each piece is one."""
+    first, *body = block.split("\n")
+    fence = _opened(first)
+    if fence is None or 3 * len(fence) > longest:
+        return _pack([first, *body], longest, measure)
     if body and _closes(body[-1], fence):
         body.pop()
-    room = longest - measure(first) - len(fence) - 2
-    return [f"{first}\n{piece}\n{fence}" for piece in _pack(body, room, measure, blank=True)] or [f"{first}\n{fence}"]
+    opening = first.strip()
+    if measure(opening) > longest // 3:  # what it says of itself is no language: it becomes the first line
+        opening, body = fence, [opening.removeprefix(fence), *body]
+    room = longest - measure(f"{opening}\n\n{fence}")
+    return [f"{opening}\n{piece}\n{fence}" for piece in _pack(body, room, measure, code=True)] or [
+        f"{opening}\n{fence}"
+    ]
 
 
-def _pack(lines: list[str], longest: int, measure: Callable[[str], int], *, blank: bool = False) -> list[str]:
-    """Lines put together as far as they fit; a line that does not fit alone is cut at its words, or anywhere."""
+def _pack(lines: list[str], longest: int, measure: Measure, *, code: bool = False) -> list[str]:
+    """Lines put together as far as they fit; one that does not fit alone is cut."""
     pieces: list[str] = []
-    current: str | None = None
+    current: list[str] = []
+    used, gap = 0, measure("\n")
     for line in lines:
-        joined = line if current is None else f"{current}\n{line}"
-        if measure(joined) <= longest:
-            current = joined
+        size = measure(line)
+        if current and used + gap + size <= longest:
+            current.append(line)
+            used += gap + size
             continue
-        if current is not None:
-            pieces.append(current)
-        if measure(line) <= longest:
-            current = line
-        else:
-            *whole, current = _words(line, longest, measure)
+        if current:
+            pieces.append("\n".join(current))
+        if size > longest:
+            *whole, line = _cut_line(line, longest, measure, code)
             pieces += whole
-    if current is not None:
-        pieces.append(current)
-    return [piece for piece in pieces if blank or piece.strip()]
+            size = measure(line)
+        current, used = [line], size
+    if current:
+        pieces.append("\n".join(current))
+    return [piece for piece in pieces if code or piece.strip()]
 
 
-def _words(line: str, longest: int, measure: Callable[[str], int]) -> list[str]:
-    """A line cut after a sentence or a word in its last third, else where it is full."""
-    pieces = []
-    while measure(line) > longest:
-        end = _fitting(line, longest, measure)
-        for sign in (". ", "。", " "):
-            place = line.rfind(sign, end * 2 // 3, end)
-            if place > 0:
-                end = place + len(sign)
-                break
-        pieces.append(line[:end].rstrip() or line[:end])
-        line = line[end:]
-    return [*pieces, line]
+def _cut_line(line: str, longest: int, measure: Measure, code: bool) -> list[str]:
+    """A line cut after a sentence or a word in the last third of a message, else where the message is full."""
+    pieces: list[str] = []
+    start = 0
+    while True:
+        ends = _places(line, start, longest, measure)
+        if ends[-1] == len(line):
+            return [*pieces, line[start:]]
+        end = _best(line, start, ends)
+        piece = line[start:end]
+        pieces.append(piece if code else piece.rstrip() or piece)
+        start = end
 
 
-def _fitting(line: str, longest: int, measure: Callable[[str], int]) -> int:
-    """How many characters from the beginning fit: at least one, and no sign apart from the accents that follow it."""
-    low, high = 1, len(line)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if measure(line[:middle]) <= longest:
-            low = middle
-        else:
-            high = middle - 1
-    end = low
-    while end > 1 and _belongs_together(line[end - 1], line[end : end + 1]):
-        end -= 1
-    return end if end > 1 else low
+def _places(line: str, start: int, longest: int, measure: Measure) -> list[int]:
+    """Where the text from `start` on could be cut so that it fits: never within what people see as one sign."""
+    from wcwidth import iter_graphemes
+
+    ends: list[int] = []
+    end, used = start, 0
+    for sign in iter_graphemes(line[start : start + longest + 1]):
+        used += measure(sign)
+        if used > longest:
+            break
+        end += len(sign)
+        ends.append(end)
+    if not ends:  # one sign that is longer than a message
+        end = start + 1
+        while end < len(line) and measure(line[start : end + 1]) <= longest:
+            end += 1
+        ends = [end]
+    return ends
 
 
-def _belongs_together(before: str, after: str) -> bool:
-    import unicodedata
-
-    joiner = "\u200d"
-    return bool(after) and (
-        after == joiner or before == joiner or unicodedata.combining(after) > 0 or "\ufe00" <= after <= "\ufe0f"
-    )
+def _best(line: str, start: int, ends: list[int]) -> int:
+    """The best of these places: after a sentence, after a word, or the last; none that makes the rest look like a fence."""
+    full = ends[-1]
+    wanted = []
+    for sign in (". ", "。", " "):
+        place = line.rfind(sign, start + (full - start) * 2 // 3, full)
+        if place > start:
+            wanted.append(place + len(sign))
+    for end in (*wanted, *reversed(ends)):
+        head, rest = line[start:end], line[end : end + 200]
+        if _FENCE.match(rest) is None and (_FENCE.match(head) is None or end == full):
+            return end
+    return full
