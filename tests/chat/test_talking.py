@@ -48,6 +48,16 @@ def test_a_conversation_is_saved_and_leaving_says_how_to_come_back(
     assert f"Title     {row['title']}" in text and "Duration" in text
 
 
+def test_the_line_that_resumes_is_whole_on_a_narrow_screen(server: ModelServer, open_screen: Open, look: Look) -> None:
+    screen = open_screen(width=32)
+    screen.wait_for("❯")
+    screen.line("good morning")
+    screen.wait_for("That is all")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert f"hermes -r {look(only_session)['id']}" in screen.history()
+
+
 def test_saying_nothing_leaves_nothing(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
     screen.wait_for("❯")

@@ -160,7 +160,7 @@ def _goodbye(voice: TerminalVoice, lines: list[str]) -> None:
         if lines:
             voice.screen.print()
         for line in lines:
-            voice.screen.print(line, overflow="fold", soft_wrap=True)
+            voice.screen.print(line, soft_wrap=True)
         voice.screen.file.flush()
     except OSError:  # the terminal is gone; everything is stored
         pass
