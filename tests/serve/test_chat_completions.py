@@ -391,3 +391,16 @@ def test_after_a_compression_the_same_conversation_is_still_one(serve: Any) -> N
             model="fake", messages=HELLO, extra_headers={"X-Hermes-Session-Id": session_id}
         )
         assert by_name.headers["x-hermes-session-id"] == "child"
+
+
+def test_a_long_silence_is_filled_with_signs_of_life(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes.serve.stream.SILENCE", 0.05)
+    monkeypatch.setattr("hermes.serve.api.SILENCE", 0.05)
+    with Wire([sse(0.5, delta(content="At last."), end())]) as wire:
+        served = serve(wire)
+        with httpx.Client(trust_env=False) as client:
+            body = {"model": "fake", "messages": HELLO, "stream": True}
+            text = client.post(f"{served.base_url}/chat/completions", json=body).text
+        assert text.startswith("data: ") and "\n\n: still working\n\n" in text and text.endswith("data: [DONE]\n\n")
+        pieces = served.client().chat.completions.create(model="fake", messages=HELLO, stream=True)
+        assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == "At last."

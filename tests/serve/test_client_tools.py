@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hermes.agent.conversation import LOST
 from hermes.agent.tools.base import Tool
+from tests.support.labs.base import until
 from tests.support.wire import Wire, call, delta, end, said, sse
 
 WEATHER = {
@@ -170,3 +172,25 @@ def test_dangerous_commands_are_not_run_since_nobody_can_be_asked(serve: Any, tm
         serve(wire, tools=None).client().chat.completions.create(model="fake", messages=ASKED)
         assert target.exists()
         assert wire.bodies[1]["messages"][-1]["role"] == "tool"
+
+
+def test_a_process_in_the_background_lives_until_the_server_stops(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hermes.serve.turns.LINGER", 0.05)
+    mark = tmp_path / "pid"
+    command = json.dumps({"command": f"echo $$ > {mark}; sleep 600", "background": True})
+    start = sse(delta(tool_calls=[call("terminal", command, index=0, id="c1")]), end("tool_calls"))
+    look = sse(delta(tool_calls=[call("process", '{"action": "list"}', index=0, id="c2")]), end("tool_calls"))
+    with Wire([start, said("Started."), said("Hi."), look, said("Still running.")]) as wire:
+        served = serve(wire, tools=None)
+        got = served.client().chat.completions.with_raw_response.create(model="fake", messages=ASKED)
+        until(lambda: mark.exists() and mark.read_text().strip())
+        process = Path("/proc") / mark.read_text().strip()
+        named = {"X-Hermes-Session-Id": got.headers["x-hermes-session-id"]}
+        other = served.client().chat.completions.with_raw_response.create(model="fake", messages=ASKED)
+        until(lambda: not served.db.is_live(other.headers["x-hermes-session-id"]))  # that one's agent has left
+        served.client().chat.completions.create(model="fake", messages=ASKED, extra_headers=named)
+        assert "running" in wire.bodies[-1]["messages"][-1]["content"]
+        served.stop()
+        until(lambda: not process.exists() or ") Z " in (process / "stat").read_text())
