@@ -124,7 +124,9 @@ class Lab(Base):
         return 0
 
     def threads(self) -> list[str]:
-        return []
+        sent = [message_from_bytes(raw, policy=policy.default) for raw in self.server.mails(self.address, "Sent")]
+        begun = {str(mail["References"]).strip(): str(mail["Subject"]) for mail in sent}
+        return [name for ids, name in begun.items() if ids.startswith("<hermes.thread.") and " " not in ids]
 
     def reset(self) -> None:
         self.server.smtp_line.reset()

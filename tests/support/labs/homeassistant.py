@@ -288,7 +288,14 @@ class Lab(Base):
         path = f"/api/events/{event or self.message_event}"
         self.house.http.post(path, json=data, headers=headers).raise_for_status()
 
+    def listeners(self) -> int:
+        """How many listen for what people say: Home Assistant keeps nothing for those who come later."""
+        headers = {"Authorization": f"Bearer {self.house.token}"}
+        known = self.house.http.get("/api/events", headers=headers).raise_for_status().json()
+        return sum(one["listener_count"] for one in known if one["event"] == self.message_event)
+
     def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True) -> str:
+        until(self.listeners, 20, "nobody listens")
         self.fire({"text": text, "conversation_id": self.chat_id(where, who)}, who=who)
         return text
 
@@ -310,6 +317,7 @@ class Lab(Base):
 
     def drop(self) -> None:
         self.proxy.drop()
+        until(lambda: not self.listeners(), 20, "somebody still listens")
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         return 0
