@@ -294,6 +294,18 @@ def test_a_chain_of_compressions_is_one_line(few: Any) -> None:
     browsing(few, script)
 
 
+def test_an_archived_conversation_is_not_listed_but_found(few: Any) -> None:
+    few.archive_session("new")
+
+    async def script(hand: Hand) -> None:
+        assert hand.ids() == ["middle", "old"]
+        await hand.press("tab")
+        await hand.type("pears")
+        await hand.until(lambda: sorted(hand.ids()) == ["middle", "new", "old"])
+
+    browsing(few, script)
+
+
 # ── the preview ──
 
 

@@ -187,7 +187,9 @@ class Picker(Changing, inherit_bindings=False):
         seen: set[str] = set()
         try:
             while not self._leaving and turn == self._list_round:
-                rows = self.db.list_sessions_rich(limit=size, offset=offset, order_by_last_active=True)
+                rows = self.db.list_sessions_rich(
+                    limit=size, offset=offset, order_by_last_active=True, include_archived=False
+                )
                 lines = [line_of(row) for row in rows if row["id"] not in seen]
                 seen.update(line.id for line in lines)
                 self.post_message(self.Loaded(turn, lines, len(rows) < size))
