@@ -16,7 +16,7 @@ from hermes.agent.events import Done, Followed, Notice, Text, ToolStarted
 from hermes.agent.events import Event as TurnEvent
 from hermes.commands.registry import parse, run_command, text_of
 from hermes.errors import HermesError, ModelError
-from hermes.gateway import resets
+from hermes.gateway import renewal
 from hermes.gateway.access import speaker
 from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import Event, as_json
@@ -64,7 +64,7 @@ class Turns:
     def work(self, lane: Lane, item: Said | Expired) -> None:
         """One thing of a lane, to its end."""
         if isinstance(item, Expired):
-            self._expire(lane.key)
+            renewal.begin_anew(self._gateway, lane.key)
         elif self._store.route(lane.key) is None:
             _log.error("an event of %s has no route; it is left as it is", lane.key)
         else:
@@ -74,16 +74,16 @@ class Turns:
 
     def _answer(self, lane: Lane, said: Said) -> None:
         gateway, event = self._gateway, said.event
+        if not said.begun:
+            renewal.begin_anew(gateway, lane.key)
         seat = self._seat(lane, said)
         line = event.text.strip()
         if parse(line) is not None and not event.attachments:
             self._command(seat, said, line)
             return
-        if said.session_id is None:
-            self._expire(lane.key)
-        route = seat.route = self._store.route(lane.key) or seat.route
+        route = seat.route
         session_id = said.session_id or seat.session_id
-        notice = self._reset_notice(seat) if route.reset_reason else None
+        notice = renewal.told(gateway, route)
         self._share(seat)
         agent = seat.agent
         reply = gateway.growing(event.chat, said.inbox_id, said.shown, resumed=said.begun)
@@ -195,61 +195,7 @@ class Turns:
             self._store.finish(said.inbox_id, chat.platform, as_json(chat))
         gateway.touched()
 
-    # ------------------------------------------------------------------------------------------ beginning anew
-
     def _seat(self, lane: Lane, said: Said) -> Seat:
         route = self._store.route(lane.key)
         assert route is not None
         return Seat(self._gateway, lane, route, said.event.sender, session_id=said.session_id)
-
-    def _reset_notice(self, seat: Seat) -> str | None:
-        route = seat.route
-        policy = resets.policy(self._gateway.config, route.platform, route.chat_type)
-        old = route.previous_id
-        if old is None or not policy.notify or route.reset_reason is None:
-            return None
-        return resets.notice(route.reset_reason, policy, self._db.get_session_title(old) or old)
-
-    def _expire(self, key: str) -> None:
-        """Begin anew if it is time: the agent saves what matters, the session ends, the next message starts another."""
-        gateway = self._gateway
-        route = self._store.route(key)
-        if route is None or route.session_id is None:
-            return
-        policy = resets.policy(gateway.config, route.platform, route.chat_type)
-        reason = resets.due(policy, route.last_user_at, gateway.clock(), gateway.zone)
-        if reason is None:
-            return
-        agent = gateway.agents.get(key)
-        if agent is not None and agent.background_running():
-            return
-        session_id = route.session_id
-        session = self._db.get_session(session_id)
-        if session is not None and session["ended_at"] is None:
-            if self._db.is_live(session_id):
-                return  # it is being talked in at a terminal
-            self._save_memories(key, route.user_id, session)
-            self._db.end_session(session_id, reason)
-        self._store.let_go(key, previous=session_id if session is not None else None, reason=reason)
-        gateway.agents.drop(key)
-        gateway.ended(session_id, reason)
-        _log.info("%s begins anew (%s)", key, reason)
-
-    def _save_memories(self, key: str, user_id: str | None, session: dict[str, Any]) -> None:
-        """One turn in which the agent may note what will matter later. That it fails must not stop a reset."""
-        gateway = self._gateway
-        if not gateway.agents.model.calls_tools or not session["message_count"]:
-            return
-        seat = Seat(gateway, None, self._store.route(key), None, session_id=session["id"])
-        try:
-            agent = seat.agent
-            agent.tools = {name: tool for name, tool in agent.tools.items() if name in ("memory", "skills")}
-            if not agent.tools:
-                return
-            for _ in agent.turn(resets.FAREWELL):
-                if gateway.stopping:
-                    agent.interrupt()
-        except HermesError as error:
-            _log.warning("what matters of %s could not be saved before its reset: %s", session["id"], error)
-        finally:
-            seat.let_go()

@@ -66,14 +66,18 @@ def put(
 
 
 def bind(tx: Tx, key: str, session_id: str, now: float) -> None:
-    """From now on this session is talked in under this key, and under no other."""
+    """From now on this session is talked in under this key, and under no other.
+
+    Whoever went back to it is there now: its time runs from this moment, not from what was said here before.
+    """
     tx.run(
         "UPDATE gateway_routes SET session_id = NULL, updated_at = ? WHERE session_id = ? AND key <> ?",
         (now, session_id, key),
     )
     tx.run(
-        "UPDATE gateway_routes SET session_id = ?, previous_id = NULL, reset_reason = NULL, updated_at = ? WHERE key = ?",
-        (session_id, now, key),
+        "UPDATE gateway_routes SET session_id = ?, previous_id = NULL, reset_reason = NULL, last_user_at = ?, updated_at = ?"
+        " WHERE key = ?",
+        (session_id, now, now, key),
     )
 
 
