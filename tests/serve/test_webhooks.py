@@ -107,12 +107,12 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("headers", FORGED.values(), ids=FORGED.keys())
-def test_what_is_not_signed_well_is_refused(hooked: Any, headers: dict[str, str]) -> None:
+def test_what_is_not_signed_well_is_refused(hooked: Any) -> None:
     hooks = hooked()
-    got = hooks.post("gh", BODY, **headers)
-    assert got.status_code == 401
-    assert SECRET not in got.text and hooks.link.events == []
+    for what, headers in FORGED.items():
+        got = hooks.post("gh", BODY, **headers)
+        assert got.status_code == 401 and SECRET not in got.text, what
+    assert hooks.link.events == []
 
 
 def test_a_captured_delivery_cannot_be_sent_again_under_another_name(hooked: Any) -> None:
