@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hermes.chat.prompt import completions
-from hermes.commands.registry import GATEWAY, load
+from hermes.commands.registry import GATEWAY, TERMINAL, known
 from hermes.config import Config
 from tests.chat.server import Call, ModelServer
 from tests.commands.conftest import Talk
@@ -23,7 +23,8 @@ def numbered(server: ModelServer, count: int) -> None:
 
 def test_help_lists_every_command_that_works_here(talk: Talk) -> None:
     heard = talk.type("/help")
-    assert all(f"/{name}" in heard for name in load())
+    assert all(f"/{one.name}" in heard for one in known(TERMINAL))
+    assert "/sethome" not in heard
     assert talk.type("/?") == heard
     assert talk.type("/help undo").startswith("/undo [n | redo]")
 
@@ -351,7 +352,7 @@ def test_completion_offers_commands_and_what_may_follow(talk: Talk) -> None:
     def offered(line: str) -> list[str]:
         return [text for text, _, _ in completions(talk.conversation, line)]
 
-    assert {f"/{name}" for name in load()} == {text.strip() for text in offered("/")}
+    assert {f"/{one.name}" for one in known(TERMINAL)} == {text.strip() for text in offered("/")}
     assert offered("/und") == ["/undo "] and offered("/undo r") == ["redo"]
     assert offered("/resume PLANS") == ["zoo plans"]
     assert offered("hello") == offered("//t") == offered("/nope x") == offered("/title x") == []

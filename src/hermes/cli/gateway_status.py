@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.gateway.settings import enabled_platforms
 from hermes.harmless import harmless
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
     holder = db.lease_holder(LEASE)
     known = {row["platform"]: row for row in gateway.statuses()}
     counts, sessions = gateway.mail_counts(), db.source_counts()
-    names = [*enabled_platforms(config), *(["webhook"] if config.webhooks.routes else [])]
+    names = [*config.enabled_platforms, *(["webhook"] if config.webhooks.routes else [])]
     platforms = []
     for name in dict.fromkeys((*names, *(one for one in known if one in names))):
         row = known.get(name) or {}

@@ -1,10 +1,10 @@
-"""Commands that only tell: /help, /status, /usage, /history, /sessions."""
+"""Commands that only tell: /help, /start, /status, /usage, /history, /sessions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hermes.commands.registry import ALIASES, TERMINAL, Host, command, known
+from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
 from hermes.commands.text import counted, message_count, said, shortened
 from hermes.errors import InvalidInput
 from hermes.times import ago, clock, zone_of
@@ -29,6 +29,13 @@ def help_(host: Host, arguments: str) -> None:
             "//text sends a text that begins with a slash.",
         ]
     host.say("\n".join(lines))
+
+
+@command("start", "", "", frozenset({GATEWAY}))
+def start(host: Host, arguments: str) -> None:
+    """What some platforms send for people when they open a chat for the first time."""
+    host.say("Hello! I am Hermes, and I remember what we talk about. Just write to me.")
+    help_(host, "")
 
 
 @command("status", "", "which session and model this is")

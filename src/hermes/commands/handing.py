@@ -19,12 +19,7 @@ NOBODY = "no gateway took it over"
 
 
 def _platforms(host: Host) -> list[str]:
-    return enabled(host.config)
-
-
-def enabled(config: Config) -> list[str]:
-    """The platforms that the configuration switches on."""
-    return [name for name, section in config.platforms.items() if section.get("enabled", True) is not False]
+    return host.config.enabled_platforms
 
 
 @command("handoff", "<platform>", "go on with this conversation on a chat platform", complete=_platforms)

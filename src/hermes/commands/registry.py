@@ -93,7 +93,7 @@ class Host(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Command:
-    """A slash command. `complete` offers what may stand after it."""
+    """A slash command. `complete` offers what may stand after it. One without a `help` works and is not listed."""
 
     name: str
     arguments: str
@@ -134,7 +134,7 @@ def load() -> dict[str, Command]:
 def known(where: str) -> list[Command]:
     """The commands that work there, as a person meets them: beginning, finding, changing, looking, leaving."""
     place = {name: number for number, name in enumerate(_ORDER)}
-    here = [one for one in load().values() if where in one.where]
+    here = [one for one in load().values() if where in one.where and one.help]
     return sorted(here, key=lambda one: place.get(one.name, len(place)))
 
 

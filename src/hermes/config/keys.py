@@ -207,6 +207,14 @@ class Config(Section):
     webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
     hooks: dict[str, str | list[str]] = {}
 
+    @property
+    def enabled_platforms(self) -> list[str]:
+        """The chat platforms that are switched on: those named, unless they say `enabled: false` (also by a variable)."""
+        off = ("false", "no", "off", "0")
+        return [
+            name for name, one in self.platforms.items() if str(one.get("enabled", True)).strip().lower() not in off
+        ]
+
 
 # Values of which only a few are allowed.
 CHOICES: dict[str, tuple[str, ...]] = {

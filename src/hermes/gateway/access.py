@@ -69,6 +69,9 @@ class Access:
         return code if made else None
 
 
+WELCOME = "You are in: the owner of this assistant has let you in. Just write; `/help` shows what else there is."
+
+
 def greeting(code: str) -> str:
     """What somebody who is not known is told."""
     return (

@@ -18,7 +18,7 @@ from hermes.agent.choose import named_model
 from hermes.commands.registry import GATEWAY, known, parse
 from hermes.errors import HermesError, PlatformError, PlatformUnreachable
 from hermes.gateway import hooks, resets
-from hermes.gateway.access import Access, greeting, is_answered, place_of
+from hermes.gateway.access import WELCOME, Access, greeting, is_answered, place_of
 from hermes.gateway.agents import Agents
 from hermes.gateway.connection import Connection
 from hermes.gateway.delivery import parts_of
@@ -48,6 +48,7 @@ STOP_SECONDS = 10.0  # all of stopping
 TURN_SECONDS = 5.0  # of which turns have this long to end by themselves
 RESET_SECONDS = 30.0
 INDEX_SECONDS = 2.0
+WELCOME_SECONDS = 2.0
 LEASE = "gateway"
 LEASE_SECONDS = 30.0
 _log = logging.getLogger("hermes.gateway")
@@ -90,7 +91,7 @@ class Gateway:
         menu = [(one.name, one.help) for one in known(GATEWAY)]
         work = [connection.run() for connection in self.connections.values()]
         work += [connection.show_menu(menu) for connection in self.connections.values()]
-        work += [Handoffs(self).run(), self._watch_resets(), self._write_index()]
+        work += [Handoffs(self).run(), self._watch_resets(), self._write_index(), self._welcome()]
         tasks = [asyncio.create_task(one) for one in work]
         for task in tasks:
             task.add_done_callback(_tell_failure)
@@ -340,6 +341,16 @@ class Gateway:
                 except (HermesError, OSError) as error:
                     self._dirty = True
                     _log.warning("sessions.json could not be written: %s", error)
+
+    async def _welcome(self) -> None:
+        """Tell people whom the owner has let in that they are; `hermes pairing approve` is another process."""
+        while True:
+            try:
+                for part in await asyncio.to_thread(self.store.welcome, WELCOME):
+                    self._post_now(part)
+            except HermesError as error:
+                _log.warning("newcomers could not be looked for: %s", error)
+            await asyncio.sleep(WELCOME_SECONDS)
 
     async def _watch_resets(self) -> None:
         """Have quiet conversations begin anew in time; those somebody speaks in first are looked at then."""

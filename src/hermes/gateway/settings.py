@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter, Setting
 
-COMMON: dict[str, type] = {
-    "enabled": bool, "allowed_users": list, "allow_all": bool, "home_channel": str, "require_mention": bool,
-}  # fmt: skip
+COMMON: dict[str, type] = {"enabled": bool, "allow_all": bool, "home_channel": str, "require_mention": bool}
+PEOPLE = "allowed_users"
 _KINDS = {bool: "true or false", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 
 
@@ -30,32 +29,49 @@ class PlatformSettings:
     values: Mapping[str, Any] = field(default_factory=dict)  # the adapter's own settings
 
 
-def enabled_platforms(config: Config) -> list[str]:
-    """The platforms that the configuration switches on: those named, unless they say `enabled: false`."""
-    return [name for name, section in config.platforms.items() if section.get("enabled", True) is not False]
-
-
 def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping[str, str]) -> PlatformSettings:
     """A platform's section, completed from the environment. ConfigError says what is missing or wrong."""
     name = adapter.platform
     section = dict(config.platforms.get(name, {}))
     known = {setting.name: setting for setting in adapter.settings}
     for key in section:
-        if key not in known and key not in COMMON:
+        if key not in known and key not in COMMON and key != PEOPLE:
             from hermes.config import suggestion
 
-            raise ConfigError(f"platforms.{name}.{key} means nothing{suggestion(key, [*known, *COMMON])}")
+            raise ConfigError(f"platforms.{name}.{key} means nothing{suggestion(key, [*known, *COMMON, PEOPLE])}")
     common = {
         key: _typed(section[key], kind, f"platforms.{name}.{key}") for key, kind in COMMON.items() if key in section
     }
     values = {setting.name: _value(setting, section, variables, name) for setting in adapter.settings}
-    named = variables.get(f"{name.upper().replace('-', '_')}_ALLOWED_USERS", "")
-    allowed = {str(one).strip() for one in common.get("allowed_users") or ()}
-    allowed |= {one.strip() for one in named.split(",")}
+    variable = allowed_variable(name)
+    allowed = _people(section.get(PEOPLE), f"platforms.{name}.{PEOPLE}") | _people(variables.get(variable), variable)
     return PlatformSettings(
-        name, frozenset(one for one in allowed if one), bool(common.get("allow_all", False)), common.get("home_channel"),
-        common.get("require_mention"), values,
+        name, allowed, bool(common.get("allow_all", False)), common.get("home_channel"), common.get("require_mention"), values
     )  # fmt: skip
+
+
+def allowed_variable(platform: str) -> str:
+    """The environment variable that names people who may talk: TELEGRAM_ALLOWED_USERS."""
+    return f"{platform.upper().replace('-', '_')}_ALLOWED_USERS"
+
+
+def _people(value: Any, where: str) -> frozenset[str]:
+    """User ids as people write them: a list, one alone, or a text with commas. What can't be an id is an error."""
+    if value is None:
+        return frozenset()
+    several = value if isinstance(value, list) else str(value).split(",") if _may_be_id(value) else None
+    if several is None:
+        raise ConfigError(f"{where} is a list of user ids, not {type(value).__name__}")
+    for one in several:
+        if not _may_be_id(one):
+            raise ConfigError(f"{where}: {one!r} is no user id; put ids in quotes")
+        if str(one).strip() == "*":
+            raise ConfigError(f'{where}: "*" is nobody; to let everybody in, write `allow_all: true`')
+    return frozenset(str(one).strip() for one in several if str(one).strip())
+
+
+def _may_be_id(value: Any) -> bool:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
 def _value(setting: Setting, section: Mapping[str, Any], variables: Mapping[str, str], platform: str) -> Any:
@@ -96,4 +112,4 @@ def _typed(value: Any, kind: type, where: str) -> Any:
         return value.lower() in ("true", "yes", "on", "1")
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
-    raise ConfigError(f"{where} is {_KINDS[kind]}, not {type(value).__name__}")
+    raise ConfigError(f"{where} is {_KINDS.get(kind, kind.__name__)}, not {type(value).__name__}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import ConfigError, HermesError, MissingExtra
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.settings import PlatformSettings, enabled_platforms, platform_settings
+from hermes.gateway.settings import PlatformSettings, platform_settings
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -32,7 +32,7 @@ def made_adapters(
 ) -> list[tuple[Adapter, PlatformSettings]]:
     """The adapters of all enabled platforms, not yet connected. ConfigError or MissingExtra says what is wrong."""
     made: list[tuple[Adapter, PlatformSettings]] = []
-    for name in enabled_platforms(config):
+    for name in config.enabled_platforms:
         kind = adapter_class(name)
         settings = platform_settings(config, kind, variables)
         made.append((kind(settings.values, home), settings))

@@ -217,6 +217,19 @@ class GatewayDB:
         with self._engine.write() as tx:
             return people.approve(tx, code, self.clock())
 
+    def welcome(self, text: str) -> list[Outgoing]:
+        """Tell everybody who was let in and does not know it yet; what is to be sent, once for each."""
+        with self._engine.read() as tx:
+            if not people.newcomers(tx):
+                return []
+        nonce, now = self.identity(), self.clock()
+        with self._engine.write() as tx:
+            return [
+                mail.post(tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now)
+                for one in people.newcomers(tx)
+                if people.told(tx, one["name"])
+            ]
+
     def set_home(self, platform: str, chat: str, by: str | None = None) -> None:
         """Where handoffs and deliveries to a platform go (a chat as JSON)."""
         with self._engine.write() as tx:

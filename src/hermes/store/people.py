@@ -1,6 +1,7 @@
 """Who may talk to the gateway beyond those named in the configuration, and where each platform's home is.
 
-A pairing code is stored as a digest only, holds for an hour, works once, and guesses are counted.
+A pairing code is stored as a digest only, holds for an hour, works once, and guesses are counted. What is left of one
+after that is the fact that its person has to be told.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def let_in(tx: Tx, platform: str, user_id: str, name: str | None, now: float) ->
 
 
 def shut_out(tx: Tx, platform: str, user_id: str) -> bool:
-    """This person may no longer talk; False when they were not let in by pairing."""
+    """This person may no longer talk; False when they were not let in by pairing. A code of theirs goes, too."""
+    tx.run("DELETE FROM gateway_pairings WHERE platform = ? AND user_id = ?", (platform, user_id))
     return bool(tx.run("DELETE FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)))
 
 
@@ -57,7 +59,7 @@ def waiting(tx: Tx, now: float) -> list[dict[str, Any]]:
 
 def make_pairing(tx: Tx, code: str, platform: str, user_id: str, name: str | None, chat: str, now: float) -> bool:
     """Note a code for somebody; False while they have one that holds, or too many wait."""
-    tx.run("DELETE FROM gateway_pairings WHERE expires_at <= ?", (now - LASTS,))
+    tx.run("DELETE FROM gateway_pairings WHERE used_at IS NULL AND expires_at <= ?", (now,))
     open_ = "FROM gateway_pairings WHERE platform = ? AND used_at IS NULL AND expires_at > ?"
     if tx.row(f"SELECT 1 {open_} AND user_id = ?", (platform, now, user_id)) is not None:
         return False
@@ -72,7 +74,7 @@ def make_pairing(tx: Tx, code: str, platform: str, user_id: str, name: str | Non
 
 def try_counts(tx: Tx, now: float) -> bool:
     """Count one try at a code; False when there were too many in the last minute."""
-    tx.run("DELETE FROM gateway_tries WHERE at <= ?", (now - 60,))
+    tx.run("DELETE FROM gateway_tries WHERE at <= ? OR at > ?", (now - 60, now))  # or the clock was set back
     if int(tx.value("SELECT count(*) FROM gateway_tries WHERE what = 'pairing'")) >= TRIES_A_MINUTE:
         return False
     tx.run("INSERT INTO gateway_tries(at, what) VALUES(?, 'pairing')", (now,))
@@ -95,6 +97,16 @@ def approve(tx: Tx, code: str, now: float) -> dict[str, Any] | None:
     tx.run("UPDATE gateway_pairings SET used_at = ? WHERE code_hash = ?", (now, wanted))
     let_in(tx, found["platform"], found["user_id"], found["name"], now)
     return found
+
+
+def newcomers(tx: Tx) -> list[dict[str, Any]]:
+    """Who was let in and has not been told so yet: their platform, the chat they asked in, and a name of that fact."""
+    return tx.dicts("SELECT platform, chat, code_hash AS name FROM gateway_pairings WHERE used_at IS NOT NULL")
+
+
+def told(tx: Tx, name: str) -> bool:
+    """One of `newcomers` is told now; False when somebody else does it."""
+    return bool(tx.run("DELETE FROM gateway_pairings WHERE code_hash = ? AND used_at IS NOT NULL", (name,)))
 
 
 def set_home(tx: Tx, platform: str, chat: str, by: str | None, now: float) -> None:

@@ -1,0 +1,308 @@
+"""Nobody is answered until allowed: by the lists of the configuration, or by a code that the owner approves."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.config.loading import parse_config
+from hermes.errors import ConfigError, StoreBusy
+from hermes.gateway.access import Access
+from hermes.gateway.events import Chat, Event, Sender
+from hermes.gateway.runner import Gateway
+from hermes.gateway.settings import PlatformSettings, platform_settings
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from hermes.store.people import LASTS, TRIES_A_MINUTE, WAITING_AT_MOST
+from tests.support.echo import Echo
+from tests.support.gateway import Clock, running
+from tests.support.labs.base import until
+from tests.support.labs.plain import Plain, PlainLab
+
+CODE = re.compile(r"[A-Z2-9]{4}-[A-Z2-9]{4}")
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+def code_for(lab: PlainLab, gateway: Gateway, who: str = "mallory", text: str = "hello?") -> str:
+    """A stranger writes and is told a code."""
+    lab.say(text, who=who)
+    until(lambda: lab.shown(who=who), 20)
+    (code,) = CODE.findall(lab.shown(who=who)[-1])
+    return str(code)
+
+
+def heard(lab: PlainLab, gateway: Gateway) -> None:
+    """Everything that was said is taken in, and every answer sent."""
+    until(lambda: not lab.unacknowledged and not gateway.store.unanswered() and not gateway.store.unsent(), 20)
+
+
+# ------------------------------------------------------------------------------------------------ by a code
+
+
+def test_a_stranger_is_let_in_by_the_code_and_told_so(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        code = code_for(lab, gateway)
+        with SessionDB(hermes_home / "state.db") as other:  # as `hermes pairing approve` does
+            found = GatewayDB(other).approve_pairing(code.lower().replace("-", " "))
+        assert found is not None
+        assert (found["platform"], found["user_id"], found["name"]) == ("plain", "u-mallory", "Mallory")
+        until(lambda: any("You are in" in text for text in lab.shown(who="mallory")), 20)
+        lab.say("thank you", who="mallory")
+        until(lambda: "echo: thank you" in lab.shown(who="mallory"), 20)
+        assert sum("You are in" in text for text in lab.shown(who="mallory")) == 1
+        assert gateway.db.search_messages("hello?") == []
+
+
+def test_who_was_let_in_while_no_gateway_ran_is_told_at_the_next_start(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        code = code_for(lab, gateway)
+    with SessionDB(hermes_home / "state.db") as db:
+        assert GatewayDB(db).approve_pairing(code) is not None
+    for _ in range(2):
+        with running(lab, hermes_home, model.base_url) as gateway:
+            until(lambda: any("You are in" in text for text in lab.shown(who="mallory")), 20)
+            lab.say("hello", who="mallory")
+            heard(lab, gateway)
+    assert sum("You are in" in text for text in lab.shown(who="mallory")) == 1
+
+
+def test_a_code_works_once_and_for_an_hour(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    clock = Clock()
+    with running(lab, hermes_home, model.base_url, clock=clock) as gateway:
+        first = code_for(lab, gateway)
+        clock.forward(LASTS + 1)
+        assert gateway.store.approve_pairing(first) is None
+        assert not gateway.store.may_talk("plain", "u-mallory")
+        lab.say("again", who="mallory")
+        until(lambda: len(lab.shown(who="mallory")) == 2, 20)
+        (second,) = CODE.findall(lab.shown(who="mallory")[-1])
+        assert second != first
+        assert gateway.store.approve_pairing(second) is not None
+        assert gateway.store.approve_pairing(second) is None
+        assert gateway.store.may_talk("plain", "u-mallory")
+
+
+def test_one_code_an_hour_each_and_silence_otherwise(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        code_for(lab, gateway)
+        for number in range(5):
+            lab.say(f"please {number}", who="mallory")
+        heard(lab, gateway)
+        assert len(lab.shown(who="mallory")) == 1
+        assert len(gateway.store.waiting_pairings()) == 1
+
+
+def test_codes_are_not_given_without_end(db: SessionDB) -> None:
+    store = GatewayDB(db)
+    made = [store.make_pairing(f"code{n}", "plain", f"u{n}", None, "{}") for n in range(WAITING_AT_MOST + 5)]
+    assert made == [True] * WAITING_AT_MOST + [False] * 5
+    assert store.make_pairing("elsewhere", "other", "u0", None, "{}")
+
+
+def test_five_tries_a_minute_over_all_processes(db: SessionDB, make_db: Any) -> None:
+    clock = Clock()
+    store = GatewayDB(db, clock=clock)
+    store.make_pairing("AAAA-BBBB", "plain", "u1", None, "{}")
+    with SessionDB(db.path) as second:
+        others = GatewayDB(second, clock=clock)
+        for number in range(TRIES_A_MINUTE):
+            assert (store, others)[number % 2].approve_pairing(f"wrong {number}") is None
+        for one in (store, others):
+            with pytest.raises(StoreBusy, match="wait a minute"):
+                one.approve_pairing("AAAA-BBBB")  # the right one does not help now
+        assert not others.may_talk("plain", "u1")
+        clock.forward(61)
+        assert others.approve_pairing("aaaa bbbb") is not None
+        clock.forward(-7200)  # the clock of the machine is set back
+        assert others.approve_pairing("whatever") is None
+
+
+def test_codes_are_kept_as_digests_only(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        code = code_for(lab, gateway)
+        heard(lab, gateway)
+    with closing(sqlite3.connect(hermes_home / "state.db")) as file:
+        kept = "\n".join(str(row) for row in file.execute("SELECT * FROM gateway_pairings"))
+        kept += "\n".join(str(row) for row in file.execute("SELECT * FROM gateway_outbox"))
+    assert "u-mallory" in kept
+    assert code not in kept
+    assert code.replace("-", "") not in kept
+
+
+def test_shut_out_again(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        gateway.store.approve_pairing(code_for(lab, gateway))
+        assert gateway.store.shut_out("plain", "u-mallory")
+        assert not gateway.store.shut_out("plain", "u-mallory")
+        lab.say("still here?", who="mallory")
+        heard(lab, gateway)
+        assert not any("echo" in text for text in lab.shown(who="mallory"))
+
+
+@pytest.mark.parametrize("where", ["group", "channel", "thread"])
+def test_no_codes_in_groups(lab: PlainLab, model: Echo, hermes_home: Path, where: str) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("let me in", who="mallory", where=where)
+        lab.say("/help", who="mallory", where=where)
+        heard(lab, gateway)
+        assert lab.shown(where) == []
+        assert gateway.store.waiting_pairings() == []
+
+
+def _access(db: SessionDB, **settings: Any) -> Access:
+    return Access(GatewayDB(db), ["plain:owner"], {"plain": PlatformSettings("plain", **settings)})
+
+
+def test_no_codes_to_bots_nor_to_those_without_an_id(db: SessionDB) -> None:
+    access = _access(db)
+    chat = Chat(platform="plain", chat_id="c")
+    for sender in (Sender(user_id="b", is_bot=True), Sender(), Sender(name="somebody")):
+        assert not access.may_talk("plain", sender)
+        assert access.pairing_code(Event(id="1", chat=chat, sender=sender, text="hi")) is None
+    assert GatewayDB(db).waiting_pairings() == []
+
+
+# ------------------------------------------------------------------------------------------------ by the configuration
+
+
+def test_who_may_talk(db: SessionDB) -> None:
+    access = _access(db, allowed_users=frozenset({"7", "uuid-1"}))
+    assert access.may_talk("plain", Sender(user_id="7"))
+    assert access.may_talk("plain", Sender(user_id="+49 changed", stable_id="uuid-1"))
+    assert access.may_talk("plain", Sender(user_id="owner"))
+    for sender in (
+        Sender(user_id="8"),
+        Sender(user_id=""),
+        Sender(),
+        Sender(user_id="7", is_bot=True),
+        Sender(name="7"),
+    ):
+        assert not access.may_talk("plain", sender)
+    assert not access.may_talk("elsewhere", Sender(user_id="7"))
+    assert not access.may_talk("elsewhere", Sender(user_id="owner"))
+
+
+def test_everybody_only_when_it_is_written_out(db: SessionDB) -> None:
+    assert not _access(db).may_talk("plain", Sender(user_id="8"))
+    assert _access(db, allow_all=True).may_talk("plain", Sender(user_id="8"))
+    assert not _access(db, allow_all=True).may_talk("plain", Sender(user_id="8", is_bot=True))
+    assert _access(db, allow_all=True).user("plain", Sender(user_id="8")) == ("plain", "8")
+
+
+def test_a_pairing_holds_for_the_stable_id(db: SessionDB) -> None:
+    access = _access(db)
+    sender = Sender(user_id="+49 1", stable_id="uuid-2")
+    chat = Chat(platform="plain", chat_id="c")
+    code = access.pairing_code(Event(id="1", chat=chat, sender=sender, text="hi"))
+    assert code is not None
+    assert GatewayDB(db).approve_pairing(code) is not None
+    assert access.may_talk("plain", Sender(user_id="+49 2", stable_id="uuid-2"))
+    assert not access.may_talk("plain", Sender(user_id="+49 1", stable_id="uuid-3"))
+
+
+def settings(text: str, **variables: str) -> PlatformSettings:
+    config = parse_config(f"platforms: {{plain: {{port: 1, {text}}}}}", Path("config.yaml"))
+    return platform_settings(config, Plain, variables)
+
+
+@pytest.mark.parametrize(
+    ("text", "people"),
+    [
+        ("allowed_users: [12345, '67', u-x]", {"12345", "67", "u-x"}),
+        ("allowed_users: -1001000000001", {"-1001000000001"}),
+        ("allowed_users: '1, 2,,3 '", {"1", "2", "3"}),
+        ("allowed_users: []", set()),
+        ("allowed_users: null", set()),
+        ("allowed_users: ['@bob:example.org', 'bob@example.org']", {"@bob:example.org", "bob@example.org"}),
+    ],
+)
+def test_ids_as_people_write_them(text: str, people: set[str]) -> None:
+    assert settings(text).allowed_users == people
+    assert not settings(text).allow_all
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("allowed_users: ['*']", "allow_all: true"),
+        ("allowed_users: '*'", "allow_all: true"),
+        ("allowed_users: [1.5]", "no user id"),
+        ("allowed_users: [true]", "no user id"),
+        ("allowed_users: [null]", "no user id"),
+        ("allowed_users: {a: b}", "list of user ids"),
+        ("allowed_users: true", "list of user ids"),
+        ("allow_all: everybody", "true or false"),
+        ("allow_all: 1", "true or false"),
+        ("alowed_users: [1]", "allowed_users"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        settings(text)
+
+
+def test_the_variable_adds_people() -> None:
+    found = settings("allowed_users: [1]", PLAIN_ALLOWED_USERS="2, 3")
+    assert found.allowed_users == {"1", "2", "3"}
+    with pytest.raises(ConfigError, match="PLAIN_ALLOWED_USERS"):
+        settings("allowed_users: [1]", PLAIN_ALLOWED_USERS="*")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(str.strip)))
+def test_whatever_ids_are_listed_are_let_in_and_nobody_else(ids: list[str]) -> None:
+    import json
+
+    ids = [one for one in ids if one and one != "*"]
+    text = json.dumps(ids, ensure_ascii=False).replace("${", "$")
+    found = settings(f"allowed_users: {text}").allowed_users
+    assert found == {one.replace("${", "$") for one in ids}
+
+
+@pytest.mark.parametrize("word", ["false", "'false'", "no", "'off'", "${NOBODY_SETS_THIS:-false}"])
+def test_a_platform_that_is_switched_off_is_off(word: str) -> None:
+    config = parse_config(f"platforms: {{plain: {{enabled: {word}}}, other: {{}}}}", Path("config.yaml"))
+    assert config.enabled_platforms == ["other"]
+
+
+# ------------------------------------------------------------------------------------------------ the first words
+
+
+def test_start_is_answered_with_a_greeting_and_help_not_by_the_model(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        asked = len(model.requests)
+        lab.say("/start deep-link", who="bob")
+        until(lambda: lab.shown(who="bob"), 20)
+        heard(lab, gateway)
+        greeting, *commands = lab.shown(who="bob")
+        assert "Hello" in greeting
+        assert "/new" in "".join(commands)
+        assert "/start" not in "".join(commands)
+        assert len(model.requests) == asked
+        assert gateway.db.session_count() == 0
+        lab.say("/start", who="mallory")
+        until(lambda: lab.shown(who="mallory"), 20)
+        assert CODE.search(lab.shown(who="mallory")[0])
