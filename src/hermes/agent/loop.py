@@ -167,6 +167,12 @@ class Agent:
         """End the turn that is under way soon, with Done(interrupted=True); what was said is kept."""
         self._cancel.set()
 
+    @contextmanager
+    def at_work(self) -> Iterator[Callable[[], bool]]:
+        """For work that is no turn but can be interrupted like one: gives what tells whether it is to end."""
+        with self._underway():
+            yield self._cancel.is_set
+
     def hold(self) -> bool:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
         return self._talk.hold()
@@ -175,11 +181,14 @@ class Agent:
         """Between turns: the session is no longer live, and others may go on with it; the next turn takes it again."""
         self._talk.let_go()
 
-    def close(self) -> None:
-        """Let go of everything: background processes and connections of the tools, and the session."""
+    def close(self, *, patience: float = 10.0) -> None:
+        """Let go of everything: background processes and connections of the tools, and the session.
+
+        `patience` is how long a title in the making is waited for; whoever goes on living need not.
+        """
         self._cancel.set()
-        if self._titling is not None:
-            self._titling.join(10)
+        if self._titling is not None and patience > 0:
+            self._titling.join(patience)
         for thing in list(self.context.state.values()):
             stop = getattr(thing, "close", None)
             if callable(stop):

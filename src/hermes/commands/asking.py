@@ -19,15 +19,15 @@ def help_(host: Host, arguments: str) -> None:
     rows = known(host.where)
     if wanted:
         rows = [one for one in rows if one.name == wanted] or rows
-    heads = [f"/{one.name} {one.arguments}".rstrip() for one in rows]
-    width = max(map(len, heads))
-    lines = [f"{head:<{width}}  {one.help}" for head, one in zip(heads, rows, strict=True)]
+    lines = _listed(host, {f"/{one.name} {one.arguments}".rstrip(): one.help for one in rows}, code=True)
     if host.where == TERMINAL and len(rows) > 1:
         lines += [
             "",
             "Alt-Enter: a new line · Ctrl-C: stop a reply · Ctrl-D: leave",
             "//text sends a text that begins with a slash.",
         ]
+    elif len(rows) > 1:
+        lines += ["", "`//text` sends a text that begins with a slash."]
     host.say("\n".join(lines))
 
 
@@ -57,7 +57,7 @@ def status(host: Host, arguments: str) -> None:
         if row["cwd"] and host.where == TERMINAL:
             facts["Folder"] = row["cwd"]
     facts["Model"] = host.model.describe()
-    host.say(_aligned(facts))
+    host.say("\n".join(_listed(host, facts)))
 
 
 @command("usage", "", "tokens and cost of this session")
@@ -75,7 +75,7 @@ def usage(host: Host, arguments: str) -> None:
     if row["reasoning_tokens"]:
         facts["Reasoning"] = f"{row['reasoning_tokens']:,} tokens"
     facts["Cost"] = _cost(row, host.model.kind)
-    host.say(_aligned(facts))
+    host.say("\n".join(_listed(host, facts)))
 
 
 def _cost(row: dict[str, Any], kind: str) -> str:
@@ -94,9 +94,12 @@ def _cost(row: dict[str, Any], kind: str) -> str:
     return "unknown: no price is known for this model"
 
 
-def _aligned(facts: dict[str, str]) -> str:
-    width = max(map(len, facts))
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts.items())
+def _listed(host: Host, facts: dict[str, str], *, code: bool = False) -> list[str]:
+    """Names and what belongs to them: in columns where letters have one width, as a list where they don't."""
+    if host.where == TERMINAL:
+        width = max(map(len, facts))
+        return [f"{name:<{width}}  {value}" for name, value in facts.items()]
+    return [f"- `{name}` {value}" if code else f"- **{name}:** {value}" for name, value in facts.items()]
 
 
 @command("history", "[n]", "the last n exchanges (10), with message numbers")
@@ -109,21 +112,22 @@ def history(host: Host, arguments: str) -> None:
         return
     first = starts[-number] if len(starts) >= number else 0
     lines = [f"... {counted(first, 'earlier message')} ..."] if first else []
-    lines += [line for row in rows[first:] if (line := _line(row))]
+    lines += [line for row in rows[first:] if (line := _line(host, row))]
     host.say("\n".join(lines))
 
 
-def _line(row: dict[str, Any]) -> str | None:
+def _line(host: Host, row: dict[str, Any]) -> str | None:
     """A message on one line: its number, who, and what."""
+    number = f"{row['id']:>6} " if host.where == TERMINAL else f"- `{row['id']}`"
     text = shortened(said(row["content"]), _CUT)
     calls = row["tool_calls"] if isinstance(row["tool_calls"], list) else []
     names = [str((call.get("function") or {}).get("name")) for call in calls if isinstance(call, dict)]
     if row["role"] == "user":
-        return f"{row['id']:>6}  you: {text}"
+        return f"{number} you: {text}"
     if row["role"] == "assistant":
         parts = [text] if text else []
         parts += [f"[{counted(len(names), 'tool call')}: {', '.join(dict.fromkeys(names))}]"] if names else []
-        return f"{row['id']:>6}  agent: {' '.join(parts)}"
+        return f"{number} agent: {' '.join(parts)}"
     return None
 
 
@@ -156,10 +160,16 @@ def recent(host: Host, limit: int = LISTED) -> list[dict[str, Any]]:
 
 
 def session_line(host: Host, row: dict[str, Any]) -> str:
-    """A session on one line: what it is about, when, and its id."""
-    name = shortened(row["title"] or row["preview"] or "—", 48)
+    """A session in a list: what it is about, when, and its id."""
     here = "  (this one)" if row["id"] == host.session_id else ""
-    return f"{row['id']}  {ago(row['last_active'], zone_of(host.config.timezone)):<10}  {name}{here}"
+    return _entry(host, row["id"], row["last_active"], shortened(row["title"] or row["preview"] or "—", 48)) + here
+
+
+def _entry(host: Host, session_id: str, when: float | None, name: str) -> str:
+    moment = ago(when, zone_of(host.config.timezone))
+    if host.where == TERMINAL:
+        return f"{session_id}  {moment:<10}  {name}"
+    return f"- {name} · {moment} · `{session_id}`"
 
 
 def _search(host: Host, words: str) -> str:
@@ -171,8 +181,6 @@ def _search(host: Host, words: str) -> str:
         return f'Nothing was said about "{shortened(words, 60)}".'
     lines = []
     for session_id, hit in list(best.items())[:LISTED]:
-        title = shortened(hit["title"] or "—", 48)
-        when = ago(hit["timestamp"], zone_of(host.config.timezone))
-        lines.append(f"{session_id}  {when:<10}  {title}")
+        lines.append(_entry(host, session_id, hit["timestamp"], shortened(hit["title"] or "—", 48)))
         lines.append("    " + shortened(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
     return "\n".join(lines) + "\n\n/resume with an id (or its beginning) goes on with one of them."

@@ -129,7 +129,8 @@ def compress(host: Host, arguments: str) -> None:
     old = host.session_id
     host.say("Making a summary…")
     model = auxiliary_model(host.config, "compression", host.model)
-    new = make_summary(host.db, old, model, host.config, focus=arguments or None)
+    with host.agent.at_work() as cancelled:
+        new = make_summary(host.db, old, model, host.config, focus=arguments or None, cancelled=cancelled)
     host.follow(new)
     name = host.db.get_session_title(new)
     host.say(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hermes.commands.asking import recent, session_line
 from hermes.commands.finding import continued, find
-from hermes.commands.registry import TERMINAL, Host, command
-from hermes.commands.text import counted, shortened
+from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
+from hermes.commands.text import counted, message_count, said, shortened
 from hermes.errors import InvalidInput
 from hermes.store.naming import MAX_TITLE
 
@@ -35,6 +35,19 @@ def resume(host: Host, arguments: str) -> None:
         host.say("That is this session.")
         return
     host.switch(target, ending=USER_EXIT)
+    if host.where == GATEWAY:  # the terminal shows a recap
+        host.say(_arrived(host, target))
+
+
+def _arrived(host: Host, session_id: str) -> str:
+    """Which conversation this is now, and what was said last in it."""
+    row = host.db.get_session(session_id)
+    if row is None:
+        return "This session is no longer there."
+    name = f'"{row["title"]}"' if row["title"] else f"`{session_id}`"
+    told = f"↻ Going on with {name} ({counted(message_count(host.db, row), 'message')})."
+    last = next((one for one in reversed(host.db.get_messages(session_id)) if one["role"] == "assistant"), None)
+    return f"{told} The last reply: {shortened(said(last['content']), 300)}" if last and last["content"] else told
 
 
 def _named(host: Host, words: str) -> str | None:
@@ -42,7 +55,7 @@ def _named(host: Host, words: str) -> str | None:
     if found.session_id is not None:
         return continued(host.db, found.session_id)
     if found.candidates:
-        lines = [f"{one}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
+        lines = [f"{_quoted(host, one)}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
         lines += ["… and more"] if found.more else []
         host.say(f"Several sessions begin with {words}; name more of one of these:\n" + "\n".join(lines))
         return None
@@ -52,6 +65,11 @@ def _named(host: Host, words: str) -> str | None:
         + (f"did you mean {hint}?" if hint else "/sessions shows what there is.")
     )
     return None
+
+
+def _quoted(host: Host, session_id: str) -> str:
+    """An id in a list, as one reads it there."""
+    return session_id if host.where == TERMINAL else f"- `{session_id}`"
 
 
 def _chosen(host: Host) -> str | None:
@@ -76,7 +94,8 @@ def branch(host: Host, arguments: str) -> None:
     from hermes.agent.ids import new_session_id
 
     name = _branch_title(host, row["title"]) if row["title"] else None
-    made = host.db.branch_session(old, new_session_id(), at_message=int(number) if number else None, title=name)
+    made_id = new_session_id(gateway=host.where == GATEWAY)
+    made = host.db.branch_session(old, made_id, at_message=int(number) if number else None, title=name)
     host.switch(made, ending=BRANCHED)
     host.say(f"This is a branch now; the other way is untouched: /resume {old}")
 

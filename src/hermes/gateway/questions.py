@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import queue
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PATIENCE = 300.0  # seconds
+_LOOK = 0.1  # seconds between two looks whether the turn is to end
 _YES = frozenset("yes y ok okay ja oui si sí sim да はい 是 好 예 네 👍 ✅ /yes /approve".split())
+_SHADES = frozenset("\ufe0f🏻🏼🏽🏾🏿")  # of 👍
 _NO = frozenset("no n nope nein non não нет いいえ 否 不 아니요 👎 ❌ /no /deny".split())
 
 
@@ -17,17 +21,20 @@ class Question:
     asked: str | None  # whose word counts: the id of who began the turn; None where people can't be told apart
     answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 
-    def wait(self, seconds: float = PATIENCE) -> bool:
-        """The answer; no, if none comes."""
-        try:
-            return self.answer.get(timeout=seconds)
-        except queue.Empty:
-            return False
+    def wait(self, cancelled: Callable[[], bool]) -> bool:
+        """The answer; no, if none comes in time or the turn is to end."""
+        end = time.monotonic() + PATIENCE
+        while not cancelled() and (left := end - time.monotonic()) > 0:
+            try:
+                return self.answer.get(timeout=min(left, _LOOK))
+            except queue.Empty:
+                continue
+        return False
 
 
 def read_answer(text: str) -> bool | None:
     """Yes, no, or None: it is something else."""
-    word = text.strip().strip(".!").casefold()
+    word = "".join(sign for sign in text if sign not in _SHADES).strip(" \t\n.!").casefold()
     if word in _YES:
         return True
     return False if word in _NO else None
@@ -35,4 +42,4 @@ def read_answer(text: str) -> bool | None:
 
 def wording(question: str) -> str:
     """A question as it is put in a chat."""
-    return f"{question}\n\nReply **yes** or **no** (no answer within 5 minutes is a no)."
+    return f"{question}\n\nReply **yes** or **no** (no answer within {PATIENCE / 60:g} minutes is a no)."
