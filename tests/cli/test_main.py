@@ -247,3 +247,14 @@ def test_an_error_that_quotes_a_title_can_do_nothing_to_the_terminal(hermes_home
     assert not set(done.err) & set("\u202e\u202c\x1b")
     done = run("sessions", "list", "\x1b]0;owned\x07\x1b[31m", home=hermes_home)
     assert done.status == 2 and "\x1b" not in done.err and "\x07" not in done.err
+
+
+@pytest.mark.parametrize(
+    "words", [["insights"], ["sessions", "stats"], ["sessions", "list"], ["doctor"], ["--help"], ["config", "show"]]
+)
+def test_a_terminal_without_some_letters_gets_question_marks(hermes_home: Path, words: list[str]) -> None:
+    with SessionDB(hermes_home / "state.db") as db:
+        db.create_session("s", "κλι")
+        db.append_message("s", "user", "京都 – “hello” 👍🏽 \ud800")
+    done = run(*words, home=hermes_home, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "HERMES_NO_LOCAL": "1"})
+    assert "should not have happened" not in done.err and "Traceback" not in done.err and done.out

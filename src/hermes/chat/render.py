@@ -51,9 +51,6 @@ def console(*, stderr: bool = False) -> Console:
     """The terminal as rich sees it; NO_COLOR and TERM=dumb are honoured by rich itself."""
     from rich.console import Console
 
-    for stream in (sys.stdout, sys.stderr):  # a lone surrogate, or a letter the terminal has no code for, is shown as ?
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 

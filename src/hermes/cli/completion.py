@@ -6,8 +6,6 @@ quote them by themselves; for bash that is done here, since its own splitting at
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 _BASH = r"""# completion of hermes for bash:  source <(hermes completion bash)
@@ -85,8 +83,6 @@ def command(asked: bool, shell: str, words: tuple[str, ...]) -> None:
         return
     from hermes.cli.completing import candidates
 
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")
     if shell == "bash":
         for line in for_bash(words[0] if words else "", words[1] if len(words) > 1 else ""):
             click.echo(line)

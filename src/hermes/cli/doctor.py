@@ -18,8 +18,6 @@ def command(as_json: bool) -> int:
     from hermes.cli.checks import examine
 
     findings: list[Finding] = []
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that can't show a letter gets a "?"
     for finding in examine():
         findings.append(finding)
         if not as_json:

@@ -40,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words == ["--version"]:  # no library is worth loading for this
         print(f"hermes {VERSION}")
         return 0
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a letter the terminal has no code for is shown as ?
     debug = "--debug" in words or bool(os.environ.get("HERMES_DEBUG"))
     if "--debug" in words:
         words.remove("--debug")

@@ -5,7 +5,6 @@ One file a subject; a file is loaded when one of its commands is asked for, so t
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
 import click
@@ -77,6 +76,3 @@ class Sessions(click.Group):
 def command(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that can't show a letter gets a "?"

@@ -19,9 +19,6 @@ def quick_list(words: Sequence[str]) -> int | None:
     given = _read(list(words))
     if given is None:
         return None
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that can't show a letter gets a "?"
     print_list(**given)
     sys.stdout.flush()
     return 0
