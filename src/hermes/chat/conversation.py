@@ -11,18 +11,18 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from hermes.agent.tools.toolbox import Toolbox
 from hermes.chat import leaving, resume
 from hermes.chat.turns import Turns
 from hermes.commands.registry import TERMINAL
-from hermes.errors import HermesError, InvalidInput
+from hermes.errors import InvalidInput
 
 if TYPE_CHECKING:
     from hermes.agent.events import Event
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
-    from hermes.agent.tools.base import Tool
     from hermes.chat.keyboard import Typing
     from hermes.chat.render import Display
     from hermes.config import Config
@@ -48,43 +48,6 @@ class Voice(Protocol):
     def display(self) -> Display: ...
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
-
-
-class Toolbox:
-    """The tools of this program and of the MCP servers, which are connected to in the background from the start."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._mcp: Any = None
-        self._thread: threading.Thread | None = None
-        self.problems: list[str] = []
-        if config.mcp_servers:
-            self._thread = threading.Thread(target=self._connect, name="mcp", daemon=True)
-            self._thread.start()
-
-    def _connect(self) -> None:
-        from hermes.agent.tools.mcp import connect
-
-        try:
-            self._mcp = connect(self._config)
-            self.problems = list(self._mcp.problems)
-        except HermesError as error:
-            self.problems = [str(error)]
-
-    def tools(self) -> list[Tool]:
-        """All tools; waits until the servers have answered or failed."""
-        from hermes.agent.tools.collection import builtin_tools
-
-        if self._thread is not None:
-            self._thread.join()
-        return [*builtin_tools(self._config), *(self._mcp.tools if self._mcp is not None else [])]
-
-    def close(self) -> None:
-        """End the servers; those that are still starting notice the end of the program by themselves."""
-        if self._thread is not None:
-            self._thread.join(2)
-        if self._mcp is not None:
-            self._mcp.close()
 
 
 class Conversation:
@@ -117,6 +80,7 @@ class Conversation:
         self._default_model = model
         self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
         self._toolbox = Toolbox(config)
+        self._toolbox.start()
         self._turns = Turns(voice.ask, typed_stops=_busy(config) == "interrupt")
         self.agent = self._made(new_session_id(), model, Path.cwd())
 

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hermes.agent.model import Model
+from hermes.agent.tools.toolbox import Toolbox
 from hermes.errors import HermesError
 from hermes.serve import completions, responses
 from hermes.serve.asks import Ask
@@ -29,7 +30,6 @@ from hermes.serve.models import Models
 from hermes.serve.problems import Problem, problem_of, unforeseen
 from hermes.serve.server import is_loopback
 from hermes.serve.stream import SILENCE, EventStream, Json
-from hermes.serve.toolbox import Toolbox
 from hermes.serve.turn import Item, Outcome, Turn
 from hermes.serve.turns import Turns
 
@@ -93,14 +93,23 @@ class _Api:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """From the start of the server to its end."""
-        toolbox = Toolbox(self._config, self._given)
+        toolbox = Toolbox(self._config) if self._given is None else None
+        made: asyncio.Future[list[Tool]] | None = None
+
+        async def tools() -> list[Tool]:
+            nonlocal made  # the first to ask has them made, the others wait for it
+            if made is None:
+                made = asyncio.ensure_future(asyncio.to_thread(toolbox.tools if toolbox else self._given or list))
+            return await asyncio.shield(made)
+
         self._models = Models(self._model)
-        self._turns = await asyncio.to_thread(Turns, self._db, self._config, self._home, toolbox.tools)
+        self._turns = await asyncio.to_thread(Turns, self._db, self._config, self._home, tools)
         try:
             yield
         finally:
             await self._turns.close()
-            toolbox.close()
+            if toolbox is not None:
+                toolbox.close()
 
     async def health(self, request: Request) -> Response:
         """That somebody is there."""

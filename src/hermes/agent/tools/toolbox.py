@@ -1,0 +1,57 @@
+"""The tools of this program and of the configured MCP servers: made once, shared by all agents of a process."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import HermesError
+
+if TYPE_CHECKING:
+    from hermes.agent.tools.base import Tool
+    from hermes.config import Config
+
+
+class Toolbox:
+    """Gives the tools. The servers are reached when somebody first asks, or in the background from `start` on."""
+
+    def __init__(self, config: Config) -> None:
+        self.problems: list[str] = []  # servers that could not be reached, and why
+        self._config = config
+        self._mcp: Any = None
+        self._lock = threading.Lock()
+        self._tried = not config.mcp_servers
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to reach the servers, without waiting for them."""
+        if not self._tried and self._thread is None:
+            self._thread = threading.Thread(target=self._reach, name="hermes-mcp", daemon=True)
+            self._thread.start()
+
+    def _reach(self) -> None:
+        with self._lock:
+            if self._tried:
+                return
+            self._tried = True
+            from hermes.agent.tools.mcp import connect
+
+            try:
+                self._mcp = connect(self._config)
+                self.problems = list(self._mcp.problems)
+            except HermesError as error:
+                self.problems = [str(error)]
+
+    def tools(self) -> list[Tool]:
+        """All tools; waits until the servers have answered or failed."""
+        from hermes.agent.tools.collection import builtin_tools
+
+        self._reach()
+        return [*builtin_tools(self._config), *(self._mcp.tools if self._mcp is not None else [])]
+
+    def close(self) -> None:
+        """End the servers; those that are still starting notice the end of the program by themselves."""
+        if self._thread is not None:
+            self._thread.join(2)
+        if self._mcp is not None:
+            self._mcp.close()
