@@ -7,7 +7,10 @@ agent remembers of one person lies in a folder of that person's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +84,7 @@ class Agents:
         with self._lock:
             agent = self._agents.pop(key, None)
         if agent is not None and agent.session_id != session_id:
-            agent.close()
+            agent.close(patience=0)
             agent = None
         if agent is None:
             agent = Agent(
@@ -97,17 +100,19 @@ class Agents:
         """Let the longest unused go, except those that are at work or have something running."""
         with self._lock:
             over = len(self._agents) - KEPT
-            idle = [key for key, agent in self._agents.items() if not agent.busy and not agent.background_running()]
-            gone = [self._agents.pop(key) for key in idle[: max(0, over)]]
+            if over <= 0:
+                return
+            idle = (key for key, agent in self._agents.items() if not agent.busy and not agent.background_running())
+            gone = [self._agents.pop(key) for key in list(islice(idle, over))]
         for agent in gone:
-            agent.close()
+            agent.close(patience=0)  # its title comes all the same: this process lives on
 
     def drop(self, key: str) -> None:
         """Let go of a key's agent and what it runs."""
         with self._lock:
             agent = self._agents.pop(key, None)
         if agent is not None:
-            agent.close()
+            agent.close(patience=0)
 
     def interrupt_all(self) -> None:
         """End every turn soon."""
@@ -116,16 +121,23 @@ class Agents:
         for agent in agents:
             agent.interrupt()
 
-    def close(self) -> None:
-        """Let go of everything."""
+    def close(self, seconds: float = 5.0) -> None:
+        """Let go of everything, within this time: of what does not let go by then nobody waits for the end."""
+        end = time.monotonic() + seconds
         with self._lock:
             agents, self._agents = list(self._agents.values()), {}
-        closing = [threading.Thread(target=agent.close, daemon=True) for agent in agents]
+
+        def work() -> None:
+            with suppress(IndexError):
+                while True:
+                    agents.pop().close(patience=max(0.0, end - time.monotonic()))
+
+        closing = [threading.Thread(target=work, daemon=True) for _ in range(min(8, len(agents)))]
+        closing.append(threading.Thread(target=self.toolbox.close, daemon=True))
         for thread in closing:
             thread.start()
         for thread in closing:
-            thread.join(5)
-        self.toolbox.close()
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def home_of(home: Path, platform: str, who: str | None, *, owner: bool) -> Path:
@@ -141,8 +153,3 @@ def home_of(home: Path, platform: str, who: str | None, *, owner: bool) -> Path:
     shown = re.sub(r"[^A-Za-z0-9@+_-]+", "-", who or "everyone")[:60].strip("-")
     exact = hashlib.sha256(b"" if who is None else b":" + who.encode(errors="surrogatepass")).hexdigest()[:16]
     return home / "people" / re.sub(r"[^a-z0-9_-]+", "-", platform) / f"{shown}-{exact}".lstrip("-")
-
-
-def only(tools: Sequence[Tool], *names: str) -> list[Tool]:
-    """Those of the tools that are called so, or begin so."""
-    return [tool for tool in tools if tool.name in names]

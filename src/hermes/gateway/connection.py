@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import HermesError, PlatformRefused
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 REFUSED_PAUSE = 300.0  # a wrong token may be mended meanwhile
 PATIENCE = 60.0  # seconds a connection may take to stand
+STOOD_WELL = 30.0  # after so many seconds a connection counts as a good one, and the next pause is short again
+LET_GO_SECONDS = 10.0
 
 
 class Connection:
@@ -38,10 +41,9 @@ class Connection:
         self.delivery.on_trouble = self._trouble
         self.identity: str | None = None
         self.accepts = True
-        self._store = store
+        self._store, self._writer = store, writer
         self._take = take
-        self._broken = asyncio.Event()
-        self._error: Exception | None = None
+        self._link: _Link | None = None
         self._statuses: set[asyncio.Task[None]] = set()
 
     @property
@@ -49,37 +51,30 @@ class Connection:
         """The platform's name."""
         return self.adapter.platform
 
-    # ------------------------------------------------------------------------------------------ the link
-
     async def received(self, event: Event) -> None:
         """Keep an event (see adapter.Link)."""
         if not self.accepts:
-            raise PlatformRefused("the gateway is stopping; this comes again")
+            raise PlatformUnreachable("the gateway is stopping; this comes again")
         await self._take(self, event)
 
     def connected(self, identity: str) -> None:
         """The connection stands."""
         self.identity = identity
-        self.delivery.connected.set()
+        self.delivery.stands()
         self.log.info("connected as %s", identity)
         self._tell("connected", identity=identity)
 
-    def lost(self, error: Exception) -> None:
-        """The connection broke."""
-        self._error = error
-        self._broken.set()
-
     def _trouble(self, error: Exception) -> None:
         self._tell("connected" if self.delivery.connected.is_set() else "lost", error=str(error))
-        if isinstance(error, PlatformRefused):
-            self.lost(error)
+        if isinstance(error, PlatformRefused) and self._link is not None:
+            self._link.lost(error)
 
     def _tell(self, state: str, **more: Any) -> None:
-        """Note the state in the store; that it can't be noted now is no reason to stop."""
+        """Note the state in the store, in order; that it can't be noted now is no reason to stop."""
 
         async def note() -> None:
             try:
-                await asyncio.to_thread(self._store.set_status, self.platform, state, **more)
+                await self._writer(lambda tx: self._store.note_status(tx, self.platform, state, **more))
             except HermesError as error:
                 self.log.warning("the state could not be noted: %s", error)
 
@@ -93,30 +88,45 @@ class Connection:
         """Connect, and connect again whenever it breaks, until cancelled."""
         failures = 0
         while True:
-            self._broken.clear()
-            self._error = None
             self._tell("connecting")
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    await self.adapter.connect(self)
-                failures = 0
-                await self._broken.wait()
-            except TimeoutError:
-                self._error = TimeoutError(f"no connection within {PATIENCE:g} s")
-            except HermesError as error:
-                self._error = error
-            except Exception as error:  # an adapter's mistake must not end the others
-                self.log.exception("the adapter failed")
-                self._error = error
-            self.delivery.connected.clear()
-            await self.adapter.disconnect()
-            failures += 1
-            refused = isinstance(self._error, PlatformRefused)
-            pause = REFUSED_PAUSE if refused else min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1))
-            pause *= random.uniform(0.8, 1.2)
-            self.log.error("%s; trying again in %.0f s", self._error, pause)
-            self._tell("refused" if refused else "lost", error=str(self._error))
+            begun = time.monotonic()
+            error = await self._stay()
+            failures = 1 if time.monotonic() - begun > STOOD_WELL else failures + 1
+            refused = isinstance(error, PlatformRefused)
+            pause = REFUSED_PAUSE if refused else min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10))
+            pause = max(pause * random.uniform(0.8, 1.2), getattr(error, "retry_after", 0.0))
+            self.log.error("%s; trying again in %.0f s", error, pause)
+            self._tell("refused" if refused else "lost", error=str(error) or type(error).__name__)
             await asyncio.sleep(pause)
+
+    async def _stay(self) -> Exception:
+        """Connect and stay connected as long as it lasts; why it ended."""
+        self._link = link = _Link(self)
+        try:
+            async with asyncio.timeout(PATIENCE) as limit:
+                await self.adapter.connect(link)
+            return await link.ended
+        except TimeoutError as error:
+            return TimeoutError(f"no connection within {PATIENCE:g} s") if limit.expired() else error
+        except HermesError as error:
+            return error
+        except Exception as error:  # an adapter's mistake must not end the others
+            self.log.exception("the adapter failed")
+            return error
+        finally:
+            link.over = True
+            self.delivery.connected.clear()
+            await self._let_go(LET_GO_SECONDS)
+
+    async def _let_go(self, seconds: float) -> None:
+        """Have the adapter disconnect; what goes wrong with that is a line in the log."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.adapter.disconnect()
+        except TimeoutError:
+            self.log.warning("did not let go within %g s", seconds)
+        except Exception:
+            self.log.exception("letting go failed")
 
     async def show_menu(self, commands: list[tuple[str, str]]) -> None:
         """Put the commands into the platform's menu, once it is connected; that it fails is a line in the log."""
@@ -127,17 +137,34 @@ class Connection:
             await self.adapter.show_menu(commands)
         except HermesError as error:
             self.log.warning("the menu of commands could not be set: %s", error)
+        except Exception:
+            self.log.exception("the menu of commands could not be set")
 
-    async def stop(self) -> None:
+    async def stop(self, seconds: float = LET_GO_SECONDS) -> None:
         """Let go."""
         await self.delivery.stop()
         self.delivery.connected.clear()
-        try:
-            async with asyncio.timeout(5):
-                await self.adapter.disconnect()
-        except TimeoutError:
-            self.log.warning("did not let go within 5 s")
-        except Exception:
-            self.log.exception("letting go failed")
+        await self._let_go(seconds)
         self._tell("stopped")
         await asyncio.gather(*self._statuses, return_exceptions=True)
+
+
+class _Link:
+    """One connection as its adapter sees it (adapter.Link). What it says after its end, or twice, changes nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.log = connection.log
+        self.over = False
+        self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._connection = connection
+
+    async def received(self, event: Event) -> None:
+        await self._connection.received(event)
+
+    def connected(self, identity: str) -> None:
+        if not self.over:
+            self._connection.connected(identity)
+
+    def lost(self, error: Exception) -> None:
+        if not self.over and not self.ended.done():
+            self.ended.set_result(error)

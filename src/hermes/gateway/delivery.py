@@ -13,10 +13,19 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import (
+    HermesError,
+    PlatformError,
+    PlatformRefused,
+    PlatformUnreachable,
+    SendRefused,
+    SlowDown,
+    StoreClosed,
+    StoreError,
+)
 from hermes.gateway.events import Chat, from_json
 from hermes.gateway.growing import Growing
-from hermes.gateway.splitting import split
+from hermes.gateway.splitting import split, with_cursor
 from hermes.store import mail
 
 if TYPE_CHECKING:
@@ -25,11 +34,17 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
     from hermes.gateway.writer import Writer
+    from hermes.store.engines.base import Tx
     from hermes.store.mail import Outgoing
 
+TYPING_AFTER = 0.25  # seconds: a reply that is there at once needs no "is typing"
 TYPING_SECONDS = 4.0
 LONGEST_PAUSE = 60.0
+PATIENCE = 120.0  # seconds an adapter may take for one message
+MISTAKES = 3  # how often an adapter may fail in a way that is its own mistake before a message is given up
 REPEATED = "↻ Sent again after a restart or a broken connection; you may have this already.\n\n"
+SHORT_REPEATED = "↻ "
+UNKNOWN_LENGTH = 1500  # characters of a part for a platform that is not enabled and can't be asked
 
 Place = tuple[str, str | None]
 
@@ -50,6 +65,7 @@ class Delivery:
         self._clock = clock
         self._queues: dict[Place, deque[Growing | Outgoing]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._anew = asyncio.Event()  # set, and replaced, whenever a connection stands
 
     # ------------------------------------------------------------------------------------------ from the gateway
 
@@ -63,9 +79,13 @@ class Delivery:
 
     def post_at_once(self, part: Outgoing) -> None:
         """Send a part beside whatever is being shown there: a question that the reply itself waits for."""
-        task = asyncio.create_task(self._send(from_json(part.chat, Chat), part))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start(self._do(part))
+
+    def stands(self) -> None:
+        """There is a connection: whatever waits for one goes on at once."""
+        self.connected.set()
+        self._anew.set()
+        self._anew = asyncio.Event()
 
     @property
     def waiting(self) -> int:
@@ -73,9 +93,9 @@ class Delivery:
         return sum(map(len, self._queues.values()))
 
     async def idle(self) -> None:
-        """Wait until everything was sent."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        """Wait until everything was sent, unless there is nobody to send it to."""
+        while self._tasks and self.connected.is_set():
+            await asyncio.wait(self._tasks, timeout=0.1)
 
     async def stop(self) -> None:
         """Send nothing more; what waits is in the outbox."""
@@ -92,146 +112,236 @@ class Delivery:
             queue.append(job)
             return
         self._queues[place] = deque([job])
-        task = asyncio.create_task(self._work(place))
+        self._start(self._work(place))
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _work(self, place: Place) -> None:
         queue = self._queues[place]
         while queue:
-            job = queue[0]
-            try:
-                if isinstance(job, Growing):
-                    await self._show(job)
-                else:
-                    await self._send(from_json(job.chat, Chat), job)
-            except (
-                Exception
-            ) as error:  # a mistake of ours or an adapter's: this one stays in the outbox, the others go on
-                self._log.exception("could not send to %s: %s", place, type(error).__name__)
-                self.on_trouble(error)
+            await self._do(queue[0])
             queue.popleft()
         del self._queues[place]
 
+    async def _do(self, job: Growing | Outgoing) -> None:
+        try:
+            if isinstance(job, Growing):
+                await self._show(job)
+            else:
+                await self._send(from_json(job.chat, Chat), job)
+        except Exception as error:  # a mistake of ours, or the store is gone: it stays in the outbox, the others go on
+            self._log.exception("something could not be sent now: %s", type(error).__name__)
+            self.on_trouble(error)
+
     # ------------------------------------------------------------------------------------------ one part
 
-    async def _send(self, chat: Chat, part: Outgoing, *, edit_after: bool = False) -> None:
-        """Send or edit until it is through, or known not to be sendable."""
-        doubtful = part.begun_at is not None
-        tries = 0
-        while True:
+    async def _send(self, chat: Chat, part: Outgoing, *, edit_after: bool | None = None) -> None:
+        """Send or edit until it is through, or known not to be sendable.
+
+        `edit_after`: under this part's nonce a piece of it may have been sent before, so that sending is not enough.
+        """
+        capabilities = self._adapter.capabilities
+        if edit_after is None:  # what an earlier process left: its reply may have begun to grow
+            edit_after = capabilities.idempotent and capabilities.edits and part.inbox_id is not None
+        doubtful, tries, mistakes = part.begun_at is not None, 0, 0
+        message_id: str | None = None
+        while message_id is None:
             await self.connected.wait()
-            safe = self._adapter.capabilities.idempotent or part.edits is not None
-            text = part.text if safe or not doubtful else REPEATED + part.text
+            safe = capabilities.idempotent or part.edits is not None
             if not safe and part.begun_at is None:
                 part.begun_at = self._clock()
-                await self._writer(lambda tx: mail.sending(tx, part.id, part.begun_at or 0.0))
+                await self._note(lambda tx: mail.sending(tx, part.id, part.begun_at))
             try:
-                message_id = await self._try(chat, part, text, edit_after)
+                async with asyncio.timeout(PATIENCE):
+                    text = part.text if safe or not doubtful else self._marked(part.text)
+                    message_id = await self._try(chat, part, text, edit_after)
             except SlowDown as error:
+                await self._not_sent(part, doubtful)
                 await asyncio.sleep(max(0.05, error.retry_after))
             except SendRefused as error:
-                if part.edits is not None:  # the message is gone, or too old to be changed: say it anew
-                    part.edits, edit_after = None, False
-                    continue
+                if part.edits is None:
+                    await self._give_up(part, error)
+                    return
+                # The message is gone, or too old to be changed: say it anew. Under its name it is known already.
+                part.edits, edit_after, part.nonce = None, False, f"{part.nonce}-again"
+            except PlatformRefused as error:
+                await self._not_sent(part, doubtful)
+                self.on_trouble(error)
+                await self._pause(1.0)
+            except (PlatformUnreachable, TimeoutError, OSError) as error:
+                tries += 1
+                doubtful = doubtful or getattr(error, "maybe_sent", True)
+                await self._not_sent(part, doubtful)
+                await self._pause(min(LONGEST_PAUSE, 0.25 * 2**tries))
+            except PlatformError as error:
                 await self._give_up(part, error)
                 return
-            except PlatformRefused as error:
-                self.on_trouble(error)
-                await asyncio.sleep(1.0)
-            except PlatformUnreachable as error:
-                tries += 1
-                doubtful = doubtful or bool(getattr(error, "maybe_sent", False))
-                await asyncio.sleep(min(LONGEST_PAUSE, 0.25 * 2**tries))
-            else:
-                await self._note_sent(part, message_id)
-                return
+            except Exception as error:  # an adapter's mistake; perhaps only once
+                mistakes += 1
+                self._log.exception("the adapter could not send")
+                if mistakes >= MISTAKES:
+                    await self._give_up(part, error)
+                    return
+                doubtful = True
+                await self._pause(0.5 * mistakes)
+        await self._note_sent(part, message_id)
 
     async def _try(self, chat: Chat, part: Outgoing, text: str, edit_after: bool) -> str:
-        if part.edits is not None:
-            await self._adapter.edit(chat, part.edits, text)
-            return part.edits
-        message_id = await self._adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to)
-        if edit_after:  # under this name a part of it may have been sent before
-            await self._adapter.edit(chat, message_id, text)
-        return message_id
+        if part.edits is None:
+            message_id = await self._adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to)
+            if not edit_after:
+                return message_id
+            part.edits = message_id
+        await self._adapter.edit(chat, part.edits, text)
+        return part.edits
+
+    def _marked(self, text: str) -> str:
+        """A text with the remark that it may be there already, as far as there is room for one."""
+        capabilities = self._adapter.capabilities
+        for mark in (REPEATED, SHORT_REPEATED):
+            if capabilities.measure(mark + text) <= capabilities.longest:
+                return mark + text
+        return text
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait so long, or until a connection stands anew."""
+        await _either(self._anew, seconds)
+
+    async def _note(self, step: Callable[[Tx], Any]) -> None:
+        """Write something down, however long the store takes: without it nobody would know what was sent."""
+        pause = 0.25
+        while True:
+            try:
+                await self._writer(step)
+                return
+            except StoreClosed:
+                raise
+            except StoreError as error:
+                self._log.warning("what is being sent can't be noted yet: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(10.0, pause * 2)
+
+    async def _not_sent(self, part: Outgoing, doubtful: bool) -> None:
+        """It was certainly not sent: a process that comes after us need not doubt it."""
+        if part.begun_at is not None and not doubtful:
+            part.begun_at = None
+            await self._note(lambda tx: mail.sending(tx, part.id, None))
 
     async def _note_sent(self, part: Outgoing, message_id: str) -> None:
-        await self._writer(lambda tx: mail.sent(tx, part.id, message_id, self._clock()))
+        await self._note(lambda tx: mail.sent(tx, part.id, message_id, self._clock()))
 
     async def _give_up(self, part: Outgoing, error: Exception) -> None:
         self._log.error("a message can't be delivered: %s", error)
         self.on_trouble(error)
-        await self._writer(lambda tx: mail.unsendable(tx, part.id, str(error), self._clock()))
+        why = str(error) or type(error).__name__
+        await self._note(lambda tx: mail.unsendable(tx, part.id, why, self._clock()))
 
     # ------------------------------------------------------------------------------------------ growing replies
 
     async def _show(self, reply: Growing) -> None:
         """Show a reply as it grows, then see to it that its final parts are there."""
-        texts: list[str] = [""] * len(reply.shown)
         capabilities = self._adapter.capabilities
-        streams = self._streaming.enabled and capabilities.edits
-        typing, pause = 0.0, time.monotonic()
+        streams = self._streaming.enabled and capabilities.edits and not reply.unsure
+        typing = next_look = time.monotonic()
+        typing += TYPING_AFTER
         while reply.parts is None:
             now = time.monotonic()
-            if capabilities.typing and now - typing >= TYPING_SECONDS and self.connected.is_set():
-                typing = now
+            if capabilities.typing and now >= typing and self.connected.is_set():
+                typing = now + TYPING_SECONDS
                 await self._type(reply.chat)
-            if streams and now >= pause and self.connected.is_set():
-                wait = await self._grow(reply, texts)
-                streams, pause = wait is not None, time.monotonic() + (wait or 0.0)
-            reply.changed.clear()
-            if streams and pause > time.monotonic():
-                await _either(reply.done, min(pause - time.monotonic(), TYPING_SECONDS))
+            if streams and now >= next_look and self.connected.is_set():
+                reply.changed.clear()
+                wait = await self._grow(reply)
+                streams, next_look = wait is not None, time.monotonic() + (wait or 0.0)
+            until_typing = typing - time.monotonic() if capabilities.typing else TYPING_SECONDS
+            if until_typing <= 0:  # there is no connection to show it on
+                until_typing = 1.0
+            if streams and next_look > time.monotonic():
+                await _either(reply.done, min(next_look - time.monotonic(), until_typing))
             elif reply.parts is None:
-                await _either(reply.changed if streams else reply.done, TYPING_SECONDS)
-        await self._complete(reply, texts)
+                await _either(reply.changed if streams else reply.done, until_typing)
+        await self._complete(reply)
 
     async def _type(self, chat: Chat) -> None:
         try:
-            await self._adapter.typing(chat)
-        except (HermesError, OSError) as error:
+            async with asyncio.timeout(TYPING_SECONDS):
+                await self._adapter.typing(chat)
+        except (HermesError, OSError) as error:  # a TimeoutError is an OSError
             self._log.debug("typing can't be shown: %s", error)
+        except Exception:
+            self._log.exception("the adapter could not show typing")
 
-    async def _grow(self, reply: Growing, texts: list[str]) -> float | None:
+    async def _grow(self, reply: Growing) -> float | None:
         """Show what is new; seconds to wait before the next time, None when growing does not work here."""
         settings, text = self._streaming, reply.text()
-        already = sum(map(len, texts))
-        if len(text) - already < settings.buffer_threshold:
-            return 0.05
+        if len(text) - sum(map(len, reply.texts)) < settings.buffer_threshold:
+            return 0.0
         capabilities = self._adapter.capabilities
-        room = capabilities.longest - capabilities.measure(settings.cursor)
-        parts = split(text, room, capabilities.measure)
+        parts = split(with_cursor(text, settings.cursor), capabilities.longest, capabilities.measure)
         try:
-            for number, part in enumerate(parts):
-                shown = part + settings.cursor if number == len(parts) - 1 else part
+            for number, shown in enumerate(parts):
                 if number >= len(reply.shown):
-                    nonce = reply.part_nonce(number)
-                    reply.shown.append(await self._adapter.send(reply.chat, shown, nonce=nonce))
-                    texts.append(shown)
-                    if reply.inbox_id is not None:
-                        await self._writer(lambda tx: mail.show(tx, reply.inbox_id or 0, list(reply.shown)))
-                elif texts[number] != shown:
-                    await self._adapter.edit(reply.chat, reply.shown[number], shown)
-                    texts[number] = shown
+                    await self._show_next(reply, shown)
+                elif reply.texts[number] != shown:
+                    async with asyncio.timeout(PATIENCE):
+                        await self._adapter.edit(reply.chat, reply.shown[number], shown)
+                    reply.texts[number] = shown
         except SlowDown as error:
             return max(settings.edit_interval, error.retry_after)
-        except PlatformUnreachable:
-            return max(settings.edit_interval, 1.0)
+        except (PlatformUnreachable, OSError):
+            return None if reply.unsure else max(settings.edit_interval, 1.0)
         except PlatformError as error:
             self._log.debug("a growing reply can't be shown: %s", error)
             return None
+        except StoreError:
+            return None
+        except Exception:
+            self._log.exception("the adapter could not show a growing reply")
+            return None
         return settings.edit_interval
 
-    async def _complete(self, reply: Growing, texts: list[str]) -> None:
+    async def _show_next(self, reply: Growing, shown: str) -> None:
+        """Begin the reply's next message. Where a nonce does not help, that it may be there is noted before it is sent."""
+        nonce = reply.part_nonce(len(reply.shown))
+        twice_is_once = self._adapter.capabilities.idempotent
+        if not twice_is_once:
+            await self._writer(lambda tx: mail.show(tx, reply.inbox_id, [*reply.shown, ""], nonce))
+        again, reply.unsure = reply.unsure, True
+        try:
+            async with asyncio.timeout(PATIENCE):
+                message_id = await self._adapter.send(reply.chat, shown, nonce=nonce)
+        except (SlowDown, SendRefused, PlatformRefused):
+            reply.unsure = again
+            raise
+        except PlatformUnreachable as error:
+            if not error.maybe_sent:
+                reply.unsure = again
+            elif twice_is_once:
+                reply.tried.add(len(reply.shown))
+                reply.unsure = False
+            raise
+        reply.unsure = False
+        reply.texts.append("" if len(reply.shown) in reply.tried else shown)  # what an earlier try sent is not known
+        reply.shown.append(message_id)
+        await self._writer(lambda tx: mail.show(tx, reply.inbox_id, list(reply.shown), nonce))
+
+    async def _complete(self, reply: Growing) -> None:
+        capabilities = self._adapter.capabilities
         parts = reply.parts or []
-        again = reply.resumed and self._adapter.capabilities.idempotent and self._adapter.capabilities.edits
         for number, part in enumerate(parts):
-            if number < len(reply.shown):
+            known = number < len(reply.shown)
+            perhaps = number == len(reply.shown) and reply.unsure
+            if known:
                 part.edits = reply.shown[number]
-                if texts[number] == part.text:
+                if reply.texts[number] == part.text:
                     await self._note_sent(part, reply.shown[number])
                     continue
+            part.begun_at = self._clock() if perhaps else None  # as is known by now
+            unclear = reply.resumed or perhaps or number in reply.tried
+            again = unclear and capabilities.idempotent and capabilities.edits
             await self._send(reply.chat, part, edit_after=again)
         for message_id in reply.shown[len(parts) :] if parts else []:  # it had grown longer before it began anew
             try:
@@ -249,6 +359,8 @@ async def _either(event: asyncio.Event, seconds: float) -> None:
         pass
 
 
-def parts_of(text: str, adapter: Adapter) -> Sequence[str]:
-    """A text in messages of the adapter's length."""
+def parts_of(text: str, adapter: Adapter | None) -> Sequence[str]:
+    """A text in messages of the adapter's length; of a platform that is not enabled nobody can tell it."""
+    if adapter is None:
+        return split(text, UNKNOWN_LENGTH, len)
     return split(text, adapter.capabilities.longest, adapter.capabilities.measure)

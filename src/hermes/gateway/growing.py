@@ -16,14 +16,19 @@ class Growing:
     """A reply on its way to a chat. `write`, `restart` and `finish` may be called from any thread."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, chat: Chat, *, inbox_id: int | None, nonce: str, shown: Sequence[str] = (),
+        self, loop: asyncio.AbstractEventLoop, chat: Chat, *, inbox_id: int, nonce: str, shown: Sequence[str] = (),
         resumed: bool = False,
     ) -> None:  # fmt: skip
+        """`shown` is what the store knows of it: ids of messages, the last one empty where it may be there or not."""
         self.chat = chat
         self.inbox_id = inbox_id
         self.nonce = nonce
-        self.shown = list(shown)  # the platform's ids of the messages it is shown in so far
+        self.shown = [one for one in shown if one]  # the platform's ids of the messages it is shown in so far
+        self.texts = [""] * len(self.shown)  # what each of them shows, as far as is known
+        self.tried: set[int] = set()  # parts that may have been shown under their nonce with other words
+        self.unsure = len(shown) > len(self.shown)  # the next message may be there already, under an id nobody knows
         self.resumed = resumed  # a process that died may have shown some of it
+        self.begun = False  # whether it was given to a delivery
         self.parts: list[Outgoing] | None = None  # the finished reply; [] when there is nothing to send
         self.changed = asyncio.Event()
         self.done = asyncio.Event()
@@ -59,6 +64,11 @@ class Growing:
         self.parts = list(parts)
         self._wake(self.done)
         self._wake(self.changed)
+
+    def abandon(self) -> None:
+        """Nothing more comes, if it is not finished: what is shown of it stays as it is."""
+        if self.parts is None:
+            self.finish([])
 
     def _wake(self, event: asyncio.Event) -> None:
         try:

@@ -9,7 +9,6 @@ from hermes.agent.ids import new_session_id
 from hermes.commands.registry import GATEWAY
 from hermes.errors import InvalidInput, ModelError
 from hermes.gateway.agents import home_of
-from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import Chat, Sender, as_json, from_json
 from hermes.gateway.questions import Question, wording
 
@@ -95,13 +94,24 @@ class Seat:
         """The conversation goes on in another session; the route follows it already."""
         self.route.session_id = self.session_id
 
+    def follow(self, session_id: str) -> None:
+        """The same conversation goes on in another session: it was compressed. What runs in the background goes on, too."""
+        self._gateway.store.follow(self.session_id, session_id)
+        if self._agent is not None:
+            self._agent.session_id = session_id
+        self._session_id = self.route.session_id = session_id
+
+    def set_pending_title(self, title: str | None) -> None:
+        """What the session is to be called from its first message on; that outlives the process."""
+        self.route.pending_title = title
+        self._gateway.store.set_pending_title(self.route.key, title)
+
     def name_it(self) -> None:
         """Give the session the title that was chosen before it existed."""
         wanted, db = self.route.pending_title, self._gateway.db
         if wanted is None or db.get_session(self.session_id) is None:
             return
-        self.route.pending_title = None
-        self._gateway.store.set_pending_title(self.route.key, None)
+        self.set_pending_title(None)
         try:
             db.set_session_title(self.session_id, wanted)
         except InvalidInput:  # someone took the name meanwhile
@@ -115,7 +125,7 @@ class Seat:
         self.lane.data = asked
         try:
             self._gateway.post(self.chat, wording(question), at_once=True)
-            return asked.wait()
+            return asked.wait(self.agent.context.cancelled)
         finally:
             self.lane.data = None
 
@@ -123,9 +133,10 @@ class Seat:
         """Go on in another session (None: a new one)."""
         gateway, key = self._gateway, self.route.key
         old = self.session_id
-        if self._agent is not None:
-            gateway.agents.drop(key)
+        gateway.agents.drop(key)
         self._agent, self._session_id = None, session_id
+        if self.route.pending_title is not None:  # it was meant for what would have begun here
+            self.set_pending_title(None)
         if session_id is None:
             gateway.store.let_go(key)
             self.route.session_id = None
@@ -199,8 +210,7 @@ class ChatHost:
 
     @pending_title.setter
     def pending_title(self, title: str | None) -> None:
-        self.seat.route.pending_title = title
-        self.gateway.store.set_pending_title(self.seat.route.key, title)
+        self.seat.set_pending_title(title)
 
     def say(self, text: str) -> None:
         self.gateway.post(self.chat, text)
@@ -209,23 +219,25 @@ class ChatHost:
         return self.seat.confirm(question)
 
     def choose(self, question: str, options: Sequence[str]) -> int | None:
-        lines = "\n".join(f"- `{option.split()[0]}` {option.partition(' ')[2].strip()}" for option in options)
-        self.say(f"{question}\n\n{lines}\n\n`/resume` with an id or a title goes on with it.")
+        self.say("\n".join([question, "", *options, "", "`/resume` with an id or a title goes on with it."]))
         return None
 
     def show(self, events: Iterator[TurnEvent]) -> None:
+        """Show a turn as a reply. From here on it is one that can be taken up after a kill, like any other."""
         said, gateway = self._said, self.gateway
+        gateway.store.begin(said.inbox_id, self.session_id)
         reply = gateway.growing(self.chat, said.inbox_id, said.shown)
-        gateway.begin(self.platform, reply)
+        gateway.begin(reply)
         try:
-            text = self._listen(self.seat, reply, events)
-        except ModelError as error:
-            text = f"⚠️ {error}\n\n`/retry` asks again."
-        adapter = gateway.adapter(self.platform)
-        pieces = parts_of(text, adapter) if text and adapter is not None else []
-        parts = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
-        self.answered = True
-        reply.finish(gateway.store.finish(said.inbox_id, self.platform, as_json(self.chat), parts))
+            try:
+                text = self._listen(self.seat, reply, events)
+            except ModelError as error:
+                text = f"⚠️ {error}\n\n`/retry` asks again."
+            self.answered = True
+            if text is not None:  # else the gateway is stopping: whoever comes next takes the turn up
+                gateway.finish(said.inbox_id, reply, text)
+        finally:
+            reply.abandon()
 
     def switch(self, session_id: str | None, *, ending: str | None) -> None:
         self.seat.switch(session_id, ending)
@@ -233,9 +245,7 @@ class ChatHost:
             self._share(self.seat)
 
     def follow(self, session_id: str) -> None:
-        old = self.session_id
-        self.gateway.store.follow(old, session_id)
-        self.seat.switch(session_id, None)
+        self.seat.follow(session_id)
 
     def leave(self, *, ending: bool = True) -> None:
         """Nobody leaves a chat by a word."""

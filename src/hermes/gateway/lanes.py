@@ -1,7 +1,7 @@
 """Lanes: one for each session key. Within a lane things happen one at a time, in order; lanes don't wait for each other.
 
 Work runs in threads, since a turn may take minutes. There are as many as there are lanes with something to do, up to a
-number no machine should need; beyond it lanes take turns, one piece of work each.
+number no machine should need; beyond it lanes take turns, one piece of work each. A lane with nothing to do is forgotten.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_THREADS = 256
 
 
 class Lane:
-    """What happens under one key. `data` is whatever the gateway remembers of it."""
+    """What happens under one key. `data` is whatever the gateway remembers of what runs there."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -32,11 +32,12 @@ class Lanes:
         self._work = work
         self._most = most_threads
         self._lock = threading.Lock()
-        self._lanes: dict[str, Lane] = {}
-        self._ready: deque[Lane] = deque()
+        self._lanes: dict[str, Lane] = {}  # those with something to do
+        self._ready: deque[Lane] = deque()  # of them those that wait for a thread
         self._wake = threading.Condition(self._lock)
         self._threads = 0
-        self._idle = 0
+        self._idle = 0  # threads that wait for a lane, or were just called to one
+        self._running = 0
         self._stopped = False
         self._log = logging.getLogger("hermes.gateway")
 
@@ -48,45 +49,38 @@ class Lanes:
                 lane = self._lanes[key] = Lane(key)
             lane.waiting.append(item)
             if lane.running is None and len(lane.waiting) == 1:
-                self._ready.append(lane)
-                self._call_someone()
+                self._call_someone_to(lane)
 
-    def _call_someone(self) -> None:
-        if self._idle:
+    def _call_someone_to(self, lane: Lane, *, free: int = 0) -> None:
+        """Have a thread take this lane; `free` are those that will look for one anyway."""
+        if self._stopped:
+            return
+        self._ready.append(lane)
+        if len(self._ready) <= self._idle + free:  # each takes one: whoever was called before has that one to do
             self._wake.notify()
         elif self._threads < self._most:
             self._threads += 1
             threading.Thread(target=self._run, name="hermes-lane", daemon=True).start()
 
     def get(self, key: str) -> Lane | None:
-        """The lane of a key, if anything has happened there."""
+        """The lane of a key, if anything happens there."""
         with self._lock:
             return self._lanes.get(key)
 
     def lanes(self) -> list[Lane]:
-        """All lanes."""
+        """All lanes with something to do."""
         with self._lock:
             return list(self._lanes.values())
-
-    def forget(self, lane: Lane) -> bool:
-        """Drop a lane in which nothing happens; False when something does."""
-        with self._lock:
-            if lane.running is not None or lane.waiting:
-                return False
-            self._lanes.pop(lane.key, None)
-            return True
 
     @property
     def busy(self) -> int:
         """How many lanes have something to do."""
-        with self._lock:
-            return sum(1 for lane in self._lanes.values() if lane.running is not None or lane.waiting)
+        return len(self._lanes)
 
     @property
     def running(self) -> int:
         """How many things happen just now."""
-        with self._lock:
-            return sum(1 for lane in self._lanes.values() if lane.running is not None)
+        return self._running
 
     def stop(self) -> None:
         """Begin nothing more; what is under way goes on. What waits is in the store."""
@@ -96,25 +90,32 @@ class Lanes:
             self._wake.notify_all()
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not self._ready:
-                    if self._stopped:
-                        return
-                    self._idle += 1
-                    called = self._wake.wait(30.0)
-                    self._idle -= 1
-                    if not called and not self._ready:
-                        self._threads -= 1
-                        return
-                lane = self._ready.popleft()
-                item = lane.running = lane.waiting.popleft()
+        while (lane := self._next()) is not None:
             try:
-                self._work(lane, item)
+                self._work(lane, lane.running)
             except BaseException:  # the lane goes on with what comes next
                 self._log.exception("something went wrong in %s", lane.key)
             with self._lock:
-                lane.running = None
-                if lane.waiting and not self._stopped:
-                    self._ready.append(lane)
-                    self._call_someone()
+                self._running -= 1
+                lane.running = lane.data = None
+                if lane.waiting:
+                    self._call_someone_to(lane, free=1)
+                else:
+                    del self._lanes[lane.key]
+
+    def _next(self) -> Lane | None:
+        """A lane with something to do, its next piece taken up; None: this thread is not needed any more."""
+        with self._lock:
+            while not self._ready:
+                if self._stopped:
+                    return None
+                self._idle += 1
+                called = self._wake.wait(30.0)
+                self._idle -= 1
+                if not called and not self._ready:
+                    self._threads -= 1
+                    return None
+            lane = self._ready.popleft()
+            lane.running = lane.waiting.popleft()
+            self._running += 1
+            return lane

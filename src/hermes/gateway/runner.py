@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.choose import named_model
 from hermes.commands.registry import GATEWAY, known, parse
 from hermes.errors import HermesError, PlatformError, PlatformUnreachable
-from hermes.gateway import hooks, resets
+from hermes.gateway import hooks, renewal, resets
 from hermes.gateway.access import WELCOME, Access, greeting, is_answered, place_of
 from hermes.gateway.agents import Agents
 from hermes.gateway.connection import Connection
@@ -27,9 +29,10 @@ from hermes.gateway.growing import Growing
 from hermes.gateway.handoff import Handoffs, place_key
 from hermes.gateway.index import write_index
 from hermes.gateway.keys import build_session_key, is_shared, source_of
-from hermes.gateway.lanes import Lanes
+from hermes.gateway.lanes import Lane, Lanes
 from hermes.gateway.questions import Question, read_answer
-from hermes.gateway.turns import Expired, Said, Turns
+from hermes.gateway.stopping import wind_down
+from hermes.gateway.turns import Expired, Said, Turns, said_of
 from hermes.gateway.writer import Writer
 from hermes.store import mail, routes
 from hermes.store.gateway_db import GatewayDB
@@ -44,13 +47,10 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
     from hermes.store.engines.base import Tx
 
-STOP_SECONDS = 10.0  # all of stopping
-TURN_SECONDS = 5.0  # of which turns have this long to end by themselves
 RESET_SECONDS = 30.0
+FORGET_SECONDS = 3600.0
 INDEX_SECONDS = 2.0
 WELCOME_SECONDS = 2.0
-LEASE = "gateway"
-LEASE_SECONDS = 30.0
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -64,24 +64,30 @@ class Gateway:
         self.db, self.config, self.home, self.clock = db, config, home, clock
         self.store = GatewayDB(db, clock=clock)
         self.zone = resets.time_zone(config.timezone)
-        self.stopping = False
+        self.halted = threading.Event()  # the gateway is stopping
         self.access = Access(self.store, config.owner, {settings.platform: settings for _, settings in adapters})
         self.agents = Agents(db, config, model, home)
         self.lanes = Lanes(Turns(self).work)
         self.connections: dict[str, Connection] = {}
         self._adapters = adapters
         self._nonce = self.store.identity()
+        self._in_hand: set[int] = set()  # events that are in a lane
         self._dirty = False
         self._stop = asyncio.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the gateway is about to end."""
+        return self.halted.is_set()
 
     # ------------------------------------------------------------------------------------------ life
 
     async def run(self) -> None:
         """Connect everything and go on until `stop` is called."""
         self.loop = asyncio.get_running_loop()
-        self._writer = Writer(self.store)
+        self.writer = Writer(self.store)
         self.connections = {
-            adapter.platform: Connection(adapter, settings, self.store, self._writer, self.config, self._received)
+            adapter.platform: Connection(adapter, settings, self.store, self.writer, self.config, self._received)
             for adapter, settings in self._adapters
         }
         await asyncio.to_thread(self.agents.toolbox.connect)
@@ -98,53 +104,36 @@ class Gateway:
         try:
             await self._stop.wait()
         finally:
-            self.stopping = True
-            await self._wind_down(tasks)
+            self.halted.set()
+            await wind_down(self, tasks)
 
     def stop(self) -> None:
         """End soon, and orderly. To be called on the event loop."""
         self._stop.set()
 
+    async def stop_wanted(self) -> None:
+        """Wait until `stop` is called."""
+        await self._stop.wait()
+
     def _take_up(self) -> None:
         """What an earlier process left: parts to send, and events to answer."""
         for part in self.store.unsent():
-            self._on_loop(self._post_now, part)
+            if part.nonce.startswith(self._question_nonce):  # whoever asked is gone, and nobody waits for the answer
+                self.store.leave_unsent(part.id, "the turn that asked this has ended")
+            else:
+                self._on_loop(self._post_now, part)
         for row in self.store.unanswered():
+            if row.platform not in self.connections:
+                _log.warning("%s is not enabled; a message from it waits", row.platform)
+                continue
             try:
-                event = from_json(row.event, Event)
+                said = said_of(row)
             except ValueError as error:
                 _log.error("an event can't be read and is left out: %s", error)
                 self.store.finish(row.id, row.platform, "")
                 continue
-            shown = tuple(row.shown.split("\n")) if row.shown else ()
-            said = Said(row.id, event, begun=row.begun_at is not None, session_id=row.session_id, shown=shown)
+            self._in_hand.add(row.id)
             self.lanes.add(row.key, said)
-
-    async def _wind_down(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Receive nothing more, let turns end or be cut short, send what is ready, and let go: within ten seconds."""
-        end = self.loop.time() + STOP_SECONDS - 1.0
-        for connection in self.connections.values():
-            connection.accepts = False
-        self.lanes.stop()
-        patience = self.loop.time() + TURN_SECONDS
-        while self.lanes.running and self.loop.time() < patience:
-            await asyncio.sleep(0.02)
-        self.agents.interrupt_all()
-        while self.lanes.running and self.loop.time() < end - 1.5:
-            await asyncio.sleep(0.02)
-        sending = [connection.delivery.idle() for connection in self.connections.values()]
-        try:
-            async with asyncio.timeout(max(0.1, end - 1.0 - self.loop.time())):
-                await asyncio.gather(*sending)
-        except TimeoutError:
-            _log.info("some messages wait in the outbox for the next start")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(connection.stop() for connection in self.connections.values()))
-        await self._writer.idle()
-        await asyncio.to_thread(self.agents.close)
-        await asyncio.to_thread(write_index, self.store, self.db.sessions_dir)
 
     # ------------------------------------------------------------------------------------------ coming in
 
@@ -158,9 +147,17 @@ class Gateway:
         key, shared = self.key_of(event)
         if not self._is_for_us(connection, event, key):
             return
-        fresh = await self._writer(lambda tx: self._keep(tx, key, event, shared))
-        if fresh is not None:  # else it was kept before
-            self._put_into_lane(key, Said(fresh, event))
+        await self.writer(lambda tx: self._keep(tx, key, event, shared), lambda number: self._kept(key, number, event))
+
+    def _kept(self, key: str, number: int | None, event: Event) -> None:
+        """An event is safe. This happens in the order they came, even if the adapter did not wait for it."""
+        if number is not None and number not in self._in_hand:  # else it is a redelivery
+            self._in_hand.add(number)
+            self._put_into_lane(key, Said(number, event))
+
+    def done_with(self, inbox_id: int) -> None:
+        """An event is no longer in a lane."""
+        self._in_hand.discard(inbox_id)
 
     def _keep(self, tx: Tx, key: str, event: Event, shared: bool) -> int | None:
         """In one transaction: the event, and the route it belongs to."""
@@ -214,23 +211,35 @@ class Gateway:
                 answer = read_answer(event.text)
                 question.answer.put(bool(answer))
                 if answer is not None:
-                    self._in_thread(self.store.finish, said.inbox_id, event.chat.platform, as_json(event.chat))
+                    self._in_thread(self._heard, said)
                     return
             command = parse(event.text.strip())
             stops = command is not None and command[0] == "stop"
             busy = self.config.display.platforms.get(event.chat.platform, {}).get("busy", self.config.display.busy)
             if stops or (command is None and busy == "interrupt" and isinstance(lane.running, Said)):
-                agent = self.agents.get(key)
-                if agent is not None:
-                    agent.interrupt()
+                self._interrupt(lane, lane.running)
         self.lanes.add(key, said)
+
+    def _interrupt(self, lane: Lane, item: Any) -> None:
+        """End what runs in a lane soon; again and again, since a turn that only just begins may not have heard it."""
+        if lane.running is item:
+            agent = self.agents.get(lane.key)
+            if agent is not None:
+                agent.interrupt()
+            self.loop.call_later(0.1, self._interrupt, lane, item)
+
+    def _heard(self, said: Said) -> None:
+        """An event was the answer to a question; that is all."""
+        self.store.finish(said.inbox_id, said.event.chat.platform, as_json(said.event.chat))
+        self.done_with(said.inbox_id)
 
     async def speak(self, key: str, event: Event) -> None:
         """Have the agent answer something nobody typed, under a key; returns when the answer has arrived there."""
         platform, text, now = event.chat.platform, as_json(event), self.clock()
-        fresh = await self._writer(lambda tx: mail.receive(tx, platform, event.id, key, text, now))
-        if fresh is not None:
-            self.lanes.add(key, Said(fresh, event))
+        await self.writer(
+            lambda tx: mail.receive(tx, platform, event.id, key, text, now),
+            lambda number: self._kept(key, number, event),
+        )
         while True:
             found = await asyncio.to_thread(self.store.progress, platform, event.id)
             if found is None:
@@ -250,20 +259,44 @@ class Gateway:
         nonce = f"{self._nonce}-{inbox_id}"
         return Growing(self.loop, place, inbox_id=inbox_id, nonce=nonce, shown=shown, resumed=resumed)
 
-    def begin(self, platform: str, reply: Growing) -> None:
+    def begin(self, reply: Growing) -> None:
         """Show a reply from now on."""
         connection = self.connections.get(reply.chat.platform)
-        if connection is not None:
+        if connection is not None and not reply.begun:
+            reply.begun = True
             self._on_loop(connection.delivery.begin, reply)
 
+    def finish(self, inbox_id: int, reply: Growing, text: str) -> None:
+        """A reply is whole: it enters the outbox as its event leaves the inbox; then it is sent."""
+        place = reply.chat
+        pieces = parts_of(text, self.adapter(place.platform))
+        parts = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
+        kept = self.store.finish(inbox_id, place.platform, as_json(place), parts)
+        self.begin(reply)
+        reply.finish(kept)
+
+    def new_nonce(self) -> str:
+        """A name for a message that is no reply."""
+        return f"{self._nonce}-n{secrets.token_hex(8)}"
+
+    @property
+    def _question_nonce(self) -> str:
+        return f"{self._nonce}-q"
+
     def post(self, chat: Chat, text: str, *, at_once: bool = False) -> None:
-        """Send something that is no reply of the agent's; from any thread but the event loop's."""
+        """Send something that is no reply of the agent's; from any thread but the event loop's.
+
+        `at_once`: it is a question that a turn waits for; it does not wait behind that turn's own reply.
+        """
         place = self.delivered_to(chat) or chat
-        adapter = self.adapter(place.platform)
-        for piece in parts_of(text, adapter) if adapter is not None else [text]:
-            nonce = f"{self._nonce}-n{time.time_ns():x}"
+        for piece in parts_of(text, self.adapter(place.platform)):
+            nonce = f"{self._question_nonce}{secrets.token_hex(8)}" if at_once else self.new_nonce()
             part = self.store.post(place.platform, as_json(place), piece, nonce)
             self._on_loop(self._post_now, part, at_once)
+
+    def send(self, part: mail.Outgoing) -> None:
+        """Send what is in the outbox; from any thread."""
+        self._on_loop(self._post_now, part)
 
     def _post_now(self, part: mail.Outgoing, at_once: bool = False) -> None:
         connection = self.connections.get(part.platform)
@@ -354,29 +387,17 @@ class Gateway:
 
     async def _watch_resets(self) -> None:
         """Have quiet conversations begin anew in time; those somebody speaks in first are looked at then."""
+        forget_at = self.loop.time()
         while True:
             try:
-                for key in await asyncio.to_thread(self.expired):
+                for key in await asyncio.to_thread(renewal.expired, self):
                     self.lanes.add(key, Expired())
-                await asyncio.to_thread(self.store.forget_mail)
+                if self.loop.time() >= forget_at:
+                    forget_at += FORGET_SECONDS
+                    await asyncio.to_thread(self.store.forget_mail)
             except HermesError as error:
                 _log.warning("resets could not be looked for: %s", error)
             await asyncio.sleep(RESET_SECONDS)
-
-    def expired(self) -> list[str]:
-        """The keys whose conversation is to begin anew now."""
-        reset = self.config.session_reset
-        modes = {reset.mode, *(one.mode for one in (*reset.by_platform.values(), *reset.by_type.values()))}
-        if modes <= {"none", None}:
-            return []
-        now, found = self.clock(), []
-        for route in self.store.bound_routes(quiet_since=now):
-            policy = resets.policy(self.config, route.platform, route.chat_type)
-            if resets.due(policy, route.last_user_at, now, self.zone) is not None:
-                lane = self.lanes.get(route.key)
-                if lane is None or (lane.running is None and not lane.waiting):
-                    found.append(route.key)
-        return found
 
     # ------------------------------------------------------------------------------------------ between threads
 

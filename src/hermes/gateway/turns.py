@@ -12,17 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.events import Done, Followed, Notice, Text, ToolStarted
+from hermes.agent.events import Done, Followed, Text, ToolStarted
 from hermes.agent.events import Event as TurnEvent
+from hermes.agent.events import Notice as TurnNotice
 from hermes.commands.registry import parse, run_command, text_of
-from hermes.errors import HermesError, ModelError
+from hermes.errors import HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway import renewal
 from hermes.gateway.access import speaker
-from hermes.gateway.delivery import parts_of
-from hermes.gateway.events import Event, as_json
+from hermes.gateway.events import Event, as_json, from_json
 from hermes.gateway.growing import Growing
 from hermes.gateway.host import ChatHost, Seat
 from hermes.gateway.media import content_of
+from hermes.store.gateway_db import Notice, Received, Route
 
 if TYPE_CHECKING:
     from hermes.gateway.lanes import Lane
@@ -53,6 +54,13 @@ class Expired:
     """A conversation may have to begin anew."""
 
 
+def said_of(row: Received) -> Said:
+    """An event as the store has it; ValueError when it can't be read."""
+    shown = () if row.shown is None else tuple(row.shown.split("\n"))
+    event = from_json(row.event, Event)
+    return Said(row.id, event, begun=row.begun_at is not None, session_id=row.session_id, shown=shown)
+
+
 class Turns:
     """Does what lanes hold."""
 
@@ -62,58 +70,116 @@ class Turns:
         self._db = gateway.db
 
     def work(self, lane: Lane, item: Said | Expired) -> None:
-        """One thing of a lane, to its end."""
+        """One thing of a lane, to its end. A store that is busy or full is waited for: no message is given up."""
         if isinstance(item, Expired):
             renewal.begin_anew(self._gateway, lane.key)
-        elif self._store.route(lane.key) is None:
-            _log.error("an event of %s has no route; it is left as it is", lane.key)
-        else:
-            self._answer(lane, item)
+            return
+        pause = 0.5
+        try:
+            while True:
+                try:
+                    self._answer(lane, item)
+                    return
+                except StoreClosed:
+                    return
+                except StoreError as error:
+                    _log.error("%s waits for the store: %s", lane.key, error)
+                    if self._gateway.halted.wait(pause):
+                        return
+                    pause = min(30.0, pause * 2)
+                    item = self._again(item)
+                except Exception as error:  # a mistake of ours: the person must hear of it, and the next message comes
+                    _log.exception("a message in %s could not be answered", lane.key)
+                    self._apologise(item, error)
+                    return
+        finally:
+            self._gateway.done_with(item.inbox_id)
+
+    def _again(self, said: Said) -> Said:
+        """A message whose answer failed in the middle, as the store knows it now."""
+        try:
+            row = self._store.still(said.inbox_id)
+        except StoreError:
+            return said
+        return said if row is None else said_of(row)
+
+    def _apologise(self, said: Said, error: Exception) -> None:
+        gateway, chat = self._gateway, said.event.chat
+        text = f"⚠️ This could not be answered: a mistake of this program ({type(error).__name__}). Its log says more."
+        gateway.finish(said.inbox_id, gateway.growing(chat, said.inbox_id, said.shown, resumed=True), text)
 
     # ------------------------------------------------------------------------------------------ a message
 
     def _answer(self, lane: Lane, said: Said) -> None:
         gateway, event = self._gateway, said.event
+        stored_in = said.session_id if said.session_id and self._db.get_session(said.session_id) is not None else None
         if not said.begun:
             renewal.begin_anew(gateway, lane.key)
-        seat = self._seat(lane, said)
+        seat = Seat(gateway, lane, self._store.route(lane.key), event.sender, session_id=stored_in)
         line = event.text.strip()
-        if parse(line) is not None and not event.attachments:
+        if said.session_id is None and parse(line) is not None and not event.attachments:
             self._command(seat, said, line)
             return
-        route = seat.route
-        session_id = said.session_id or seat.session_id
-        notice = renewal.told(gateway, route)
-        self._share(seat)
-        agent = seat.agent
         reply = gateway.growing(event.chat, said.inbox_id, said.shown, resumed=said.begun)
         try:
-            if said.session_id is not None and self._db.get_session(session_id) is not None:
-                turn = agent.go_on()
-            else:
-                content = content_of(
-                    gateway, event, text_of(line), speaker(event.sender) if route.shared and event.sender.id else None
-                )
-                turn = agent.turn(
-                    content, keep=lambda where, what: self._store.say(said.inbox_id, lane.key, where, what)
-                )
-            if notice:
-                gateway.post(event.chat, notice)
-            gateway.begin(event.chat.platform, reply)
-            text = self._listen(seat, reply, turn)
-        except ModelError as error:
-            text = f"⚠️ {error}\n\nYour message is kept; `/retry` asks again."
-        except HermesError as error:
-            _log.exception("a turn in %s failed", lane.key)
-            text = f"⚠️ {error}"
+            text = self._turn(seat, said, reply, taken_up=stored_in is not None)
+            if text is not None:  # else the gateway is stopping: whoever comes next takes the turn up
+                gateway.finish(said.inbox_id, reply, text)
+                gateway.touched()
         finally:
-            agent.let_go()
-        if text is None:  # the gateway is stopping: whoever comes next takes the turn up
-            reply.finish([])
-            return
-        self._share(seat)
-        self._finish(said, reply, text)
-        gateway.touched()
+            reply.abandon()
+            seat.let_go()
+
+    def _turn(self, seat: Seat, said: Said, reply: Growing, *, taken_up: bool) -> str | None:
+        """One turn of the agent: what it said, or what went wrong; None when it was cut short because the gateway stops."""
+        try:
+            self._share(seat)
+            if taken_up:
+                self._gateway.begin(reply)
+                text = self._listen(seat, reply, seat.agent.go_on())
+            else:
+                turn = self._new_turn(seat, said, reply)
+                text = None if turn is None else self._listen(seat, reply, turn)
+            if text is not None:
+                self._share(seat)
+            return text
+        except ModelError as error:
+            return f"⚠️ {error}\n\nYour message is kept; `/retry` asks again."
+        except StoreError:
+            raise
+        except HermesError as error:
+            _log.exception("a turn in %s failed", seat.route.key)
+            return f"⚠️ {error}"
+
+    def _new_turn(self, seat: Seat, said: Said, reply: Growing) -> Iterator[TurnEvent] | None:
+        """A turn that begins with what was said. What is to be told of a reset is told before the reply, and once.
+
+        None when the gateway stops before what came with it was fetched.
+        """
+        gateway, event, route = self._gateway, said.event, seat.route
+        notice = self._notice(route, event)
+        if notice is None:
+            gateway.begin(reply)
+        who = speaker(event.sender) if route.shared and event.sender.id else None
+        content = content_of(gateway, event, text_of(event.text.strip()), who)
+        if content is None:
+            return None
+
+        def keep(session_id: str, what: str | list[Any]) -> int:
+            message_id, told = self._store.say(said.inbox_id, route.key, session_id, what, notice=notice)
+            if told is not None:
+                gateway.send(told)
+            gateway.begin(reply)
+            return message_id
+
+        return seat.agent.turn(content, keep=keep)
+
+    def _notice(self, route: Route, event: Event) -> Notice | None:
+        text = renewal.told(self._gateway, route)
+        if text is None:
+            return None
+        chat = self._gateway.delivered_to(event.chat) or event.chat
+        return Notice(chat.platform, as_json(chat), text, self._gateway.new_nonce())
 
     def _listen(self, seat: Seat, reply: Growing, turn: Iterator[TurnEvent]) -> str | None:
         """Follow a turn; what it said, or None when it was cut short because the gateway stops."""
@@ -131,7 +197,7 @@ class Turns:
             elif isinstance(event, Followed):
                 self._store.follow(event.old_session_id, event.session_id)
                 seat.moved()
-            elif isinstance(event, Notice):
+            elif isinstance(event, TurnNotice):
                 _log.info("%s: %s", seat.lane.key, event.text)
                 if "begins anew" in event.text:
                     said.clear()
@@ -145,17 +211,6 @@ class Turns:
         if interrupted:
             return f"{text}\n\n{STOPPED}".strip()
         return text or NOTHING
-
-    def _finish(self, said: Said, reply: Growing, text: str) -> None:
-        """The reply enters the outbox as the event leaves the inbox; then it is sent."""
-        chat = self._gateway.delivered_to(said.event.chat)
-        parts: list[dict[str, Any]] = []
-        if chat is not None:
-            adapter = self._gateway.adapter(chat.platform)
-            pieces = parts_of(text, adapter) if adapter is not None else [text]
-            parts = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
-        target = chat or said.event.chat
-        reply.finish(self._store.finish(said.inbox_id, target.platform, as_json(target), parts))
 
     def _share(self, seat: Seat) -> None:
         """Who speaks in a session that is not their own may see it from then on.
@@ -194,8 +249,3 @@ class Turns:
         if not host.answered:
             self._store.finish(said.inbox_id, chat.platform, as_json(chat))
         gateway.touched()
-
-    def _seat(self, lane: Lane, said: Said) -> Seat:
-        route = self._store.route(lane.key)
-        assert route is not None
-        return Seat(self._gateway, lane, route, said.event.sender, session_id=said.session_id)

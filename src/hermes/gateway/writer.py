@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from hermes.errors import StoreBusy, StoreClosed, StoreFull, StoreReadOnly
 
 if TYPE_CHECKING:
     from hermes.store.engines.base import Tx
     from hermes.store.gateway_db import GatewayDB
 
 T = TypeVar("T")
+_WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)  # the fault of no step
+
+
+@dataclass(slots=True)
+class _Job:
+    step: Callable[[Tx], Any]
+    then: Callable[[Any], None] | None
+    done: asyncio.Future[Any]
 
 
 class Writer:
-    """Writes to a store from an event loop. A write that returned is on the disk."""
+    """Writes to a store from an event loop. A write that returned is on the disk; they happen in the order they came."""
 
     def __init__(self, store: GatewayDB) -> None:
         self._store = store
-        self._waiting: list[tuple[Callable[[Tx], Any], asyncio.Future[Any]]] = []
+        self._waiting: list[_Job] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def __call__(self, step: Callable[[Tx], T]) -> T:
-        """Do one step in a transaction, perhaps together with others; what it returned."""
+    async def __call__(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+        """Do one step in a transaction, perhaps together with others; what it returned.
+
+        `then` is called with that in the order of the steps, also when whoever waited has given up meanwhile.
+        """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append((step, done))
+        self._waiting.append(_Job(step, then, done))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
         return await asyncio.shield(done)
@@ -33,26 +47,25 @@ class Writer:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:
-                results = await asyncio.to_thread(self._store.together, [step for step, _ in batch])
+                results = await asyncio.to_thread(self._store.together, [job.step for job in batch])
             except Exception as error:
-                if len(batch) > 1:  # one of them may be at fault: each on its own
-                    await self._one_by_one(batch)
-                    continue
-                _fail(batch[0][1], error)
+                if len(batch) > 1 and not isinstance(error, _WHOLE_STORE):
+                    for job in batch:  # one of them is at fault: each on its own
+                        await self._alone(job)
+                else:
+                    for job in batch:
+                        _fail(job, error)
             else:
-                for (_, done), result in zip(batch, results, strict=True):
-                    if not done.done():
-                        done.set_result(result)
+                for job, result in zip(batch, results, strict=True):
+                    _succeed(job, result)
 
-    async def _one_by_one(self, batch: list[tuple[Callable[[Tx], Any], asyncio.Future[Any]]]) -> None:
-        for step, done in batch:
-            try:
-                (result,) = await asyncio.to_thread(self._store.together, [step])
-            except Exception as error:
-                _fail(done, error)
-            else:
-                if not done.done():
-                    done.set_result(result)
+    async def _alone(self, job: _Job) -> None:
+        try:
+            (result,) = await asyncio.to_thread(self._store.together, [job.step])
+        except Exception as error:
+            _fail(job, error)
+        else:
+            _succeed(job, result)
 
     async def idle(self) -> None:
         """Wait until nothing waits."""
@@ -60,6 +73,18 @@ class Writer:
             await asyncio.wait([self._task])
 
 
-def _fail(done: asyncio.Future[Any], error: Exception) -> None:
-    if not done.done():
-        done.set_exception(error)
+def _succeed(job: _Job, result: Any) -> None:
+    try:
+        if job.then is not None:
+            job.then(result)
+    except Exception as error:
+        _fail(job, error)
+    else:
+        if not job.done.done():
+            job.done.set_result(result)
+
+
+def _fail(job: _Job, error: Exception) -> None:
+    if not job.done.done():
+        job.done.set_exception(error)
+        job.done.exception()  # whoever gave up waiting need not hear of it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import mail, people, routes
@@ -19,9 +20,19 @@ from hermes.store.routes import Route
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-__all__ = ["GatewayDB", "Outgoing", "Received", "Route"]
+__all__ = ["GatewayDB", "Notice", "Outgoing", "Received", "Route"]
 
 IDENTITY = "gateway_identity"
+
+
+@dataclass(slots=True, frozen=True)
+class Notice:
+    """Something to be told beside a reply."""
+
+    platform: str
+    chat: str  # JSON
+    text: str
+    nonce: str
 
 
 class GatewayDB:
@@ -118,7 +129,7 @@ class GatewayDB:
     # ------------------------------------------------------------------------------------------ in and out
 
     def receive(self, platform: str, event_id: str, key: str, event: str) -> int | None:
-        """Keep an event; its number, or None when it was kept before."""
+        """Keep an event; its number, also when it was kept before and waits. None when it was answered before."""
         with self._engine.write() as tx:
             return mail.receive(tx, platform, event_id, key, event, self.clock())
 
@@ -127,47 +138,80 @@ class GatewayDB:
         with self._engine.read() as tx:
             return mail.unanswered(tx)
 
+    def still(self, inbox_id: int) -> Received | None:
+        """An event as the store knows it, if it still waits to be answered."""
+        with self._engine.read() as tx:
+            return mail.still(tx, inbox_id)
+
     def progress(self, platform: str, event_id: str) -> tuple[bool, int, str | None] | None:
         """How far an event is: finished, parts not sent yet, what could not be sent; None when it was never kept."""
         with self._engine.read() as tx:
             return mail.progress(tx, platform, event_id)
 
-    def begin(self, inbox_id: int) -> None:
-        """A process works on an event."""
+    def begin(self, inbox_id: int, session_id: str | None = None) -> None:
+        """A process works on an event (by answering in that session)."""
         with self._engine.write() as tx:
-            mail.begin(tx, inbox_id, self.clock())
+            mail.begin(tx, inbox_id, self.clock(), session_id)
 
-    def say(self, inbox_id: int, key: str, session_id: str, content: str | list[Any]) -> int:
-        """Store what an event says as the user's message; its id. The event and its route know of it at once."""
+    def say(
+        self, inbox_id: int, key: str, session_id: str, content: str | list[Any], *, notice: Notice | None = None
+    ) -> tuple[int, Outgoing | None]:
+        """Store what an event says as the user's message; its id. The event and its route know of it at once.
+
+        A notice for the user enters the outbox with it, so that it is told once.
+        """
         now = self.clock()
+        posted: list[Outgoing] = []
 
         def also(tx: Tx, message_id: int) -> None:
             mail.link(tx, inbox_id, session_id, message_id, now)
             routes.spoken(tx, key, session_id, now)
+            if notice is not None:
+                posted.append(mail.post(tx, notice.platform, notice.chat, notice.text, notice.nonce, now))
 
         ready = self.db._ready({"role": "user", "content": content})
-        return self.db._append(session_id, ready, also=also)
+        message_id = self.db._append(session_id, ready, also=also)
+        return message_id, posted[0] if posted else None
 
     def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[dict[str, Any]] = ()) -> list[Outgoing]:
         """An event is answered: it leaves the inbox and its reply enters the outbox, both or neither.
 
-        A part is {"text", "nonce"} and perhaps "reply_to" and "edits". [] when it was finished before.
+        A part is {"text", "nonce"}. The messages that show the reply as it grew are replaced by its parts. When it was
+        finished before, what of that reply is not sent yet.
         """
         now = self.clock()
         with self._engine.write() as tx:
-            if not mail.finish(tx, inbox_id, now):
-                return []
-            return [mail.post(tx, platform, chat, now=now, inbox_id=inbox_id, **part) for part in parts]
+            shown = mail.finish(tx, inbox_id, now)
+            if shown is None:
+                return mail.unsent(tx, inbox_id)
+            return [
+                mail.post(
+                    tx,
+                    platform,
+                    chat,
+                    now=now,
+                    inbox_id=inbox_id,
+                    edits=shown[n] or None if n < len(shown) else None,
+                    begun_at=now if n < len(shown) and not shown[n] else None,
+                    **part,
+                )  # fmt: skip
+                for n, part in enumerate(parts)
+            ]
 
     def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
         """Something is to be sent that answers nothing."""
         with self._engine.write() as tx:
             return mail.post(tx, platform, chat, text, nonce, self.clock(), reply_to=reply_to)
 
-    def unsent(self) -> list[Outgoing]:
-        """What waits to be sent, in order."""
+    def unsent(self, inbox_id: int | None = None) -> list[Outgoing]:
+        """What waits to be sent, in order (of the reply to one event, if it is named)."""
         with self._engine.read() as tx:
-            return mail.unsent(tx)
+            return mail.unsent(tx, inbox_id)
+
+    def leave_unsent(self, outbox_id: int, why: str) -> None:
+        """Something is not to be sent any more."""
+        with self._engine.write() as tx:
+            mail.unsendable(tx, outbox_id, why, self.clock())
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
@@ -244,16 +288,23 @@ class GatewayDB:
 
     def set_status(self, platform: str, state: str, *, identity: str | None = None, error: str | None = None) -> None:
         """How a platform is doing: "connecting", "connected", "lost", "refused" or "stopped"."""
-        now = self.clock()
         with self._engine.write() as tx:
-            tx.run(
-                "INSERT INTO gateway_status(platform, state, identity, since, error, error_at, updated_at)"
-                " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT(platform) DO UPDATE SET state = excluded.state,"
-                " identity = coalesce(excluded.identity, gateway_status.identity), since = excluded.since,"
-                " error = coalesce(excluded.error, gateway_status.error),"
-                " error_at = coalesce(excluded.error_at, gateway_status.error_at), updated_at = excluded.updated_at",
-                (platform, state, identity, now, self.db._masked(error), None if error is None else now, now),
-            )
+            self.note_status(tx, platform, state, identity=identity, error=error)
+
+    def note_status(
+        self, tx: Tx, platform: str, state: str, *, identity: str | None = None, error: str | None = None
+    ) -> None:
+        """The same within a transaction."""
+        now = self.clock()
+        tx.run(
+            "INSERT INTO gateway_status(platform, state, identity, since, error, error_at, updated_at)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT(platform) DO UPDATE SET state = excluded.state,"
+            " identity = coalesce(excluded.identity, gateway_status.identity),"
+            " since = CASE WHEN gateway_status.state = excluded.state THEN gateway_status.since ELSE excluded.since END,"
+            " error = coalesce(excluded.error, gateway_status.error),"
+            " error_at = coalesce(excluded.error_at, gateway_status.error_at), updated_at = excluded.updated_at",
+            (platform, state, identity, now, self.db._masked(error), None if error is None else now, now),
+        )
 
     def statuses(self) -> list[dict[str, Any]]:
         """How all platforms are doing."""

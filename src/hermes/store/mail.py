@@ -2,7 +2,8 @@
 
 An event is in the inbox before its platform is told that it has arrived. It is begun when a turn takes it up, linked to
 the message it became (in the same transaction), and finished together with the parts of its reply entering the outbox.
-A part is begun before it is sent and sent when the platform has named it. Texts go as soon as they are not needed.
+A part is begun before it is sent (where the platform would not notice a repetition) and sent when the platform has named
+it. Texts go as soon as they are not needed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Received:
     begun_at: float | None  # set: a process had begun with it
     session_id: str | None
     message_id: int | None  # what it became in that session
-    shown: str | None  # the platform's ids of the messages that show its growing reply, one a line
+    shown: str | None  # the platform's ids of the messages that show its growing reply, one a line; "": perhaps one
 
 
 @dataclass(slots=True)
@@ -48,10 +49,12 @@ class Outgoing:
 
 
 def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: float) -> int | None:
-    """Keep an event; its number, or None when it was kept before."""
-    known = tx.row("SELECT 1 FROM gateway_inbox WHERE platform = ? AND event_id = ?", (platform, event_id))
+    """Keep an event; its number, also when it was kept before and waits. None when it was answered before."""
+    known = tx.row(
+        "SELECT id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?", (platform, event_id)
+    )
     if known is not None:
-        return None
+        return int(known[0]) if known[1] is None else None
     return tx.insert(
         "INSERT INTO gateway_inbox(platform, event_id, key, event, received_at) VALUES(?, ?, ?, ?, ?)",
         (platform, event_id, key, event, now),
@@ -63,6 +66,12 @@ def unanswered(tx: Tx) -> list[Received]:
     return [
         Received(*row) for row in tx.rows(f"SELECT {_INBOX} FROM gateway_inbox WHERE finished_at IS NULL ORDER BY id")
     ]
+
+
+def still(tx: Tx, inbox_id: int) -> Received | None:
+    """An event as the store knows it, if it still waits to be answered."""
+    row = tx.row(f"SELECT {_INBOX} FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
+    return None if row is None else Received(*row)
 
 
 def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | None] | None:
@@ -80,9 +89,9 @@ def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | Non
     return row[1] is not None, int(unsent), None if error is None else str(error)
 
 
-def begin(tx: Tx, inbox_id: int, now: float) -> None:
-    """A process works on it."""
-    tx.run("UPDATE gateway_inbox SET begun_at = ? WHERE id = ?", (now, inbox_id))
+def begin(tx: Tx, inbox_id: int, now: float, session_id: str | None = None) -> None:
+    """A process works on it (by answering in that session)."""
+    tx.run("UPDATE gateway_inbox SET begun_at = ?, session_id = ? WHERE id = ?", (now, session_id, inbox_id))
 
 
 def link(tx: Tx, inbox_id: int, session_id: str, message_id: int, now: float) -> None:
@@ -93,43 +102,58 @@ def link(tx: Tx, inbox_id: int, session_id: str, message_id: int, now: float) ->
     )
 
 
-def show(tx: Tx, inbox_id: int, message_ids: Sequence[str]) -> None:
-    """Its reply grows in these messages of the platform."""
-    tx.run("UPDATE gateway_inbox SET shown = ? WHERE id = ?", ("\n".join(message_ids), inbox_id))
+def show(tx: Tx, inbox_id: int, message_ids: Sequence[str], nonce: str) -> None:
+    """Its reply grows in these messages of the platform; the last has this nonce. An empty id: it may be there by now.
 
-
-def finish(tx: Tx, inbox_id: int, now: float) -> bool:
-    """It is answered, or needs no answer; False when it was already. Its text is not needed any more."""
-    return bool(
-        tx.run(
-            "UPDATE gateway_inbox SET finished_at = ?, event = NULL, shown = NULL WHERE id = ? AND finished_at IS NULL",
-            (now, inbox_id),
-        )
+    If the reply is finished meanwhile, the part of that nonce replaces the message.
+    """
+    growing = tx.run(
+        "UPDATE gateway_inbox SET shown = ? WHERE id = ? AND finished_at IS NULL", ("\n".join(message_ids), inbox_id)
     )
+    if not growing and message_ids[-1]:
+        tx.run(
+            "UPDATE gateway_outbox SET edits = ?, begun_at = NULL WHERE inbox_id = ? AND nonce = ? AND sent_at IS NULL",
+            (message_ids[-1], inbox_id, nonce),
+        )
+
+
+def finish(tx: Tx, inbox_id: int, now: float) -> list[str] | None:
+    """It is answered, or needs no answer: the messages that show its reply so far. None when it was finished already.
+
+    Its text is not needed any more.
+    """
+    row = tx.row("SELECT shown FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
+    if row is None:
+        return None
+    tx.run("UPDATE gateway_inbox SET finished_at = ?, event = NULL, shown = NULL WHERE id = ?", (now, inbox_id))
+    return [] if row[0] is None else str(row[0]).split("\n")
 
 
 def post(
     tx: Tx, platform: str, chat: str, text: str, nonce: str, now: float, *,
-    inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None,
+    inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None, begun_at: float | None = None,
 ) -> Outgoing:  # fmt: skip
     """Something is to be sent."""
     number = tx.insert(
-        "INSERT INTO gateway_outbox(inbox_id, platform, chat, text, nonce, reply_to, edits, created_at)"
-        " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
-        (inbox_id, platform, chat, text, nonce, reply_to, edits, now),
+        "INSERT INTO gateway_outbox(inbox_id, platform, chat, text, nonce, reply_to, edits, created_at, begun_at)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (inbox_id, platform, chat, text, nonce, reply_to, edits, now, begun_at),
     )
-    return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, None)
+    return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at)
 
 
-def unsent(tx: Tx) -> list[Outgoing]:
-    """What waits to be sent, in order."""
-    rows = tx.rows(f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL ORDER BY id")
+def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
+    """What waits to be sent, in order (of the reply to one event, if it is named)."""
+    which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
+    rows = tx.rows(
+        f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL{which} ORDER BY id", values
+    )
     return [Outgoing(*row) for row in rows]
 
 
-def sending(tx: Tx, outbox_id: int, now: float) -> None:
-    """It is about to be sent: if we die now, it may have been."""
-    tx.run("UPDATE gateway_outbox SET begun_at = ? WHERE id = ?", (now, outbox_id))
+def sending(tx: Tx, outbox_id: int, at: float | None) -> None:
+    """It is about to be sent: if we die now, it may have been. None: it was not sent after all."""
+    tx.run("UPDATE gateway_outbox SET begun_at = ? WHERE id = ?", (at, outbox_id))
 
 
 def sent(tx: Tx, outbox_id: int, message_id: str, now: float) -> None:
@@ -164,5 +188,5 @@ def forget(tx: Tx, before: float) -> int:
     """Remove what was done with before then; how many rows."""
     gone = tx.run("DELETE FROM gateway_inbox WHERE finished_at < ?", (before,))
     return gone + tx.run(
-        "DELETE FROM gateway_outbox WHERE sent_at < ? OR (error IS NOT NULL AND begun_at < ?)", (before, before)
+        "DELETE FROM gateway_outbox WHERE (sent_at IS NOT NULL OR error IS NOT NULL) AND created_at < ?", (before,)
     )
