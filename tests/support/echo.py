@@ -5,6 +5,9 @@
 The reply to "hello" is "echo: hello". Words in the last message steer it: `pause=2` waits before it answers, `long=5000`
 makes a reply of so many characters, `slow=3` spreads it over seconds, `fail=500` answers with that status once,
 `call=tool {"a": 1}` calls a tool first. A question for a title gets "Echo talk".
+
+A test can have it call a tool when certain words are said (`calls`), see pictures (a model called "eyes" tells what it is
+shown), hear (`hears` is what it writes down of every recording), and refuse (`refuses`: a status for a model's name).
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ class Echo:
         self.latency = latency
         self.requests: list[dict[str, Any]] = []
         self.answered = 0
+        self.calls: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.hears = "these were spoken words"
+        self.recordings: list[tuple[str, bytes]] = []
+        self.refuses: dict[str, int] = {}
         self._failed: set[str] = set()
         self._loop = asyncio.new_event_loop()
         ready = threading.Event()
@@ -71,6 +78,9 @@ class Echo:
             writer.close()
 
     async def _answer(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if path.endswith("/audio/transcriptions"):
+            self._listen(body, writer)
+            return
         if not path.endswith("/chat/completions"):
             self._json(writer, 200, {"object": "list", "data": [{"id": "echo", "object": "model"}]})
             return
@@ -79,14 +89,17 @@ class Echo:
         text = _said(asked["messages"])
         await asyncio.sleep(self.latency + float(_word(text, "pause") or 0))
         status = _word(text, "fail")
+        if refused := self.refuses.get(asked["model"]):
+            self._json(writer, refused, {"error": {"message": "as configured", "type": "invalid_request_error"}})
+            return
         if status and text not in self._failed:
             self._failed.add(text)
             self._json(writer, int(status), {"error": {"message": "as asked", "type": "server_error"}})
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        call = re.search(r"call=(\w+) ?(\{.*\})?", text, re.DOTALL)
-        if call and asked["messages"][-1]["role"] == "user":
-            function = {"name": call[1], "arguments": call[2] or "{}"}
+        call = self._called(text)
+        if call and asked["messages"][-1]["role"] == "user" and asked.get("tools"):
+            function = {"name": call[0], "arguments": call[1]}
             self._piece(
                 writer, {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
             )
@@ -96,12 +109,31 @@ class Echo:
         await writer.drain()
         self.answered += 1
 
+    def _called(self, text: str) -> tuple[str, str] | None:
+        for words, (tool, arguments) in self.calls.items():
+            if words in text:
+                return tool, json.dumps(arguments)
+        call = re.search(r"call=(\w+) ?(\{.*\})?", text, re.DOTALL)
+        return (call[1], call[2] or "{}") if call else None
+
+    def _listen(self, body: bytes, writer: asyncio.StreamWriter) -> None:
+        found = re.search(rb'filename="([^"]*)"\r\n(?:[^\r]+\r\n)*\r\n(.*?)\r\n--', body, re.DOTALL)
+        model = re.search(rb'name="model"\r\n\r\n([^\r]*)', body)
+        assert found and model, body[:500]
+        self.recordings.append((found[1].decode(), found[2]))
+        if refused := self.refuses.get(model[1].decode()):
+            self._json(writer, refused, {"error": {"message": "as configured", "type": "invalid_request_error"}})
+        else:
+            self._json(writer, 200, {"text": self.hears})
+
     async def _reply(self, writer: asyncio.StreamWriter, asked: dict[str, Any], text: str) -> None:
         reply = f"echo: {text}"
         if asked["messages"][-1]["role"] == "tool":
             reply = f"the tool said: {asked['messages'][-1]['content']}"
         elif "title" in str(asked["messages"][0].get("content", ""))[:400].lower() and asked.get("max_tokens"):
             reply = "Echo talk"
+        elif asked["model"] == "eyes":
+            reply = f"I see {' '.join(_pictures(asked['messages']))}"
         if size := _word(text, "long"):
             reply = "\n\n".join(f"Paragraph {n}: " + "word " * 30 for n in range(int(size) // 160 + 1))[: int(size)]
         pieces = [reply[n : n + 40] for n in range(0, len(reply), 40)] or [""]
@@ -138,6 +170,12 @@ def _said(messages: list[dict[str, Any]]) -> str:
     if isinstance(content, list):
         content = " ".join(part.get("text", f"<{part.get('type')}>") for part in content)
     return str(content)
+
+
+def _pictures(messages: list[dict[str, Any]]) -> list[str]:
+    """The beginnings of the pictures in the last message."""
+    content = messages[-1]["content"]
+    return [str(part["image_url"]["url"])[:40] for part in content if part.get("type") == "image_url"]
 
 
 def _word(text: str, name: str) -> str | None:

@@ -7,21 +7,22 @@ in the attachments folder by their hash; paths and derived text stay in the conv
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import codecs
 import logging
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import HermesError, ModelError
+from hermes.errors import HermesError, PlatformUnreachable, SlowDown
 
 if TYPE_CHECKING:
     from hermes.gateway.events import Attachment, Event
     from hermes.gateway.runner import Gateway
 
-FETCH_SECONDS = 120.0
-MOST_TEXT = 60_000  # characters of a text file that are read in
+FETCH_SECONDS = 120.0  # for one file, tries included
+MOST_TEXT = 60_000  # characters of text files that are read in with one message
 _TEXT_TYPES = (
     "text/",
     "application/json",
@@ -34,55 +35,80 @@ _TEXT_ENDINGS = frozenset(
     ".txt .md .rst .csv .tsv .json .jsonl .yaml .yml .toml .ini .cfg .conf .log .xml .html .htm .css .js .ts .py .sh .sql .c .h"
     " .cpp .rs .go .java .rb .php .tex .diff .patch".split()
 )
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_MARKED = (
+    (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
+)  # fmt: skip
+_CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _MARK = re.compile(r"<(?=[\W_]{0,20}attached[\W_]{0,5}file)", re.IGNORECASE)
+_DESCRIBE = "Describe this picture for somebody who can't see it. Write out any text in it."
 _log = logging.getLogger("hermes.gateway")
 
 
-def content_of(gateway: Gateway, event: Event, text: str, sender: str | None) -> str | list[Any]:
-    """What the model is told: the text, who said it where several talk, and what came with it."""
+def content_of(gateway: Gateway, event: Event, text: str, sender: str | None) -> str | list[Any] | None:
+    """What the model is told: the text, who said it where several talk, and what came with it.
+
+    None when the gateway stops before everything was fetched: whoever comes next does it.
+    """
     spoken = f"[{sender}] {text}" if sender else text
     if not event.attachments:
         return spoken
     parts: list[Any] = []
     notes: list[str] = []
+    room = MOST_TEXT // max(1, sum(one.kind == "file" for one in event.attachments))
     for attachment in event.attachments:
-        note, part = _taken(gateway, event, attachment)
+        note, part = _taken(gateway, event, attachment, room)
         notes.append(note)
         if part is not None:
             parts.append(part)
+    if gateway.stopping:
+        return None
     words = "\n\n".join(one for one in (spoken.strip(), *notes) if one)
     return [{"type": "text", "text": words}, *parts] if parts else words
 
 
-def _taken(gateway: Gateway, event: Event, attachment: Attachment) -> tuple[str, Any]:
+def _taken(gateway: Gateway, event: Event, attachment: Attachment, room: int) -> tuple[str, Any]:
     """The note about one attachment, and the part the model sees of it, if any."""
-    name = _shown_name(attachment)
-    limit = gateway.config.gateway.media.max_mb * 1_000_000
-    if attachment.size is not None and attachment.size > limit:
-        return (
-            f"[{name} was sent, but is larger than {gateway.config.gateway.media.max_mb:g} MB and was not fetched]",
-            None,
-        )
+    name, most = _shown_name(attachment), gateway.config.gateway.media.max_mb
+    too_large = f"[{name} was sent, but is larger than {most:g} MB and was not kept]"
+    if attachment.size is not None and attachment.size > most * 1_000_000:
+        return too_large, None
     try:
-        data = gateway.fetch(event.chat.platform, attachment, FETCH_SECONDS)
-    except (HermesError, TimeoutError, asyncio.CancelledError) as error:
-        _log.warning("an attachment could not be fetched: %s", error)
-        return f"[{name} was sent, but could not be fetched: {error}]", None
-    if len(data) > limit:
-        return (
-            f"[{name} was sent, but is larger than {gateway.config.gateway.media.max_mb:g} MB and was not kept]",
-            None,
-        )
+        data = _fetched(gateway, event.chat.platform, attachment)
+    except Exception as error:  # an adapter's mistake as well: the message itself is answered all the same
+        _log.warning("%s could not be fetched: %s", name, error, exc_info=not isinstance(error, (HermesError, OSError)))
+        why = str(error) if isinstance(error, HermesError) else "it took too long" if _is_late(error) else "it failed"
+        return f"[{name} was sent, but could not be fetched: {why}]", None
+    if len(data) > most * 1_000_000:
+        return too_large, None
     path = _kept(gateway, data)
-    mime = attachment.mime or ""
-    if attachment.kind == "image" and (mime in _IMAGES or _looks_like_image(data)):
+    if attachment.kind in ("image", "file") and (mime := image_type(data)):
         return _picture(gateway, name, mime, data, path)
     if attachment.kind == "audio":
         return _speech(gateway, name, attachment, data, path), None
-    if _is_text(attachment, data):
-        return _document(name, data, path), None
-    return f"[File {name} ({mime or 'unknown kind'}, {len(data):,} bytes), saved as {path}]", None
+    if (read := text_in(attachment.name, attachment.mime, data)) is not None:
+        return _document(name, *read, path, room), None
+    return f"[File {name} ({attachment.mime or 'unknown kind'}, {len(data):,} bytes), saved as {path}]", None
+
+
+def _fetched(gateway: Gateway, platform: str, attachment: Attachment) -> bytes:
+    """The bytes. A connection that breaks for a moment, or a platform that asks for patience, loses no file."""
+    if gateway.adapter(platform) is None:
+        raise PlatformUnreachable(f"{platform} is not enabled")
+    end, pause = time.monotonic() + FETCH_SECONDS, 0.5
+    while True:
+        try:
+            return gateway.fetch(platform, attachment, max(1.0, end - time.monotonic()))
+        except (SlowDown, PlatformUnreachable) as error:
+            wait = error.retry_after if isinstance(error, SlowDown) else pause
+            if gateway.stopping or time.monotonic() + wait > end:
+                raise
+            time.sleep(max(0.05, wait))
+            pause = min(pause * 2, 10.0)
+
+
+def _is_late(error: Exception) -> bool:
+    return isinstance(error, TimeoutError)
 
 
 def _kept(gateway: Gateway, data: bytes) -> str:
@@ -105,31 +131,20 @@ def _enclosed(text: str) -> str:
 
 def _picture(gateway: Gateway, name: str, mime: str, data: bytes, path: str) -> tuple[str, Any]:
     model, vision = gateway.agents.model, gateway.config.gateway.media.vision_model
-    url = f"data:{mime if mime in _IMAGES else _image_type(data)};base64,{base64.b64encode(data).decode()}"
-    part = {"type": "image_url", "image_url": {"url": url}}
+    part = {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{base64.b64encode(data).decode()}"}}
     if vision is None:
         if model.kind in ("endpoint", "local"):
             return f"[Picture {name}, saved as {path}]", part
-        return f"[Picture {name}, saved as {path}; the model here can't see pictures]", None
-    try:
-        described = gateway.side_model(vision).complete(
-            [
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "type": "text",
-                            "text": "Describe this picture for somebody who can't see it. Write out any text in it.",
-                        },
-                        part,
-                    ],
-                }
-            ],
-            max_tokens=800,
+        return (
+            f"[Picture {name}, saved as {path}; the model here can't see pictures (gateway.media.vision_model)]",
+            None,
         )
-    except ModelError as error:
+    question = {"role": "user", "content": [{"type": "text", "text": _DESCRIBE}, part]}
+    try:
+        described = gateway.side_model(vision).complete([question], max_tokens=800, timeout=FETCH_SECONDS)
+    except HermesError as error:
         return f"[Picture {name}, saved as {path}; it could not be described: {error}]", None
-    return f"[Picture {name}, saved as {path}. {vision} describes it:]\n{_enclosed(described)}", None
+    return f"[Picture {name}, saved as {path}. {vision} describes it:]\n{_enclosed(described.strip())}", None
 
 
 def _speech(gateway: Gateway, name: str, attachment: Attachment, data: bytes, path: str) -> str:
@@ -137,43 +152,67 @@ def _speech(gateway: Gateway, name: str, attachment: Attachment, data: bytes, pa
     if model is None:
         return f"[Recording {name}, saved as {path}; no speech model is configured (gateway.media.stt_model)]"
     try:
-        heard = gateway.side_model(model).transcribe(data, attachment.name or "voice.ogg", attachment.mime)
-    except ModelError as error:
+        heard = gateway.side_model(model).transcribe(data, _file_name(attachment), attachment.mime).strip()
+    except HermesError as error:
         return f"[Recording {name}, saved as {path}; it could not be written down: {error}]"
-    return f"[Recording {name}, saved as {path}; written down by {model}:]\n{heard.strip()}"
+    if not heard:
+        return f"[Recording {name}, saved as {path}; {model} heard no words in it]"
+    return f"[Recording {name}, saved as {path}; written down by {model}:]\n{heard}"
 
 
-def _document(name: str, data: bytes, path: str) -> str:
-    text = data.decode("utf-8", errors="replace").removeprefix("\ufeff")
-    more = f" (its first {MOST_TEXT:,} characters of {len(text):,})" if len(text) > MOST_TEXT else ""
-    return f"[File {name}, saved as {path}{more}:]\n{_enclosed(text[:MOST_TEXT])}"
+def _file_name(attachment: Attachment) -> str:
+    """A name by whose ending a speech server knows what kind of recording it is."""
+    import mimetypes
+
+    name = Path(attachment.name or "voice").name or "voice"
+    if Path(name).suffix:
+        return name
+    kind = (attachment.mime or "").partition(";")[0].strip()
+    return name + ({"audio/ogg": ".ogg"}.get(kind) or mimetypes.guess_extension(kind) or ".ogg")
 
 
-def _is_text(attachment: Attachment, data: bytes) -> bool:
-    named = Path(attachment.name or "").suffix.lower() in _TEXT_ENDINGS
-    if not named and not (attachment.mime or "").startswith(_TEXT_TYPES):
-        return False
-    head = data[:4096]
-    if b"\0" in head:
-        return False
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # cut inside a character
-    return True
+# ------------------------------------------------------------------------------------------------ what bytes are
 
 
-def _looks_like_image(data: bytes) -> bool:
-    return _image_type(data) != "application/octet-stream"
+def _document(name: str, text: str, encoding: str, path: str, room: int) -> str:
+    more = f" (its first {room:,} characters of {len(text):,})" if len(text) > room else ""
+    read = "" if encoding == "utf-8" else f", read as {encoding}"
+    return f"[File {name}, saved as {path}{read}{more}:]\n{_enclosed(text[:room])}"
 
 
-def _image_type(data: bytes) -> str:
-    if data.startswith(b"\x89PNG"):
+def text_in(name: str | None, mime: str | None, data: bytes) -> tuple[str, str] | None:
+    """The text of a file that is one, and how it was encoded; None where it is none, whatever it is called."""
+    if Path(name or "").suffix.lower() not in _TEXT_ENDINGS and not (mime or "").lower().startswith(_TEXT_TYPES):
+        return None
+    declared = _CHARSET.search(mime or "")
+    marked = next((encoding for mark, encoding in _MARKED if data.startswith(mark)), None)
+    for encoding in (marked, "utf-8", declared[1] if declared else None, _without_mark(data), "windows-1252"):
+        try:
+            text = data.decode(encoding) if encoding else None
+        except (UnicodeDecodeError, LookupError):
+            continue
+        if text is not None and not any(sign < " " and sign not in "\t\n\r\f\x1b" for sign in text[:4096]):
+            return text.replace("\0", "\ufffd"), "utf-8" if encoding == "utf-8-sig" else str(encoding)
+    return None
+
+
+def _without_mark(data: bytes) -> str | None:
+    """UTF-16 that does not say so: every other byte of plain letters is nothing."""
+    head = data[:400]
+    if len(head) < 4 or len(data) % 2:
+        return None
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    if max(even, odd) * 4 < len(head):
+        return None
+    return "utf-16-le" if odd > even else "utf-16-be"
+
+
+def image_type(data: bytes) -> str | None:
+    """Which kind of picture these bytes are, of those that models can see; what a sender calls them does not count."""
+    if data.startswith(b"\x89PNG\r\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
         return "image/jpeg"
-    if data.startswith(b"GIF8"):
+    if data.startswith((b"GIF87a", b"GIF89a")):
         return "image/gif"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return "application/octet-stream"
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
