@@ -243,6 +243,18 @@ def test_a_mail_of_thirty_megabytes_is_read_and_the_next_one_too(lab: Lab) -> No
     with_adapter(lab, body)
 
 
+def test_of_a_mail_that_is_too_large_the_beginning_is_read(lab: Lab) -> None:
+    async def body(adapter: Email, link: Recorder) -> None:
+        mail = lab.mail("what do you say to this?", subject="holiday")
+        mail.add_attachment(b"x" * 31_000_000, maintype="video", subtype="mp4", filename="holiday.mp4")
+        lab.put(mail)
+        event = (await link.until(lambda: link.events, 60))[0]
+        assert event.text.startswith("holiday\n\nwhat do you say to this?") and "too large" in event.text
+        assert event.attachments == ()
+
+    with_adapter(lab, body)
+
+
 def test_broken_mails_stop_nothing(lab: Lab) -> None:
     async def body(adapter: Email, link: Recorder) -> None:
         for head in (

@@ -18,7 +18,7 @@ from imap_tools import BaseMailBox
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Attachment, Chat, Event, Sender
-from hermes.gateway.platforms.email.incoming import File, Mail, file_in, read_mail
+from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
 from hermes.gateway.platforms.email.mailbox import Account, Errands, Found, Watcher, find_mail, raw_mail, uid_validity
 from hermes.gateway.platforms.email.outgoing import Postman, message_id_for, subject_from, written
 from hermes.gateway.platforms.email.said import without_reply_marks
@@ -183,6 +183,8 @@ class Email(Adapter):
 
     async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
         """A mail in the chat's thread; without one, a mail that begins a thread."""
+        if not is_address(chat.chat_id):
+            raise SendRefused(f"{chat.chat_id!r} is not an address one can write to")
         message_id = message_id_for(nonce, self._domain)
         if await self._find_sent(message_id) is not None:
             return message_id

@@ -22,7 +22,7 @@ from hermes.gateway.platforms.email.said import is_forward, said, text_of_html, 
 
 LONGEST = 100_000  # characters of a mail's text that are handed on
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")
-_ADDRESS = re.compile(r"[^\s<>\"(),:;@\\\[\]]+@[^\s<>\"(),:;@\\\[\]]+")
+_ADDRESS = re.compile(r"[^\s\x00-\x1f<>\"(),:;@\\\[\]]+@[^\s<>\"(),:;@\\\[\]]+")
 _ROBOTS = re.compile(
     r"(?:mailer-daemon|postmaster|(?:no|do[-_.]?not)[-_.]?reply.*|bounces?(?:[-+_.].*)?|.*[-_.+]bounces?)@", re.I
 )
@@ -92,6 +92,11 @@ def file_in(raw: bytes, part: int) -> bytes | None:
     return None
 
 
+def is_address(text: str) -> bool:
+    """Whether this is one plain address, and nothing that could be taken for more."""
+    return bool(_ADDRESS.fullmatch(text))
+
+
 # ------------------------------------------------------------------------------------------ headers
 
 
@@ -144,7 +149,7 @@ def _sender(message: Message) -> tuple[str, str]:
     if len(values) != 1:
         return "", ""
     found = getaddresses(values)
-    if len(found) != 1 or not _ADDRESS.fullmatch(found[0][1]):
+    if len(found) != 1 or not is_address(found[0][1]):
         return "", ""
     name, address = found[0]
     return " ".join(_decoded(name).split())[:200], address.lower()

@@ -192,17 +192,23 @@ class Watcher:
         self._stopping.set()
         with suppress(OSError):
             self._mouth.send(b"!")
-        if self._offered is not None:
-            self._offered.cancel()
         if self._thread.ident is None:
             return
-        for seconds in (1.5, 2.5):
+        for seconds, harder in ((0.5, self._withdraw), (1.5, self._hang_up), (2.0, lambda: None)):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), seconds)
                 self._thread.join(0.5)
                 return
-            if self._box is not None:
-                hang_up(self._box)
+            harder()
+
+    def _withdraw(self) -> None:
+        """Nobody takes the mail that is offered: it stays unseen."""
+        if self._offered is not None:
+            self._offered.cancel()
+
+    def _hang_up(self) -> None:
+        if self._box is not None:
+            hang_up(self._box)
 
     # ------------------------------------------------------------------------------------------ in the thread
 
@@ -359,9 +365,14 @@ def _unread(client: Any) -> bool:
     """Whether something has come in that waiting at the socket would not see, because it has been read already."""
     if isinstance(client.sock, ssl.SSLSocket) and client.sock.pending():
         return True
+    if getattr(client, "_readbuf", None):  # where Python 3.14 keeps it
+        return True
+    look = getattr(client.file, "peek", None)
+    if look is None:
+        return False
     client.sock.settimeout(0)
     try:
-        return bool(client.file.peek(1))
+        return bool(look(1))
     except OSError:
         return False
     finally:
