@@ -37,8 +37,9 @@ def _run(insecure: bool, verbose: bool) -> int:
     from hermes.store.opening import open_configured
 
     config, home = load_config(), get_hermes_home()
-    adapters = made_adapters(config, environment(home), home, insecure=insecure)
-    log = start_logging(home, secrets_of(adapters, config), verbose=verbose)
+    variables = environment(home)
+    adapters = made_adapters(config, variables, home, insecure=insecure)
+    log = start_logging(home, secrets_of(adapters, config, variables), verbose=verbose)
     with open_configured(config) as db:
         _tidy(db, config)
         click.echo(f"The gateway starts; its log is {log}. Ctrl-C ends it.", err=True)
@@ -77,40 +78,30 @@ def status(as_json: bool) -> int:
 def stop() -> int:
     import os
     import signal
-    import socket
     import time
 
-    from hermes.gateway.starting import LEASE
+    from hermes.gateway.starting import running
 
-    with store() as db:
-        holder = db.lease_holder(LEASE)
-        if holder is None:
+    with store(read_only=True) as db:
+        found = running(db)
+        if found is None:
             click.echo("No gateway runs.", err=True)
             return 1
-        host, _, rest = holder.partition(":")
-        number = int(rest.partition(":")[0])
-        if host != socket.gethostname():
-            raise click.ClickException(f"the gateway runs on {host} (process {number}); stop it there")
+        if not found.here:
+            raise click.ClickException(f"the gateway runs on {found.host} (process {found.process}); stop it there")
         try:
-            os.kill(number, signal.SIGTERM)
+            os.kill(found.process, signal.SIGTERM)
         except ProcessLookupError:
-            click.echo("The gateway is gone already.", err=True)
-            return 0
+            pass  # in this very moment
+        except PermissionError:
+            raise click.ClickException(f"process {found.process} belongs to somebody else; stop it as them") from None
         deadline = time.monotonic() + 20
-        while db.lease_holder(LEASE) == holder and _runs(number):
+        while (now := running(db)) is not None and now.name == found.name:
             if time.monotonic() > deadline:
-                raise click.ClickException(f"process {number} does not end; look into its log")
+                raise click.ClickException(f"process {found.process} does not end; look into its log")
             time.sleep(0.05)
     click.echo("The gateway has ended.")
     return 0
-
-
-def _runs(number: int) -> bool:
-    from hermes.agent.holding import is_gone
-
-    import socket  # isort: skip
-
-    return not is_gone(f"{socket.gethostname()}:{number}:")
 
 
 @command.command(help="Ask for what a platform needs, check it with the platform, and write it to config.yaml.")

@@ -2,89 +2,103 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.harmless import harmless
+from hermes.cli.table import Column, screen_width, table, wrap
+from hermes.harmless import one_line
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
+_COLUMNS = (
+    Column("Platform"),
+    Column("State"),
+    Column("As", least=8, most=60, worth=2),
+    Column("Since", least=5, worth=1),
+    Column("Sessions", least=8, worth=0),
+    Column("Queue"),
+)
+
 
 def report(db: SessionDB, config: Config) -> dict[str, Any]:
     """Everything there is to tell, as plain data."""
-    from hermes.gateway.starting import LEASE
+    from hermes.gateway.starting import API, running
     from hermes.store.gateway_db import GatewayDB
 
-    gateway = GatewayDB(db)
-    holder = db.lease_holder(LEASE)
+    gateway, found = GatewayDB(db), running(db)
     known = {row["platform"]: row for row in gateway.statuses()}
     counts, sessions = gateway.mail_counts(), db.source_counts()
-    names = [*config.enabled_platforms, *(["webhook"] if config.webhooks.routes else [])]
+    names = list(config.enabled_platforms)
+    names += ["webhook"] if config.webhooks.routes else []
+    names += [API] if config.api_server.enabled else []
     platforms = []
-    for name in dict.fromkeys((*names, *(one for one in known if one in names))):
+    for name in names:
         row = known.get(name) or {}
-        state = row.get("state", "never connected") if holder is not None else "stopped"
+        state = "stopped" if found is None else row.get("state", "not started")
         platforms.append(
             {
                 "platform": name,
                 "state": state,
                 "identity": row.get("identity"),
-                "since": row.get("since") if state != "stopped" else None,
+                "since": row.get("since") if state == "connected" else None,
                 "sessions": sessions.get(name, 0),
-                "waiting": counts.get(name, {}).get("waiting", 0),
-                "unsent": counts.get(name, {}).get("unsent", 0),
-                "failed": counts.get(name, {}).get("failed", 0),
+                **{what: counts.get(name, {}).get(what, 0) for what in ("waiting", "unsent", "failed")},
                 "error": row.get("error"),
                 "error_at": row.get("error_at"),
             }
         )
-    return {"running": holder is not None, "holder": holder, "platforms": platforms, "now": time.time()}
+    process = None if found is None else {"host": found.host, "process": found.process}
+    return {"running": found is not None, **(process or {}), "platforms": platforms, "now": time.time()}
 
 
 def show(found: dict[str, Any]) -> None:
     """The same for people."""
-    holder = found["holder"]
-    if holder is None:
-        click.echo("No gateway runs. `hermes gateway` starts it.")
+    if found["running"]:
+        click.echo(f"The gateway runs (process {found['process']} on {found['host']}).")
     else:
-        host, _, rest = holder.partition(":")
-        click.echo(f"The gateway runs (process {rest.partition(':')[0]} on {host}).")
+        click.echo("No gateway runs. `hermes gateway` starts it.")
     if not found["platforms"]:
-        click.echo("No platform is set up: `hermes gateway setup`.")
+        click.echo("No platform is set up: `hermes gateway setup` sets one up.")
         return
+    rows = [
+        [
+            one["platform"],
+            one["state"],
+            one["identity"] or "—",
+            _span(found["now"] - one["since"]) if one["since"] else "—",
+            f"{one['sessions']:,}",
+            f"{one['waiting'] + one['unsent']:,}",
+        ]
+        for one in found["platforms"]
+    ]
+    width = screen_width()
     click.echo()
-    rows = [["Platform", "State", "As", "Since", "Sessions", "Queue"]]
-    for one in found["platforms"]:
-        queue = one["waiting"] + one["unsent"]
-        since = _ago(found["now"] - one["since"]) if one["since"] else "—"
-        rows.append(
-            [
-                one["platform"],
-                one["state"],
-                harmless(one["identity"] or "—"),
-                since,
-                f"{one['sessions']:,}",
-                f"{queue:,}",
-            ]
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for number, row in enumerate(rows):
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-        if number == 0:
-            click.echo("─" * min(100, sum(widths) + 2 * (len(widths) - 1)))
-    for one in found["platforms"]:
-        if one["failed"]:
-            click.echo(f"{one['platform']}: {one['failed']:,} could not be delivered")
-        if one["error"]:
-            when = _ago(found["now"] - one["error_at"]) if one["error_at"] else ""
-            click.echo(f"{one['platform']}: last trouble {when} ago: {harmless(one['error'])}")
+    click.echo("\n".join(table(_COLUMNS, rows, width, terminal=sys.stdout.isatty())))
+    notes = [note for one in found["platforms"] for note in _notes(one, found["now"])]
+    if notes:
+        click.echo()
+    for note in notes:
+        first, *others = wrap(note, width - 2)
+        click.echo("\n".join([first, *(f"  {line}" for line in others)]))
 
 
-def _ago(seconds: float) -> str:
+def _notes(one: dict[str, Any], now: float) -> list[str]:
+    """What there is to say beneath the table."""
+    name, notes = one["platform"], []
+    if one["failed"]:
+        notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log says why")
+    if one["error"]:
+        when = f" {_span(now - one['error_at'])} ago" if one["error_at"] else ""
+        notes.append(f"{name}: last trouble{when}: {one_line(one['error'])}")
+    return notes
+
+
+def _span(seconds: float) -> str:
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole} s"

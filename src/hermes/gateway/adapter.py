@@ -84,6 +84,9 @@ class Adapter:
 
     # ------------------------------------------------------------------------------------------ every adapter
 
+    def validate(self) -> None:
+        """PlatformRefused or ConfigError when these values can't work, or would let anybody in: nothing starts then."""
+
     async def check(self) -> str:
         """Log in and say who we are, without receiving anything: for setup and the doctor."""
         raise NotImplementedError

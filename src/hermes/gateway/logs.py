@@ -1,21 +1,26 @@
 """What the gateway tells: lines for people on the screen, JSON lines in a file, and no secret in either.
 
-Everything any library logs goes through the same mask: values of secret settings by their text, other secrets by their
-shape.
+Everything any library logs or warns of goes through the same mask: secrets of the configuration and the environment by
+their text, others by their shape.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import threading
 import time
 from collections.abc import Iterable
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from hermes.harmless import harmless
 from hermes.home import make_private
 
 FILE_BYTES, FILES = 5_000_000, 5
+MASK = "••••"
 _SHORTEST = 6  # a "secret" of five letters would mask half of everything
 
 
@@ -24,16 +29,23 @@ class Masking(logging.Filter):
 
     def __init__(self, secrets: Iterable[str]) -> None:
         super().__init__()
-        self._secrets = sorted({one for one in secrets if len(one) >= _SHORTEST}, key=len, reverse=True)
+        from urllib.parse import quote
+
+        plain = {one for one in secrets if len(one) >= _SHORTEST}
+        written = plain | {quote(one, safe="") for one in plain} | {json.dumps(one)[1:-1] for one in plain}
+        self._secrets = sorted(written, key=len, reverse=True)
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Replace what the record says by what may be seen of it, its exception included."""
         try:
             text = record.getMessage()
         except Exception:  # a library's broken format string
-            text = str(record.msg)
-        if record.exc_info:
+            text = f"{record.msg} {record.args}"
+        if record.exc_info and record.exc_info[0] is not None:
             text += "\n" + logging.Formatter().formatException(record.exc_info)
-            record.exc_info = record.exc_text = None
+        if record.stack_info:
+            text += "\n" + record.stack_info
+        record.exc_info = record.exc_text = record.stack_info = None
         record.msg, record.args = self.masked(text), None
         return True
 
@@ -42,7 +54,7 @@ class Masking(logging.Filter):
         from hermes.store.redact import redact
 
         for secret in self._secrets:
-            text = text.replace(secret, "••••")
+            text = text.replace(secret, MASK)
         return redact(text)
 
 
@@ -50,19 +62,30 @@ class Line(logging.Formatter):
     """`15:04:05 telegram: connected as @bot`."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """For people: what others wrote can do nothing to the terminal."""
         where = record.name.removeprefix("hermes.gateway").removeprefix("hermes.").strip(".")
         mark = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}.get(record.levelname, "")
         head = time.strftime("%H:%M:%S", time.localtime(record.created))
-        return f"{head} {mark}{where + ': ' if where else ''}{record.getMessage()}"
+        return f"{head} {mark}{where + ': ' if where else ''}{harmless(record.getMessage())}"
 
 
 class Json(logging.Formatter):
     """One JSON object a line: at, level, from, text."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """For programs: times in UTC."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         entry = {"at": at, "level": record.levelname.lower(), "from": record.name, "text": record.getMessage()}
-        return json.dumps(entry, ensure_ascii=False)
+        return json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
+class PrivateFile(RotatingFileHandler):
+    """A log that is begun anew when it has grown long; only its owner can read it, or any of the older ones."""
+
+    def _open(self) -> TextIOWrapper:
+        handle = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.fchmod(handle, 0o600)
+        return open(handle, "a", encoding="utf-8")
 
 
 def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False) -> Path:
@@ -73,13 +96,21 @@ def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False) 
     mask = Masking(secrets)
     screen = logging.StreamHandler()
     screen.setFormatter(Line())
-    file = RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
+    file = PrivateFile(path, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
     file.setFormatter(Json())
-    path.chmod(0o600)
     root = logging.getLogger()
     for handler in (screen, file):
         handler.addFilter(mask)
         root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("hermes").setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.captureWarnings(True)
+    threading.excepthook = _thread_failed
     return path
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    """A thread that dies of an error says so here, not unmasked on the screen."""
+    if failure.exc_value is not None:
+        told = (failure.exc_type, failure.exc_value, failure.exc_traceback)
+        logging.getLogger("hermes.gateway").error("a thread has failed", exc_info=told)

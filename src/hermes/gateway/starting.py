@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
     from hermes.gateway.runner import Gateway
+    from hermes.serve.server import HttpServer
     from hermes.store.db import SessionDB
 
 LEASE = "gateway"
+API = "api-server"  # what the API server is called among the platforms
 LEASE_SECONDS = 30.0
 _log = logging.getLogger("hermes.gateway")
 
@@ -40,6 +43,8 @@ def made_adapters(
         raise ConfigError("no platform is switched on: `hermes gateway setup` sets one up")
     if config.webhooks.routes:
         made.append(_webhook(config, home, insecure))
+    for adapter, _ in made:
+        adapter.validate()
     return made
 
 
@@ -57,21 +62,59 @@ def _webhook(config: Config, home: Path, insecure: bool) -> tuple[Adapter, Platf
     return Webhook(values, home), PlatformSettings("webhook", allow_all=True, require_mention=False)
 
 
-def secrets_of(adapters: list[tuple[Adapter, PlatformSettings]], config: Config) -> list[str]:
-    """Every secret the configuration holds, so that it can be kept out of logs."""
-    found = [
-        config.model.api_key,
-        config.api_server.token,
-        *(route.secret for route in config.webhooks.routes.values()),
-    ]
+def secrets_of(
+    adapters: list[tuple[Adapter, PlatformSettings]], config: Config, variables: Mapping[str, str]
+) -> list[str]:
+    """Every secret the configuration and the environment hold, so that it can be kept out of logs."""
+    import msgspec
+
+    from hermes.config.keys import is_secret
+
+    def inside(value: Any, keys: list[str]) -> Iterator[str]:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                yield from inside(item, [*keys, str(key)])
+        elif isinstance(value, list):
+            for item in value:
+                yield from inside(item, keys)
+        elif value is not None and not isinstance(value, bool) and is_secret(keys):
+            yield str(value)
+
+    found = [*inside(msgspec.to_builtins(config), []), *inside({"env": dict(variables)}, [])]
     for adapter, _ in adapters:
-        found += [adapter.values.get(setting.name) for setting in adapter.settings if setting.secret]
-    return [str(one) for one in found if one]
+        found += [str(adapter.values.get(one.name) or "") for one in adapter.settings if one.secret]
+    return [one for one in dict.fromkeys(found) if one]
 
 
 def holder() -> str:
     """This process, by a name that tells whether it still runs."""
     return f"{socket.gethostname()}:{os.getpid()}:gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The process that is the gateway of a store."""
+
+    name: str  # as its lease has it
+    host: str
+    process: int
+
+    @property
+    def here(self) -> bool:
+        """Whether it runs on this machine."""
+        return self.host == socket.gethostname()
+
+
+def running(db: SessionDB) -> Running | None:
+    """Who is the gateway of a store; None when nobody is, or it was killed."""
+    from hermes.agent.holding import is_gone
+
+    name = db.lease_holder(LEASE)
+    if name is None or is_gone(name):
+        return None
+    host, _, rest = name.partition(":")
+    number = rest.partition(":")[0]
+    return Running(name, host, int(number) if number.isdigit() else 0)
 
 
 @contextmanager
@@ -88,18 +131,13 @@ def only_one(db: SessionDB) -> Iterator[int]:
                 db.release_lease(LEASE, gone)
             token = db.acquire_lease(LEASE, holder(), LEASE_SECONDS)
     if token is None:
-        raise HermesError(f"a gateway runs already ({_process(db.lease_holder(LEASE))}); `hermes gateway stop` ends it")
+        other_one = running(db)
+        who = f"process {other_one.process} on {other_one.host}" if other_one is not None else "it is just ending"
+        raise HermesError(f"a gateway runs already ({who}); `hermes gateway stop` ends it")
     try:
         yield token
     finally:
         db.release_lease(LEASE, token)
-
-
-def _process(name: str | None) -> str:
-    if name is None:
-        return "just ended"
-    host, _, rest = name.partition(":")
-    return f"process {rest.partition(':')[0]} on {host}"
 
 
 async def serve(
@@ -114,24 +152,36 @@ async def serve(
     from hermes.agent.choose import choose_model
     from hermes.gateway.runner import Gateway
 
-    model = await asyncio.to_thread(choose_model, config, db)
-    _log.info("%s answers", model.describe())
-    gateway = Gateway(db, config, model, adapters, home)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, gateway.stop)
     with only_one(db) as token:
-        beat = asyncio.create_task(_beat(db, token, gateway))
-        server = await _api_server(config, db, home, model, insecure) if config.api_server.enabled else None
+        ending = asyncio.Event()
+        beat = asyncio.create_task(_beat(db, token, ending))  # from now on: a model may take minutes to load
         try:
-            await gateway.run()
+            model = await asyncio.to_thread(choose_model, config, db)
+            _log.info("%s answers", model.describe())
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, ending.set)
+            gateway = Gateway(db, config, model, adapters, home)
+            server = await _api_server(config, gateway, insecure) if config.api_server.enabled else None
+            end = asyncio.create_task(_end(ending, gateway, server))
+            try:
+                await gateway.run()
+            finally:
+                ending.set()
+                await end
         finally:
             beat.cancel()
-            if server is not None:
-                await server.stop(5.0)
 
 
-async def _api_server(config: Config, db: SessionDB, home: Path, model: Any, insecure: bool) -> Any:
+async def _end(ending: asyncio.Event, gateway: Gateway, server: HttpServer | None) -> None:
+    """Have everything end at the same time, so that it takes ten seconds and not the sum."""
+    await ending.wait()
+    gateway.stop()
+    if server is not None:
+        await server.stop(5.0)
+        await asyncio.to_thread(gateway.store.set_status, API, "stopped")
+
+
+async def _api_server(config: Config, gateway: Gateway, insecure: bool) -> HttpServer:
     try:
         from hermes.serve.api import api_app
         from hermes.serve.server import HttpServer
@@ -139,14 +189,22 @@ async def _api_server(config: Config, db: SessionDB, home: Path, model: Any, ins
         raise MissingExtra("the API server", "serve") from error
 
     settings = config.api_server
-    app = api_app(db, config, model=model, home=home, token=settings.token, insecure=insecure)
+    app = api_app(
+        gateway.db, config, model=gateway.agents.model, home=gateway.home, token=settings.token, insecure=insecure
+    )
     server = HttpServer(app, settings.host, settings.port)
-    port = await server.start()
-    _log.info("the API server listens on http://%s:%s/v1", settings.host, port)
+    where = _address(config, await server.start())
+    _log.info("the API server listens on %s", where)
+    await asyncio.to_thread(gateway.store.set_status, API, "connected", identity=where)
     return server
 
 
-async def _beat(db: SessionDB, token: int, gateway: Gateway) -> None:
+def _address(config: Config, port: int) -> str:
+    host = config.api_server.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+async def _beat(db: SessionDB, token: int, ending: asyncio.Event) -> None:
     """Show that we live; if somebody else is the gateway by now (we slept too long), we are not."""
     while True:
         await asyncio.sleep(LEASE_SECONDS / 3)
@@ -157,5 +215,5 @@ async def _beat(db: SessionDB, token: int, gateway: Gateway) -> None:
             continue
         if not ours:
             _log.error("another gateway has taken over; this one ends")
-            gateway.stop()
+            ending.set()
             return

@@ -58,6 +58,10 @@ class Webhook(Adapter):
             next(iter(routes)) if len(routes) == 1 else f"{{{','.join(routes)}}}"
         )
 
+    def validate(self) -> None:
+        """Whether the routes can be used."""
+        self._routes()
+
     async def check(self) -> str:
         """Whether the routes can be used, and where they are."""
         return self._identity(self._routes(), int(self.values.get("port") or 0))

@@ -107,6 +107,9 @@ class Telegram(Adapter):
 
     # ------------------------------------------------------------------------------------------ coming and going
 
+    def validate(self) -> None:
+        self._webhook_secret()
+
     async def check(self) -> str:
         self._webhook_secret()
         bot = open_bot(self.values)
