@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import subprocess
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +31,25 @@ def run_hook(config: Config, name: str, session: dict[str, Any] | None, **more: 
 
 
 def _run(name: str, command: str | list[str], data: bytes) -> None:
-    try:
-        done = subprocess.run(
-            command, shell=isinstance(command, str), input=data, capture_output=True, timeout=TIMEOUT, check=False
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        _log.error("the hook %s failed: %s", name, error)
-        return
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[-200:]
-        _log.error("the hook %s ended with status %s: %s", name, done.returncode, said)
+    """To its end, or to ours: what it started goes with it. What it prints to its standard error is for the log."""
+    with tempfile.TemporaryFile() as errors:
+        try:
+            started = subprocess.Popen(
+                command, shell=isinstance(command, str), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
+                start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            _log.error("the hook %s could not be started: %s", name, error)
+            return
+        try:
+            started.communicate(data, timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+            _log.error("the hook %s did not end within %g s and was ended", name, TIMEOUT)
+            return
+        if started.returncode != 0:
+            errors.seek(0, os.SEEK_END)
+            errors.seek(max(0, errors.tell() - 200))
+            said = errors.read().decode(errors="replace").strip()
+            _log.error("the hook %s ended with status %s: %s", name, started.returncode, said)
