@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.pairing import make_owner
 from hermes.config import environment, load_config
 from hermes.errors import HermesError
 
@@ -45,6 +46,8 @@ def set_up(platform: str | None, *, check: bool) -> int:
     others = click.prompt("Other user ids that may talk, with commas (empty: none)", default="", show_default=False)
     _write(kind, platform, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
     click.echo("Written. `hermes gateway` starts it; say /sethome in the chat where handoffs should arrive.")
+    if not mine.strip() and not any(one.startswith(f"{platform}:") for one in load_config().owner):
+        click.echo("Write to it, and it tells you a code: `hermes pairing approve --owner CODE` makes you its owner.")
     return 0
 
 
@@ -98,8 +101,7 @@ def _write(
     _set(f"platforms.{platform}.enabled", True)
     config = load_config()
     if mine:
-        owner = [*config.owner, f"{platform}:{mine}"]
-        _set("owner", list(dict.fromkeys(owner)))
+        make_owner(f"{platform}:{mine}")
     if others:
         allowed = [str(one) for one in config.platforms.get(platform, {}).get("allowed_users", [])]
         _set(f"platforms.{platform}.allowed_users", list(dict.fromkeys([*allowed, *others])))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import click
 
 from hermes.cli.common import NotFound, store
-from hermes.harmless import harmless
+from hermes.cli.table import Column, screen_width, table
+from hermes.harmless import one_line
 
 
 @click.group(help="Who may talk on chat platforms besides those named in config.yaml.")
@@ -17,7 +19,8 @@ def command() -> None:
 
 @command.command("approve", help="Let in whoever was given this code.")
 @click.argument("code")
-def approve(code: str) -> int:
+@click.option("--owner", is_flag=True, help="It is yourself: this person sees every session and has every tool.")
+def approve(code: str, owner: bool) -> int:
     from hermes.store.gateway_db import GatewayDB
 
     with store() as db:
@@ -26,9 +29,23 @@ def approve(code: str) -> int:
         raise NotFound(
             "nobody has this code; it works once and holds for an hour (`hermes pairing list` shows who waits)"
         )
-    who = harmless(found["name"] or found["user_id"])
-    click.echo(f"{who} ({found['platform']}:{harmless(found['user_id'])}) may talk now.")
+    person = f"{found['platform']}:{found['user_id']}"
+    click.echo(f"{one_line(found['name'] or found['user_id'])} ({one_line(person)}) may talk now.")
+    if owner:
+        make_owner(person)
+        click.echo("They are an owner from the next start of the gateway on (`owner:` in config.yaml).")
     return 0
+
+
+def make_owner(person: str) -> None:
+    """Name somebody (PLATFORM:USER) in config.yaml as an owner."""
+    import json
+
+    from hermes.config import load_config
+    from hermes.config.editing import set_value
+
+    owners = dict.fromkeys([*load_config().owner, person])
+    set_value("owner", json.dumps(list(owners), ensure_ascii=False))
 
 
 @command.command("list", help="Who was let in, and who waits with a code.")
@@ -46,14 +63,20 @@ def list_(as_json: bool) -> int:
         return 0
     if not people and not waiting:
         click.echo("Nobody was let in by a code, and nobody waits.")
-    for one in people:
-        day = time.strftime("%Y-%m-%d", time.localtime(one["since"]))
-        click.echo(f"{one['platform']}:{harmless(one['user_id'])}  {harmless(one['name'] or '—')}  since {day}")
+        return 0
+    rows = [
+        [f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"since {_day(one['since'])}"] for one in people
+    ]
     for one in waiting:
         minutes = max(0, int((one["expires_at"] - time.time()) // 60))
-        name = harmless(one["name"] or "—")
-        click.echo(f"{one['platform']}:{harmless(one['user_id'])}  {name}  waits with a code ({minutes} min left)")
+        rows.append([f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"waits, {minutes} min left"])
+    columns = (Column("Person"), Column("Name", least=8, most=40), Column("State"))
+    click.echo("\n".join(table(columns, rows, screen_width(), terminal=sys.stdout.isatty())))
     return 0
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(moment))
 
 
 @command.command("revoke", help="Shut somebody out again: PLATFORM:USER, as `list` shows them.")
@@ -67,6 +90,6 @@ def revoke(person: str) -> int:
     with store() as db:
         done = GatewayDB(db).shut_out(platform, user_id)
     if not done:
-        raise NotFound(f"{person} was not let in by a code (who is named in config.yaml is removed there)")
-    click.echo(f"{person} may no longer talk.")
+        raise NotFound(f"{one_line(person)} was not let in by a code (who is named in config.yaml is removed there)")
+    click.echo(f"{one_line(person)} may no longer talk.")
     return 0
