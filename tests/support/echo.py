@@ -127,15 +127,13 @@ class Echo:
             self._json(writer, 200, {"text": self.hears})
 
     async def _reply(self, writer: asyncio.StreamWriter, asked: dict[str, Any], text: str) -> None:
-        reply = f"echo: {text}"
+        reply = reply_to(text)
         if asked["messages"][-1]["role"] == "tool":
             reply = f"the tool said: {asked['messages'][-1]['content']}"
         elif "title" in str(asked["messages"][0].get("content", ""))[:400].lower() and asked.get("max_tokens"):
             reply = "Echo talk"
         elif asked["model"] == "eyes":
             reply = f"I see {' '.join(_pictures(asked['messages']))}"
-        if size := _word(text, "long"):
-            reply = "\n\n".join(f"Paragraph {n}: " + "word " * 30 for n in range(int(size) // 160 + 1))[: int(size)]
         pieces = [reply[n : n + 40] for n in range(0, len(reply), 40)] or [""]
         pause = float(_word(text, "slow") or 0) / len(pieces)
         for piece in pieces:
@@ -163,6 +161,13 @@ class Echo:
         data = json.dumps(body).encode()
         head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         writer.write(head.encode() + data)
+
+
+def reply_to(text: str) -> str:
+    """What is said to this."""
+    if size := _word(text, "long"):
+        return "\n\n".join(f"Paragraph {n}: " + "word " * 30 for n in range(int(size) // 160 + 1))[: int(size)]
+    return f"echo: {text}"
 
 
 def _said(messages: list[dict[str, Any]]) -> str:

@@ -42,6 +42,11 @@ class Clock:
 
 def configured(labs: Sequence[Lab], **more: Any) -> Config:
     """A configuration with these platforms, where alice and bob may talk and alice is the owner."""
+    return parse_config(written(labs, **more), Path("config.yaml"))
+
+
+def written(labs: Sequence[Lab], **more: Any) -> str:
+    """The same as the text of config.yaml."""
     tree: dict[str, Any] = {"platforms": {}, "owner": [f"{lab.platform}:{lab.user_id('alice')}" for lab in labs]}
     for lab in labs:
         allowed = [lab.user_id("alice"), lab.user_id("bob")]
@@ -53,7 +58,7 @@ def configured(labs: Sequence[Lab], **more: Any) -> Config:
                 tree[key][name] = {**old, **inner} if isinstance(old, dict) and isinstance(inner, dict) else inner
         else:
             tree[key] = value
-    return parse_config(yaml.safe_dump(tree, allow_unicode=True), Path("config.yaml"))
+    return yaml.safe_dump(tree, allow_unicode=True)
 
 
 @contextmanager

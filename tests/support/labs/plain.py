@@ -101,7 +101,7 @@ class Plain(Adapter):
     def _fail_all(self) -> None:
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(PlatformUnreachable("the connection broke"))
+                waiting.set_exception(PlatformUnreachable("the connection broke", maybe_sent=True))
         self._waiting.clear()
 
     async def _ask(self, **request: Any) -> dict[str, Any]:
@@ -163,7 +163,8 @@ class PlainLab(Base):
     platform = "plain"
     places = frozenset({"dm", "group", "channel", "thread"})
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "thread"})
-    adapter = Plain
+    adapter: type[Plain] = Plain
+    knows_nonces = True
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -188,6 +189,10 @@ class PlainLab(Base):
         self.menu: list[list[str]] = []
         self.refuses: str | None = None  # every send is refused for this reason
         self.no_threads = False
+        self.fetch_failures = 0  # so many files can't be had at first
+        self.swallows = 0  # so many sends arrive, but the connection breaks before they are answered
+        self.deaf = False  # sends are not answered at all
+        self.sends = 0
 
     def reset(self) -> None:
         with self._lock:
@@ -217,7 +222,13 @@ class PlainLab(Base):
                     if "ack" in item:
                         self.unacknowledged.pop(item["ack"], None)
                         continue
+                    if self.deaf and "send" in item:
+                        continue
                     answer = {"answer": item["number"], **self._done(item)}
+                    if "send" in item and self.swallows:
+                        self.swallows -= 1
+                        writer.transport.abort()
+                        return
                 writer.write(json.dumps(answer).encode() + b"\n")
         except (OSError, asyncio.IncompleteReadError):
             pass
@@ -233,7 +244,11 @@ class PlainLab(Base):
             self.menu = item["menu"]
             return {}
         if "fetch" in item:
-            return {"data": base64.b64encode(self._files[item["fetch"]]).decode()}
+            if self.fetch_failures:
+                self.fetch_failures -= 1
+                return {"broken": True}
+            data = self._files.get(item["fetch"])
+            return {"refused": "it is no longer there"} if data is None else {"data": base64.b64encode(data).decode()}
         if self._waits:
             return {"wait": self._waits.pop(0)}
         if self._failures:
@@ -242,6 +257,8 @@ class PlainLab(Base):
         if self.refuses is not None:
             return {"refused": self.refuses}
         if "edit" in item:
+            if item["id"] not in self.messages:
+                return {"refused": "there is no such message"}
             self.messages[item["id"]]["text"] = item["edit"]
             return {}
         if "thread" in item:
@@ -249,7 +266,8 @@ class PlainLab(Base):
                 return {"refused": "no threads here"}
             self._threads.append(item["thread"])
             return {"id": f"thread-{next(self._numbers)}"}
-        if item["nonce"] in self._by_nonce:
+        self.sends += 1
+        if self.knows_nonces and item["nonce"] in self._by_nonce:
             return {"id": self._by_nonce[item["nonce"]]}
         number = f"m{next(self._numbers)}"
         self._by_nonce[item["nonce"]] = number
@@ -340,12 +358,54 @@ class PlainLab(Base):
         with self._lock:
             return self._typed.count((chat["chat_id"], chat.get("thread_id")))
 
+    def delete(self, message_id: str) -> None:
+        """Somebody removes a message of the agent's."""
+        with self._lock:
+            del self.messages[message_id]
+
+    @property
+    def connected(self) -> bool:
+        """Whether an adapter is there."""
+        return bool(self._clients)
+
     def threads(self) -> list[str]:
         with self._lock:
             return list(self._threads)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+class Forgetful(Plain):
+    """A platform that takes every send for a new message."""
+
+    platform = "forgetful"
+    title = "Forgetful"
+    capabilities = Capabilities(longest=1000, edits=True, typing=True, threads=True)
+
+
+class ForgetfulLab(PlainLab):
+    """Its server."""
+
+    platform = "forgetful"
+    adapter = Forgetful
+    knows_nonces = False
+
+
+class Letters(Plain):
+    """A platform like e-mail: nothing can be changed, every send is a new message."""
+
+    platform = "letters"
+    title = "Letters"
+    capabilities = Capabilities(longest=1000)
+
+
+class LettersLab(PlainLab):
+    """Its server."""
+
+    platform = "letters"
+    adapter = Letters
+    knows_nonces = False
 
 
 Lab = PlainLab

@@ -1,0 +1,97 @@
+"""Killed at any moment, again and again: every message is answered once, in order, and is in the record once."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from tests.support.echo import Echo, reply_to
+from tests.support.gateway_process import GatewayProcess
+from tests.support.labs.base import until
+from tests.support.labs.plain import PlainLab
+
+STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo(latency=0.05) as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+def words(texts: list[str]) -> list[str]:
+    return " ".join(texts).split()
+
+
+def record_of(home: Path) -> dict[str, list[str]]:
+    """What people said, by chat, as the record has it; the store is sound and nothing waits."""
+    found: dict[str, list[str]] = defaultdict(list)
+    with SessionDB(home / "state.db") as db:
+        assert db.check() == []
+        store = GatewayDB(db)
+        assert store.unanswered() == []
+        assert store.unsent() == []
+        for route in store.bound_routes():
+            assert route.session_id is not None
+            messages = db.get_messages(route.session_id)
+            found[route.key.rpartition(":")[2]] = [m["content"] for m in messages if m["role"] == "user"]
+            whole = [m for m in messages if m["role"] == "assistant" and m["finish_reason"] != "interrupted"]
+            assert len(whole) == len(found[route.key.rpartition(":")[2]])
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_again_and_again_under_load(lab: PlainLab, model: Echo, hermes_home: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    said: dict[str, list[str]] = defaultdict(list)
+    kinds = ["{}", "{}", "long=2600 {}", "slow=0.4 {} " + "x " * 39 + "x"]
+    messages = [(f"c{dice.randrange(12)}", dice.choice(kinds).format(f"n{n}")) for n in range(140)]
+    pauses = [dice.uniform(0.0, 0.12) for _ in messages]
+    kills = [dice.uniform(0.05, 1.6) for _ in range(6)]
+
+    def feed() -> None:
+        for (chat, text), pause in zip(messages, pauses, strict=True):
+            said[chat].append(text)
+            lab.say(text, chat={"chat_id": chat, "type": "dm"})
+            time.sleep(pause)
+
+    feeder = threading.Thread(target=feed, daemon=True)
+    feeder.start()
+    gateway = GatewayProcess(hermes_home, [lab], model.base_url, display={"busy": "queue"}, gateway=STREAMING)
+    for wait in kills:
+        gateway.start()
+        time.sleep(wait)  # the moment is random on purpose; what must hold, holds at every moment
+        gateway.kill()
+    gateway.start()
+    feeder.join()
+
+    def all_answered() -> bool:
+        return all(
+            words(lab.shown_in(chat)) == words([reply_to(text) for text in texts]) for chat, texts in said.items()
+        )
+
+    try:
+        until(all_answered, 60)
+    except AssertionError:
+        for chat, texts in said.items():
+            shown, wanted = lab.shown_in(chat), [reply_to(text) for text in texts]
+            assert words(shown) == words(wanted), chat
+        raise
+    assert gateway.stop() == 0
+    assert not lab.unacknowledged
+    assert record_of(hermes_home) == dict(said)
