@@ -69,6 +69,23 @@ def as_json(thing: Chat | Event) -> str:
     return msgspec.json.encode(thing).decode()
 
 
+def writable(event: Event) -> Event:
+    """The same event, with every text such that it can be kept: half a character, which some platforms send, is a �."""
+    try:
+        msgspec.json.encode(event)
+    except UnicodeEncodeError:
+        return msgspec.convert(_writable(msgspec.to_builtins(event)), Event)
+    return event
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return [_writable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def from_json(text: str | bytes, kind: type[Kept]) -> Kept:
     """What `as_json` wrote down; fields this version does not know are ignored."""
     return msgspec.json.decode(text, type=kind)

@@ -24,7 +24,7 @@ from hermes.gateway.access import WELCOME, Access, greeting, is_answered, place_
 from hermes.gateway.agents import Agents
 from hermes.gateway.connection import Connection
 from hermes.gateway.delivery import parts_of
-from hermes.gateway.events import DM, Chat, Event, as_json, from_json
+from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
 from hermes.gateway.growing import Growing
 from hermes.gateway.handoff import Handoffs, place_key
 from hermes.gateway.index import write_index
@@ -139,6 +139,7 @@ class Gateway:
 
     async def _received(self, connection: Connection, event: Event) -> None:
         """An adapter has an event: keep it, or decide that it is not for us. Returns when it is safe."""
+        event = writable(event)
         if not event.text.strip() and not event.attachments:
             return
         if not self.access.may_talk(connection.platform, event.sender):

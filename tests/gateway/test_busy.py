@@ -1,0 +1,135 @@
+"""Messages that arrive while a reply is written: they interrupt or wait, each is answered, and nobody waits for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.gateway.turns import STOPPED
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.plain import PlainLab
+
+SLOW = "slow=30 " + "x " * 200  # half a minute, if nobody stops it
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+def whole(lab: PlainLab, number: int, **where: Any) -> list[str]:
+    """So many messages, none of which grows any more."""
+
+    def there() -> bool:
+        shown = lab.shown(**where)
+        return len(shown) == number and not any("▉" in one for one in shown)
+
+    until(there, what=str(lab.shown(**where)))
+    return lab.shown(**where)
+
+
+def begun(model: Echo, words: str) -> None:
+    until(lambda: any(words in str(one["messages"][-1]) for one in model.requests))
+
+
+def said(gateway: Any) -> list[str]:
+    (row,) = gateway.db.list_sessions_rich(source="plain")
+    return [m["content"] for m in gateway.db.get_messages(row["id"]) if m["role"] == "user"]
+
+
+def test_a_message_interrupts_the_reply_and_is_answered(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say(SLOW)
+        until(lambda: any("x x x" in one for one in lab.shown()))
+        lab.say("rather this")
+        first, second = whole(lab, 2)
+        assert first.startswith("echo: slow=30")
+        assert first.endswith(STOPPED)
+        assert second == "echo: rather this"
+        assert said(gateway) == [SLOW.strip(), "rather this"]
+
+
+@pytest.mark.parametrize(
+    "display", [{"busy": "queue"}, {"busy": "interrupt", "platforms": {"plain": {"busy": "queue"}}}]
+)
+def test_a_message_waits_where_that_is_wanted(
+    lab: PlainLab, model: Echo, hermes_home: Path, display: dict[str, Any]
+) -> None:
+    with running(lab, hermes_home, model.base_url, display=display):
+        lab.say("slow=1.5 take your time")
+        begun(model, "take your time")
+        lab.say("then this")
+        assert whole(lab, 2) == ["echo: slow=1.5 take your time", "echo: then this"]
+
+
+def test_one_platform_may_interrupt_where_others_wait(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    display = {"busy": "queue", "platforms": {"plain": {"busy": "interrupt"}}}
+    with running(lab, hermes_home, model.base_url, display=display):
+        lab.say(SLOW)
+        until(lambda: any("x x x" in one for one in lab.shown()))
+        lab.say("now")
+        assert whole(lab, 2)[1] == "echo: now"
+
+
+@pytest.mark.parametrize("busy", ["interrupt", "queue"])
+def test_what_arrives_meanwhile_keeps_its_order_and_is_all_answered(
+    lab: PlainLab, model: Echo, hermes_home: Path, busy: str
+) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": busy}) as gateway:
+        lab.say("pause=1 first")
+        begun(model, "first")
+        for number in range(5):
+            lab.say(f"number {number}")
+        shown = whole(lab, 6)
+        assert shown[1:] == [f"echo: number {number}" for number in range(5)]
+        assert said(gateway) == ["pause=1 first", *(f"number {number}" for number in range(5))]
+
+
+def test_stop_ends_the_reply_and_the_conversation_goes_on(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+        lab.say(SLOW)
+        until(lambda: any("x x x" in one for one in lab.shown()))
+        lab.say("/stop")
+        first, second = whole(lab, 2)
+        assert first.endswith(STOPPED)
+        assert "Stopped" in second
+        lab.say("go on")
+        assert whole(lab, 3)[2] == "echo: go on"
+        assert said(gateway) == [SLOW.strip(), "go on"]
+
+
+def test_other_commands_wait_for_the_reply(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("pause=1 the reply")
+        begun(model, "the reply")
+        lab.say("/title about it")
+        shown = whole(lab, 2)
+        assert shown[0] == "echo: pause=1 the reply"
+        assert 'called "about it" now' in shown[1]
+
+
+def test_a_long_turn_blocks_no_other_person_and_no_other_chat(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("pause=60 for alice", who="alice")
+        begun(model, "for alice")
+        lab.say("for bob", who="bob")
+        lab.say("from alice elsewhere", where="group")
+        lab.say("from bob elsewhere", where="group", who="bob")
+        assert whole(lab, 1, who="bob") == ["echo: for bob"]
+        assert sorted(whole(lab, 2, where="group")) == ["echo: from alice elsewhere", "echo: from bob elsewhere"]
+        assert lab.shown() == []
+        lab.say("/stop")
+        until(lambda: any(STOPPED in one for one in lab.shown()))
