@@ -36,6 +36,7 @@ def log(hermes_home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Path]
         handler.close()
     root.setLevel(level)
     logging.captureWarnings(False)
+    logging.raiseExceptions = True
     threading.excepthook = hook
 
 
@@ -82,6 +83,20 @@ def test_no_secret_gets_through_whoever_logs_it_and_however(log: Path, capsys: p
     assert sum(MASK in one["text"] for one in lines(log)) == 7
     assert any("ValueError" in one["text"] for one in lines(log))
     assert any("a thread has failed" in one["text"] for one in lines(log))
+
+
+def test_a_screen_that_is_gone_is_no_reason_to_tell_secrets(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A handler that fails would print the whole record, and the exception it was about, on standard error."""
+    broken = logging.StreamHandler((log.parent / "gone").open("w"))
+    broken.stream.close()
+    logging.getLogger().addHandler(broken)
+    try:
+        raise ValueError(TOKEN)
+    except ValueError:
+        logging.getLogger("some.library").exception("failed")
+    logging.getLogger().removeHandler(broken)
+    assert TOKEN not in "".join(capsys.readouterr())
+    assert "ValueError" in lines(log)[-1]["text"]
 
 
 def test_what_others_wrote_can_do_nothing_to_the_terminal(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.cli import checks_models
+from hermes.cli import checks_models, checks_platforms
 from hermes.cli.findings import Finding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
 from hermes.errors import HermesError, StoreError
@@ -342,5 +342,6 @@ def _counted(count: int, what: str) -> str:
 
 ALL: tuple[Callable[[Config], Found], ...] = (
     python, libraries, extras, home, configuration, env_file, store, transcripts, checks_models.model,
-    checks_models.local_servers, checks_models.embedded, checks_models.auxiliaries, checks_models.mcp_servers, terminal,
+    checks_models.local_servers, checks_models.embedded, checks_models.auxiliaries, checks_models.mcp_servers,
+    checks_platforms.gateway, checks_platforms.platforms, terminal,
 )  # fmt: skip

@@ -105,6 +105,7 @@ def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False) 
     root.setLevel(logging.WARNING)
     logging.getLogger("hermes").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a closed terminal: what could not be shown would be printed, unmasked
     threading.excepthook = _thread_failed
     return path
 

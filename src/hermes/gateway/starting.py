@@ -42,13 +42,13 @@ def made_adapters(
     if not made and not config.webhooks.routes and not config.api_server.enabled:
         raise ConfigError("no platform is switched on: `hermes gateway setup` sets one up")
     if config.webhooks.routes:
-        made.append(_webhook(config, home, insecure))
+        made.append(webhook(config, home, insecure=insecure))
     for adapter, _ in made:
         adapter.validate()
     return made
 
 
-def _webhook(config: Config, home: Path, insecure: bool) -> tuple[Adapter, PlatformSettings]:
+def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, PlatformSettings]:
     """The webhooks, which have a section of their own. Whoever has the secret of a route may speak there."""
     import msgspec
 

@@ -1,0 +1,152 @@
+"""The doctor's checks of the gateway: is it running, and for each platform its library, its token, its home, its people.
+
+A platform is asked who we are there (`Adapter.check`), which receives nothing and takes nothing away from a running
+gateway. What a platform answers is shown; what it is asked with never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from hermes.cli.checks_models import _variables
+from hermes.cli.findings import Finding, Found, remark, well, wrong
+from hermes.config import Config
+from hermes.errors import ConfigError, HermesError, MissingExtra, PlatformRefused
+from hermes.harmless import one_line
+from hermes.home import default_database, get_hermes_home
+
+if TYPE_CHECKING:
+    from hermes.gateway.adapter import Adapter
+    from hermes.gateway.settings import PlatformSettings
+
+PATIENCE = 8.0  # seconds for a platform to answer
+
+
+def gateway(config: Config) -> Found:
+    """Whether the gateway runs, if there is anything for it to run."""
+    names = [*config.enabled_platforms, *(["webhooks"] if config.webhooks.routes else [])]
+    names += ["the API server"] if config.api_server.enabled else []
+    if not names:
+        return
+    process = _from_store(None, lambda db: _process(db))
+    if process is None:
+        yield remark("gateway", f"it does not run (set up: {', '.join(names)})", "hermes gateway")
+    else:
+        yield well("gateway", f"runs ({process})")
+
+
+def _process(db: Any) -> str | None:
+    from hermes.gateway.starting import running
+
+    found = running(db)
+    return None if found is None else f"process {found.process} on {found.host}"
+
+
+def platforms(config: Config) -> Found:
+    """Each platform that config.yaml switches on, all asked at the same time."""
+    names = config.enabled_platforms
+    if not names and not config.webhooks.routes:
+        return
+    variables = _variables()
+    with ThreadPoolExecutor(max_workers=len(names) + 1) as pool:
+        for findings in pool.map(lambda name: _platform(config, name, variables), names):
+            yield from findings
+    if config.webhooks.routes:
+        yield _webhooks(config)
+
+
+def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[Finding]:
+    from hermes.gateway.platforms import adapter_class
+    from hermes.gateway.settings import platform_settings
+
+    try:
+        kind = adapter_class(name)
+    except MissingExtra as error:
+        return [wrong(name, "its library is not installed", _install(error))]
+    except ConfigError as error:
+        return [wrong(name, str(error), "`hermes config edit` opens and checks it")]
+    try:
+        settings = platform_settings(config, kind, variables)
+        adapter = kind(settings.values, get_hermes_home())
+        adapter.validate()
+        who = asyncio.run(_asked(adapter))
+    except TimeoutError:
+        said = f"{kind.title} did not answer within {PATIENCE:.0f} seconds"
+        return [wrong(name, said, "is this machine online? `hermes gateway status` tells the last trouble")]
+    except (ConfigError, PlatformRefused) as error:
+        return [wrong(name, _short(error), f"hermes gateway setup {name}")]
+    except HermesError as error:
+        return [wrong(name, _short(error), "is this machine online, and the address right?")]
+    return [well(name, f"{kind.title} knows us as {one_line(who)}"), *_people(config, name, settings)]
+
+
+def _short(error: HermesError) -> str:
+    """The first line of an error, without what could be a secret."""
+    from hermes.store.redact import redact
+
+    return one_line(redact(str(error)))[:300]
+
+
+def _install(error: MissingExtra) -> str:
+    return str(error).partition(": ")[2]
+
+
+async def _asked(adapter: Adapter) -> str:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await adapter.check()
+    finally:
+        await adapter.disconnect()
+
+
+def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
+    """Who may talk there, and where home is."""
+    from hermes.store.gateway_db import GatewayDB
+
+    owners = sum(one.startswith(f"{name}:") for one in config.owner)
+    paired = _from_store(0, lambda db: sum(one["platform"] == name for one in GatewayDB(db).people()))
+    home = settings.home_channel or _from_store(None, lambda db: GatewayDB(db).home(name))
+    if settings.allow_all:
+        yield remark(name, "everybody who finds it may talk (allow_all)", f"list them: platforms.{name}.allowed_users")
+    elif not settings.allowed_users and not paired and not owners:
+        yield remark(
+            name, "nobody may talk yet", "write to it, and approve the code it tells you: hermes pairing approve"
+        )
+    else:
+        counts = (("owner", owners), ("allowed", len(settings.allowed_users)), ("paired", paired))
+        yield well(name, "may talk: " + ", ".join(f"{number} {what}" for what, number in counts if number))
+    if not owners:
+        hint = f"put `owner: [{name}:<your user id>]` into config.yaml"
+        yield remark(name, "nobody there is the owner: no terminal, no handoff", hint)
+    if not home:
+        yield remark(name, "it has no home chat, so nothing can be handed over to it", "say /sethome in a chat with it")
+
+
+def _from_store(otherwise: Any, ask: Any) -> Any:
+    """What the record says, if there is one that can be read; its own check says what is wrong with it."""
+    from hermes.store.db import SessionDB
+
+    path = default_database()
+    if not path.exists():
+        return otherwise
+    try:
+        with SessionDB(path, read_only=True) as db:
+            return ask(db)
+    except HermesError:
+        return otherwise
+
+
+def _webhooks(config: Config) -> Finding:
+    from hermes.gateway.starting import webhook
+
+    try:
+        adapter, _ = webhook(config, get_hermes_home(), insecure=False)
+        adapter.validate()
+        return well("webhooks", asyncio.run(_asked(adapter)))
+    except MissingExtra as error:
+        return wrong("webhooks", "their library is not installed", _install(error))
+    except HermesError as error:
+        return wrong("webhooks", _short(error), "`hermes config edit` opens and checks it")
