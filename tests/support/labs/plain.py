@@ -191,6 +191,7 @@ class PlainLab(Base):
         self.no_threads = False
         self.fetch_failures = 0  # so many files can't be had at first
         self.swallows = 0  # so many sends arrive, but the connection breaks before they are answered
+        self.hides = False  # nobody is let in
         self.deaf = False  # sends are not answered at all
         self.sends = 0
 
@@ -207,6 +208,8 @@ class PlainLab(Base):
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
+            if self.hides:
+                return
             hello = json.loads(await reader.readline() or b"{}")
             if hello.get("hello") != "right":
                 writer.write(b"{}\n")

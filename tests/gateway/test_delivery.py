@@ -1,0 +1,512 @@
+"""From the outbox to the platform: what may go wrong on the way, and that nothing is lost or doubled by it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.errors import SlowDown
+from hermes.gateway.connection import Connection
+from hermes.gateway.delivery import REPEATED
+from hermes.gateway.events import Chat, as_json
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from tests.support.echo import Echo, reply_to
+from tests.support.gateway import running
+from tests.support.gateway_process import GatewayProcess
+from tests.support.labs.base import until
+from tests.support.labs.plain import ForgetfulLab, LettersLab, Plain, PlainLab
+
+STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def forgetful() -> Iterator[ForgetfulLab]:
+    made = ForgetfulLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def letters() -> Iterator[LettersLab]:
+    made = LettersLab()
+    yield made
+    made.close()
+
+
+def nothing_waits(gateway: Any) -> bool:
+    return not gateway.store.unanswered() and not gateway.store.unsent()
+
+
+# ------------------------------------------------------------------------------------------ what a kill leaves
+
+
+def left_by_a_killed_process(home: Path, lab: PlainLab, parts: list[dict[str, Any]], **more: Any) -> None:
+    """A store as it is when a gateway dies after a turn: the reply in the outbox, some of it perhaps on the platform."""
+    chat = as_json(Chat(platform=lab.platform, chat_id="dm-alice"))
+    with SessionDB(home / "state.db") as db:
+        store = GatewayDB(db)
+        number = store.receive(lab.platform, "e-1", "key", "{}")
+        assert number is not None
+        if "shown" in more:
+            with db._engine.write() as tx:
+                tx.run("UPDATE gateway_inbox SET shown = ? WHERE id = ?", (more["shown"], number))
+        store.finish(number, lab.platform, chat, parts)
+        if more.get("begun"):
+            with db._engine.write() as tx:
+                tx.run("UPDATE gateway_outbox SET begun_at = 1.0")
+
+
+def test_a_reply_that_had_begun_to_grow_is_completed_after_a_kill(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    """The partial message is on the platform under the part's nonce, but nobody noted its id."""
+    lab.messages["m9"] = {"place": ("dm-alice", None), "text": "the beginning ▉", "nonce": "n-0"}
+    lab._by_nonce["n-0"] = "m9"
+    left_by_a_killed_process(hermes_home, lab, [{"text": "the beginning and the end", "nonce": "n-0"}])
+    with running(lab, hermes_home, model.base_url) as gateway:
+        until(lambda: nothing_waits(gateway))
+    assert lab.shown() == ["the beginning and the end"]
+
+
+def test_a_growing_message_whose_id_was_noted_is_completed_by_an_edit(
+    forgetful: ForgetfulLab, model: Echo, hermes_home: Path
+) -> None:
+    forgetful.messages["m9"] = {"place": ("dm-alice", None), "text": "the beginning ▉", "nonce": "x"}
+    parts = [{"text": "the beginning and the end", "nonce": "n-0"}, {"text": "of it all", "nonce": "n-1"}]
+    left_by_a_killed_process(hermes_home, forgetful, parts, shown="m9")
+    with running(forgetful, hermes_home, model.base_url) as gateway:
+        until(lambda: nothing_waits(gateway))
+    assert forgetful.shown() == ["the beginning and the end", "of it all"]
+
+
+def test_what_may_have_been_sent_says_so_where_the_platform_does_not_notice_repetitions(
+    letters: LettersLab, model: Echo, hermes_home: Path
+) -> None:
+    left_by_a_killed_process(hermes_home, letters, [{"text": "perhaps", "nonce": "n-0"}], begun=True)
+    with running(letters, hermes_home, model.base_url) as gateway:
+        until(lambda: nothing_waits(gateway))
+    assert letters.shown() == [f"{REPEATED}perhaps"]
+
+
+def test_a_first_growing_message_that_nobody_noted_is_said_to_be_repeated(
+    forgetful: ForgetfulLab, model: Echo, hermes_home: Path
+) -> None:
+    left_by_a_killed_process(hermes_home, forgetful, [{"text": "whole", "nonce": "n-0"}], shown="")
+    with running(forgetful, hermes_home, model.base_url) as gateway:
+        until(lambda: nothing_waits(gateway))
+    assert forgetful.shown() == [f"{REPEATED}whole"]
+
+
+def test_two_parts_after_a_kill_between_them_come_in_order(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    left_by_a_killed_process(hermes_home, lab, [{"text": f"part {n}", "nonce": f"n-{n}"} for n in range(4)])
+    with SessionDB(hermes_home / "state.db") as db, db._engine.write() as tx:
+        tx.run("UPDATE gateway_outbox SET sent_at = 1.0, message_id = 'm1', text = NULL WHERE nonce = 'n-0'")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        until(lambda: nothing_waits(gateway))
+    assert lab.shown() == ["part 1", "part 2", "part 3"]
+
+
+def test_a_question_of_a_turn_that_died_is_not_asked_again(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with SessionDB(hermes_home / "state.db") as db:
+        store = GatewayDB(db)
+        chat = as_json(Chat(platform="plain", chat_id="dm-alice"))
+        store.post("plain", chat, "Delete everything?", f"{store.identity()}-q123")
+        store.post("plain", chat, "a notice", f"{store.identity()}-n123")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        until(lambda: nothing_waits(gateway))
+        assert lab.shown() == ["a notice"]
+
+
+def test_what_is_for_a_platform_that_is_off_waits_and_holds_up_nobody(
+    lab: PlainLab, letters: LettersLab, model: Echo, hermes_home: Path
+) -> None:
+    left_by_a_killed_process(hermes_home, letters, [{"text": "later", "nonce": "n-0"}])
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        assert [part.text for part in gateway.store.unsent()] == ["later"]
+    with running(letters, hermes_home, model.base_url) as gateway:
+        until(lambda: letters.shown() == ["later"])
+
+
+def test_a_message_from_a_platform_that_is_off_waits_until_it_is_on_again(
+    lab: PlainLab, letters: LettersLab, model: Echo, hermes_home: Path
+) -> None:
+    model.latency = 30.0
+    gateway = GatewayProcess(hermes_home, [letters], model.base_url)
+    gateway.start()
+    letters.say("are you there?")
+    until(lambda: not letters.unacknowledged)
+    gateway.kill()
+    model.latency = 0.0
+    with running(lab, hermes_home, model.base_url) as other:
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        assert len(other.store.unanswered()) == 1
+    with running(letters, hermes_home, model.base_url):
+        until(lambda: letters.shown() == ["echo: are you there?"])
+
+
+# ------------------------------------------------------------------------------------------ what a platform does
+
+
+def test_a_lost_answer_is_marked_where_repetitions_are_not_noticed(
+    letters: LettersLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(letters, hermes_home, model.base_url) as gateway:
+        letters.swallows = 1
+        letters.say("hello")
+        until(lambda: len(letters.shown()) == 2 and nothing_waits(gateway), 30)
+    assert letters.shown() == ["echo: hello", f"{REPEATED}echo: hello"]
+
+
+def test_a_lost_answer_doubles_nothing_where_they_are(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
+        lab.swallows = 2
+        lab.say("slow=1 " + "hello " * 30)
+        until(lambda: lab.shown() and nothing_waits(gateway), 30)
+    assert [text.strip() for text in lab.shown()] == [reply_to("slow=1 " + "hello " * 30).strip()]
+
+
+def test_the_mark_never_makes_a_message_too_long(letters: LettersLab, model: Echo, hermes_home: Path) -> None:
+    parts = [{"text": "x" * 1000, "nonce": "n-0"}, {"text": "y" * 990, "nonce": "n-1"}]
+    left_by_a_killed_process(hermes_home, letters, parts, begun=True)
+    with running(letters, hermes_home, model.base_url) as gateway:
+        until(lambda: nothing_waits(gateway))
+    assert letters.shown() == ["x" * 1000, "↻ " + "y" * 990]
+
+
+def test_a_refused_message_is_noted_with_the_reason_and_the_next_goes_on(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.refuses = "the chat is gone"
+        lab.say("first")
+        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
+        lab.refuses = None
+        lab.say("second")
+        until(lambda: lab.shown() == ["echo: second"])
+        (status,) = gateway.store.statuses()
+        assert "the chat is gone" in status["error"]
+
+
+def test_a_message_that_was_removed_while_it_grew_is_said_anew(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
+        lab.say("slow=1.5 " + "grow " * 40)
+        until(lab.shown)
+        lab.delete(next(iter(lab.messages)))
+        until(lambda: nothing_waits(gateway), 20)
+    assert [text.strip() for text in lab.shown()] == [reply_to("slow=1.5 " + "grow " * 40).strip()]
+
+
+def test_after_a_long_time_without_a_connection_everything_comes_in_order(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+        (connection,) = gateway.connections.values()
+        for n in range(3):
+            lab.say(f"number {n}")
+        until(lambda: not lab.unacknowledged)
+        lab.hides = True
+        lab.drop()
+        until(lambda: not gateway.store.unanswered(), 20)
+        assert not connection.delivery.connected.is_set()
+        lab.hides = False
+        until(lambda: lab.shown() == [f"echo: number {n}" for n in range(3)], 30, str(lab.shown()))
+
+
+# ------------------------------------------------------------------------------------------ what an adapter does
+
+
+class Clumsy(Plain):
+    """An adapter with mistakes, as many as a test wants."""
+
+    mistakes = 0
+    slow = 0
+    noisy = False
+    hanging = False
+
+    async def connect(self, link: Any) -> None:
+        kind = type(self)
+        if kind.slow:
+            kind.slow -= 1
+            raise SlowDown("not so fast", 0.01)
+        await super().connect(link)
+        self.link = link
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        kind = type(self)
+        if kind.mistakes:
+            kind.mistakes -= 1
+            raise KeyError("on purpose")
+        return await super().send(chat, text, nonce=nonce, reply_to=reply_to)
+
+    async def disconnect(self) -> None:
+        await super().disconnect()
+        if type(self).noisy:
+            raise RuntimeError("on purpose")
+
+
+class ClumsyLab(PlainLab):
+    adapter = Clumsy
+
+
+@pytest.fixture
+def clumsy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ClumsyLab]:
+    monkeypatch.setattr("hermes.gateway.connection.FIRST_PAUSE", 0.05)
+    Clumsy.mistakes = Clumsy.slow = 0
+    Clumsy.noisy = False
+    made = ClumsyLab()
+    yield made
+    made.close()
+
+
+def test_a_mistake_of_an_adapter_is_tried_again_and_then_noted(
+    clumsy: ClumsyLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(clumsy, hermes_home, model.base_url) as gateway:
+        Clumsy.mistakes = 2
+        clumsy.say("once")
+        until(lambda: clumsy.shown() == ["echo: once"])
+        Clumsy.mistakes = 3
+        clumsy.say("twice")
+        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
+        clumsy.say("thrice")
+        until(lambda: clumsy.shown() == ["echo: once", "echo: thrice"])
+
+
+def test_an_adapter_that_fails_at_letting_go_is_connected_again(
+    clumsy: ClumsyLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(clumsy, hermes_home, model.base_url) as gateway:
+        (connection,) = gateway.connections.values()
+        Clumsy.noisy = True
+        old = connection.adapter.link
+        clumsy.drop()
+        until(lambda: connection.adapter.link is not old and connection.delivery.connected.is_set())
+        clumsy.say("still here")
+        until(lambda: clumsy.shown() == ["echo: still here"])
+        now = connection.adapter.link
+        gateway.loop.call_soon_threadsafe(old.lost, RuntimeError("late"))
+        clumsy.say("and here")
+        until(lambda: clumsy.shown()[1:] == ["echo: and here"])
+        assert connection.adapter.link is now  # a connection that is over says nothing about the one that stands
+
+
+def test_a_platform_that_says_wait_at_the_door_is_asked_again(
+    clumsy: ClumsyLab, model: Echo, hermes_home: Path
+) -> None:
+    Clumsy.slow = 2
+    with running(clumsy, hermes_home, model.base_url):
+        clumsy.say("let me in")
+        until(lambda: clumsy.shown() == ["echo: let me in"])
+
+
+def test_the_state_that_is_told_is_the_last_one(clumsy: ClumsyLab, model: Echo, hermes_home: Path) -> None:
+    with running(clumsy, hermes_home, model.base_url) as gateway:
+        (connection,) = gateway.connections.values()
+        for _ in range(5):
+            old = connection.adapter.link
+            clumsy.drop()
+            until(lambda old=old: connection.adapter.link is not old and connection.delivery.connected.is_set())
+            clumsy.say("hello")
+            count = len(clumsy.events)
+            until(lambda count=count: len(clumsy.shown()) == count)
+            assert gateway.store.statuses()[0]["state"] == "connected"
+
+
+# ------------------------------------------------------------------------------------------ what the store does
+
+
+def test_what_is_said_while_the_connection_breaks_is_answered(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    """The adapter gives up waiting for an event to be kept; it is kept all the same, and answered."""
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+        other = sqlite3.connect(hermes_home / "state.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")  # the store takes its time
+        for n in range(4):
+            lab.say(f"n{n}", chat={"chat_id": f"c{n}", "type": "dm"})
+        (connection,) = gateway.connections.values()
+        until(lambda: gateway.writer._task is not None and not gateway.writer._task.done())
+        lab.drop()
+        until(lambda: not connection.delivery.connected.is_set())
+        other.execute("ROLLBACK")
+        other.close()
+        until(lambda: all(lab.shown_in(f"c{n}") == [f"echo: n{n}"] for n in range(4)), 30)
+        until(lambda: not lab.unacknowledged)
+
+
+def test_a_store_that_is_held_by_somebody_else_delays_but_loses_nothing(
+    lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes.store.engines.sqlite.engine.RETRIES", 0)
+    monkeypatch.setattr("hermes.store.engines.sqlite.engine.BUSY_MS", 20)
+    with running(lab, hermes_home, model.base_url) as gateway:
+        other = sqlite3.connect(hermes_home / "state.db", isolation_level=None, check_same_thread=False)
+        lab.say("slow=1.5 please wait")
+        until(lambda: [row for row in gateway.store.unanswered() if row.session_id])
+        other.execute("BEGIN IMMEDIATE")
+        threading.Timer(3.0, lambda: other.execute("ROLLBACK")).start()
+        until(lambda: lab.shown() == ["echo: slow=1.5 please wait"] and nothing_waits(gateway), 40)
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        assert [m["role"] for m in gateway.db.get_messages(row["id"])] == ["user", "assistant"]
+
+
+def test_events_of_one_chat_that_come_at_once_keep_their_order(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        for n in range(60):
+            lab.say(f"n{n}")
+        until(lambda: len(lab.shown()) == 60, 40)
+    assert lab.shown() == [f"echo: n{n}" for n in range(60)]
+
+
+def test_one_failing_write_does_not_fail_the_others(hermes_home: Path) -> None:
+    import asyncio
+
+    from hermes.gateway.writer import Writer
+
+    async def work() -> list[Any]:
+        writer = Writer(store)
+        order: list[int] = []
+
+        def step(number: int) -> Any:
+            def do(tx: Any) -> int:
+                if number == 3:
+                    raise ValueError("on purpose")
+                store.note_status(tx, f"p{number}", "connected")
+                return number
+
+            return do
+
+        jobs = [asyncio.create_task(writer(step(n), order.append)) for n in range(6)]
+        jobs[4].add_done_callback(lambda task: None)
+        await asyncio.sleep(0)
+        jobs[4].cancel()  # whoever gives up waiting: it is done all the same
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+        await writer.idle()
+        assert order == [0, 1, 2, 4, 5]
+        return results
+
+    with SessionDB(hermes_home / "state.db") as db:
+        store = GatewayDB(db)
+        results = asyncio.run(work())
+        assert [type(one) for one in results] == [int, int, int, ValueError, asyncio.CancelledError, int]
+        assert [row["platform"] for row in store.statuses()] == ["p0", "p1", "p2", "p4", "p5"]
+
+
+# ------------------------------------------------------------------------------------------ turns
+
+
+def test_a_mistake_in_a_turn_is_told_and_the_chat_goes_on(
+    lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in something a turn uses (here: a broken tool description) ends in a word, not in silence."""
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("first")
+        until(lambda: lab.shown() == ["echo: first"])
+        whole = gateway.agents.toolbox.tools
+        monkeypatch.setattr(gateway.agents.toolbox, "tools", lambda **_: [object()])
+        lab.say("second")
+        until(lambda: len(lab.shown()) == 2)
+        assert "mistake of this program (AttributeError)" in lab.shown()[1]
+        monkeypatch.setattr(gateway.agents.toolbox, "tools", whole)
+        lab.say("third")
+        until(lambda: lab.shown()[2:] == ["echo: third"])
+        assert nothing_waits(gateway)
+
+
+@pytest.mark.parametrize("how", ["deleted", "trashed"])
+def test_a_message_whose_session_is_gone_when_it_is_taken_up_begins_a_new_one(
+    lab: PlainLab, model: Echo, hermes_home: Path, how: str
+) -> None:
+    model.latency = 30.0
+    gateway = GatewayProcess(hermes_home, [lab], model.base_url)
+    gateway.start()
+    lab.say("remember me")
+    until(lambda: not lab.unacknowledged)
+
+    def stored() -> bool:
+        with SessionDB(hermes_home / "state.db", read_only=True) as db:
+            return any(row.message_id is not None for row in GatewayDB(db).unanswered())
+
+    until(stored)
+    gateway.kill()
+    model.latency = 0.0
+    with SessionDB(hermes_home / "state.db") as db:
+        (row,) = db.list_sessions_rich(source="plain")
+        if how == "deleted":
+            db.delete_session(row["id"])
+        else:
+            db.trash_session(row["id"])
+    with running(lab, hermes_home, model.base_url) as gateway_now:
+        until(lambda: lab.shown() == ["echo: remember me"])
+        (new,) = gateway_now.db.list_sessions_rich(source="plain")
+        assert new["id"] != row["id"]
+
+
+def test_stop_is_heard_even_in_the_moment_a_turn_begins(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("pause=20 never mind")
+        lab.say("/stop")
+        until(lambda: any("stopped" in text for text in lab.shown()), 10, str(lab.shown()))
+
+
+def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    from hermes.agent.holding import Hold
+
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("first")
+        until(lambda: lab.shown() == ["echo: first"])
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        until(lambda: not gateway.db.is_live(row["id"]))  # between turns anybody may have it
+        with SessionDB(hermes_home / "state.db") as db:
+            hold = Hold(db)
+            assert hold.take(row["id"])
+            lab.say("second")
+            until(lambda: lab.shown()[1:] == ["echo: second"])
+            assert gateway.db.session_holder(row["id"]) is not None
+            hold.release()
+
+
+def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        for n in range(300):
+            lab.say("hello", chat={"chat_id": f"c{n}", "type": "dm"})
+        until(lambda: len(lab.messages) == 300 and not gateway.lanes.busy, 60)
+        (connection,) = gateway.connections.values()
+        until(lambda: not connection.delivery._queues and not connection.delivery._tasks)
+        assert not gateway._in_hand
+        assert len(gateway.agents._agents) <= 256
+
+
+def test_deliveries_hold_up_nobody_else(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    """One chat's wait is its own."""
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.rate_limit(3.0)
+        lab.say("slowly", chat={"chat_id": "slow", "type": "dm"})
+        until(lambda: not lab._waits)
+        begun = time.monotonic()
+        lab.say("quickly", chat={"chat_id": "quick", "type": "dm"})
+        until(lambda: lab.shown_in("quick") == ["echo: quickly"])
+        assert lab.shown_in("slow") == [] or time.monotonic() - begun > 2
+        until(lambda: lab.shown_in("slow") == ["echo: slowly"])
+        assert isinstance(gateway.connections["plain"], Connection)
