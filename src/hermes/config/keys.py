@@ -220,6 +220,7 @@ class Config(Section):
 CHOICES: dict[str, tuple[str, ...]] = {
     "display.resume_display": ("full", "minimal"),
     "display.busy": ("interrupt", "queue"),
+    "display.platforms.*.busy": ("interrupt", "queue"),
     "sessions.transcripts": ("all", "gateway", "off"),
     "store.durability": ("full", "normal"),
     "terminal.confirm": ("destructive", "always", "never"),
@@ -254,7 +255,11 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
 }
 
 # Mappings whose keys are free in type, but not in name.
-NAMES: dict[str, tuple[str, ...]] = {"hooks": ("on_session_finalize", "on_session_reset")}
+NAMES: dict[str, tuple[str, ...]] = {
+    "hooks": ("on_session_finalize", "on_session_reset"),
+    "display.platforms.*": ("busy", "resume_display"),
+    "session_reset.by_type": ("dm", "group", "channel"),
+}
 
 # Addresses of web servers.
 ADDRESSES = ("model.base_url", "auxiliary.*.base_url", "mcp_servers.*.url")

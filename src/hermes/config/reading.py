@@ -163,7 +163,8 @@ class _Reader:
         return found
 
     def _mapping(self, inner: Any, node: Any, keys: list[str]) -> dict[str, Any]:
-        names = table.NAMES.get(".".join(keys))
+        entry = table.in_table(table.NAMES, keys)
+        names = None if entry is None else table.NAMES[entry]
         values = {}
         for key, at, child in self._entries(node, keys):
             if names is not None and key not in names:
