@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -26,12 +28,22 @@ TOKEN = 's3cr:t/"of this bot'
 
 
 @pytest.fixture
-def log(hermes_home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Path]:
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is shown on standard error."""
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    return shown
+
+
+@pytest.fixture
+def log(hermes_home: Path, screen: io.StringIO) -> Iterator[Path]:
     """A started log, and the process as it was afterwards."""
-    root, hook = logging.getLogger(), threading.excepthook
-    handlers, level = list(root.handlers), root.level
-    yield start_logging(hermes_home, [TOKEN, "abc"])
-    for handler in [one for one in root.handlers if one not in handlers]:
+    root, hook, level = logging.getLogger(), threading.excepthook, logging.getLogger().level
+    before = list(root.handlers)
+    path = start_logging(hermes_home, [TOKEN, "abc"])
+    made = [one for one in root.handlers if one not in before]
+    yield path
+    for handler in made:
         root.removeHandler(handler)
         handler.close()
     root.setLevel(level)
@@ -54,7 +66,7 @@ def test_every_line_is_an_object_with_time_level_place_and_text(log: Path) -> No
     assert second["text"].startswith("two\nlines")
 
 
-def test_no_secret_gets_through_whoever_logs_it_and_however(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_gets_through_whoever_logs_it_and_however(log: Path, screen: io.StringIO) -> None:
     library = logging.getLogger("some.library")
     library.setLevel(logging.DEBUG)
     library.debug("POST https://api.example/bot%s/send", TOKEN)
@@ -75,7 +87,7 @@ def test_no_secret_gets_through_whoever_logs_it_and_however(log: Path, capsys: p
     thread = threading.Thread(target=dies)
     thread.start()
     thread.join()
-    told = log.read_text() + "".join(capsys.readouterr())
+    told = log.read_text() + screen.getvalue()
     for form in (TOKEN, quote(TOKEN, safe=""), json.dumps(TOKEN)[1:-1], json.dumps(json.dumps(TOKEN)[1:-1])[1:-1]):
         assert form not in told
     assert "abcdefghijklmnopqrstuvwxyz0123456789" not in told
@@ -85,7 +97,7 @@ def test_no_secret_gets_through_whoever_logs_it_and_however(log: Path, capsys: p
     assert any("a thread has failed" in one["text"] for one in lines(log))
 
 
-def test_a_screen_that_is_gone_is_no_reason_to_tell_secrets(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_screen_that_is_gone_is_no_reason_to_tell_secrets(log: Path, screen: io.StringIO) -> None:
     """A handler that fails would print the whole record, and the exception it was about, on standard error."""
     broken = logging.StreamHandler((log.parent / "gone").open("w"))
     broken.stream.close()
@@ -95,13 +107,13 @@ def test_a_screen_that_is_gone_is_no_reason_to_tell_secrets(log: Path, capsys: p
     except ValueError:
         logging.getLogger("some.library").exception("failed")
     logging.getLogger().removeHandler(broken)
-    assert TOKEN not in "".join(capsys.readouterr())
+    assert TOKEN not in screen.getvalue()
     assert "ValueError" in lines(log)[-1]["text"]
 
 
-def test_what_others_wrote_can_do_nothing_to_the_terminal(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_others_wrote_can_do_nothing_to_the_terminal(log: Path, screen: io.StringIO) -> None:
     logging.getLogger("hermes.gateway").info("not let in: %s", "\x1b]0;owned\x07\x1b[2Jmallory\u202e")
-    shown = capsys.readouterr().err
+    shown = screen.getvalue()
     assert "mallory" in shown
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
