@@ -138,6 +138,12 @@ def known(where: str) -> list[Command]:
     return sorted(here, key=lambda one: place.get(one.name, len(place)))
 
 
+def is_known(name: str, where: str) -> bool:
+    """Whether there is such a command there, by any of its names."""
+    found = load().get(ALIASES.get(name, name))
+    return found is not None and where in found.where
+
+
 def parse(line: str) -> tuple[str, str] | None:
     """(name, arguments) of a command; None for a text to send."""
     if line.startswith("//"):

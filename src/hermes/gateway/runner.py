@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.choose import named_model
-from hermes.commands.registry import GATEWAY, known, parse
+from hermes.commands.registry import GATEWAY, is_known, known, parse
 from hermes.errors import HermesError, PlatformError, PlatformUnreachable
 from hermes.gateway import hooks, renewal, resets
 from hermes.gateway.access import WELCOME, Access, greeting, is_answered, place_of
@@ -32,7 +32,7 @@ from hermes.gateway.keys import build_session_key, is_shared, source_of
 from hermes.gateway.lanes import Lane, Lanes
 from hermes.gateway.questions import Question, read_answer
 from hermes.gateway.stopping import wind_down
-from hermes.gateway.turns import Expired, Said, Turns, said_of
+from hermes.gateway.turns import Expired, Said, Turns, is_turn, said_of
 from hermes.gateway.writer import Writer
 from hermes.store import mail, routes
 from hermes.store.gateway_db import GatewayDB
@@ -199,8 +199,11 @@ class Gateway:
         wanted = connection.settings.require_mention
         needed = connection.adapter.capabilities.mention_needed if wanted is None else wanted
         takes_part = needed and event.chat.thread_id is not None and self.store.route(key) is not None
-        command = parse(event.text.strip()) is not None
-        return command or is_answered(event, needs_mention=needed, takes_part=bool(takes_part))
+        if is_answered(event, needs_mention=needed, takes_part=bool(takes_part)):
+            return True
+        command, lane = parse(event.text.strip()), self.lanes.get(key)
+        asked = lane is not None and isinstance(lane.data, Question) and lane.data.asked == event.sender.id
+        return asked or (command is not None and is_known(command[0], GATEWAY))  # others' commands are for other bots
 
     def _put_into_lane(self, key: str, said: Said) -> None:
         """Answer it, in its turn. What can't wait for its turn: an answer to a question, and /stop."""
@@ -217,7 +220,7 @@ class Gateway:
             command = parse(event.text.strip())
             stops = command is not None and command[0] == "stop"
             busy = self.config.display.platforms.get(event.chat.platform, {}).get("busy", self.config.display.busy)
-            if stops or (command is None and busy == "interrupt" and isinstance(lane.running, Said)):
+            if stops or (command is None and busy == "interrupt" and is_turn(lane.running)):
                 self._interrupt(lane, lane.running)
         self.lanes.add(key, said)
 

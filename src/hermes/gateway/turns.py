@@ -61,6 +61,12 @@ def said_of(row: Received) -> Said:
     return Said(row.id, event, begun=row.begun_at is not None, session_id=row.session_id, shown=shown)
 
 
+def is_turn(item: Any) -> bool:
+    """Whether the agent answers something just now: a message, or the last one again. Other commands are not cut short."""
+    command = parse(item.event.text.strip()) if isinstance(item, Said) else None
+    return isinstance(item, Said) and (command is None or bool(item.event.attachments) or command[0] == "retry")
+
+
 class Turns:
     """Does what lanes hold."""
 
