@@ -117,6 +117,8 @@ def setup(platform: str | None, no_check: bool) -> int:
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
 @click.option("--yes", is_flag=True, help="Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> int:
+    import shutil
+
     from hermes.gateway.service import NAME, unit_path, unit_text
     from hermes.home import get_hermes_home
 
@@ -129,6 +131,9 @@ def install(only_print: bool, yes: bool) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     click.echo(f"Written: {path}")
+    if shutil.which("systemctl") is None:
+        click.echo("There is no systemd on this machine: have `hermes gateway` started by what there is.", err=True)
+        return 0
     click.echo(f"Start it, now and with the machine:  systemctl --user enable --now {NAME}")
     click.echo("Keep it running when you log out:    loginctl enable-linger")
     return 0

@@ -16,8 +16,8 @@ def unit_path() -> Path:
 
 
 def unit_text(home: Path) -> str:
-    """The unit: this interpreter, this home. Stopping is given time to finish what is being said."""
-    program = f"{_escaped(sys.executable)} -m hermes.cli.main gateway"
+    """The unit: this interpreter, this home, this PATH (tools are found as in your shell). Stopping is given its time."""
+    program = f"{_quoted(sys.executable.replace('$', '$$'))} -m hermes.cli.main gateway"
     return f"""\
 [Unit]
 Description=Hermes Sessions gateway
@@ -27,8 +27,10 @@ Wants=network-online.target
 [Service]
 Type=exec
 ExecStart={program}
-Environment={_escaped(f"HERMES_HOME={home}")}
+Environment={_quoted(f"HERMES_HOME={home}")}
+Environment={_quoted(f"PATH={os.environ.get('PATH', os.defpath)}")}
 Environment=PYTHONUNBUFFERED=1
+UMask=0077
 Restart=on-failure
 RestartSec=5
 KillSignal=SIGTERM
@@ -39,7 +41,7 @@ WantedBy=default.target
 """
 
 
-def _escaped(text: str) -> str:
-    """A word of a unit file: quoted if need be, with nothing systemd would replace."""
-    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{plain}"' if any(sign in text for sign in " \t\"'") else plain
+def _quoted(text: str) -> str:
+    """A word of a unit file: in quotes if need be, with nothing that systemd would replace."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{plain}"' if any(sign in text for sign in " \t\"'\\") else plain

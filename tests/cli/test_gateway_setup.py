@@ -1,0 +1,181 @@
+"""`hermes gateway setup` in a real terminal, and `install`: what is asked, checked, written, and what is left alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hermes.config import load_config
+from hermes.gateway.service import unit_text
+from tests.support import program
+from tests.support.labs.telegram import Lab
+from tests.support.screen import Screen
+
+pytest.importorskip("telegram")
+BEFORE = "# my own notes\nmodel: {default: extractive}  # quick\nowner: [discord:7]\n"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def home(hermes_home: Path) -> Path:
+    hermes_home.mkdir(mode=0o700)
+    (hermes_home / "config.yaml").write_text(BEFORE)
+    (hermes_home / ".env").write_text("OTHER=kept # as it is\n")
+    return hermes_home
+
+
+def screen(home: Path, lab: Lab, *words: str) -> Screen:
+    variables = program.environment(home, {"TELEGRAM_BASE_URL": lab.base_url})
+    return Screen([*program.PROGRAM, "gateway", "setup", *words], env=variables)
+
+
+def test_it_asks_checks_and_writes(home: Path, lab: Lab) -> None:
+    with screen(home, lab) as shown:
+        shown.wait_for("Which platform?")
+        shown.line("telegram")
+        shown.wait_for("the token @BotFather gave you")
+        shown.line(lab.token)
+        shown.wait_for("the Bot API server")
+        shown.press("Enter")
+        shown.wait_for("✓ Telegram knows us as @hermes_lab_bot")
+        shown.wait_for("Your own user id")
+        shown.line("1001")
+        shown.wait_for("Other user ids")
+        shown.line("1002, 1005")
+        shown.wait_for("Written.")
+        assert shown.wait_until_over() == 0
+        assert lab.token not in shown.history()
+    text = (home / "config.yaml").read_text()
+    assert "# my own notes" in text
+    assert "# quick" in text
+    assert lab.token not in text
+    tree = yaml.safe_load(text)
+    assert tree["platforms"]["telegram"]["token"] == "${TELEGRAM_BOT_TOKEN}"
+    assert tree["platforms"]["telegram"]["enabled"] is True
+    assert tree["owner"] == ["discord:7", "telegram:1001"]
+    assert load_config().platforms["telegram"]["token"] == lab.token
+    assert [str(one) for one in load_config().platforms["telegram"]["allowed_users"]] == ["1002", "1005"]
+    secrets = home / ".env"
+    assert secrets.read_text().startswith("OTHER=kept # as it is\n")
+    assert secrets.stat().st_mode & 0o777 == 0o600
+
+
+def test_asked_again_it_keeps_what_is_there(home: Path, lab: Lab) -> None:
+    with screen(home, lab, "telegram") as shown:
+        shown.wait_for("the token")
+        shown.line(lab.token)
+        for words in ("the Bot API server", "Your own user id", "Other user ids"):
+            shown.wait_for(words)
+            shown.press("Enter")
+        shown.wait_for("hermes pairing approve --owner")
+        assert shown.wait_until_over() == 0
+    before = (home / "config.yaml").read_text(), (home / ".env").read_text()
+    with screen(home, lab, "telegram") as shown:
+        for words in ("the token", "the Bot API server", "Your own user id", "Other user ids"):
+            shown.wait_for(words)
+            shown.press("Enter")
+        assert shown.wait_until_over() == 0
+    assert ((home / "config.yaml").read_text(), (home / ".env").read_text()) == before
+
+
+def test_a_wrong_token_writes_nothing(home: Path, lab: Lab) -> None:
+    wrong = "4242:wrong-0123456789abcdef0123456789"
+    with screen(home, lab, "telegram") as shown:
+        shown.wait_for("the token")
+        shown.line(wrong)
+        shown.wait_for("the Bot API server")
+        shown.press("Enter")
+        shown.wait_for("Nothing was written")
+        assert shown.wait_until_over() == 1
+        assert wrong not in shown.history()
+    assert (home / "config.yaml").read_text() == BEFORE
+    assert (home / ".env").read_text() == "OTHER=kept # as it is\n"
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_ctrl_c_leaves_all_as_it_was(home: Path, lab: Lab, steps: int) -> None:
+    asked = ("the token", "the Bot API server", "Your own user id", "Other user ids")
+    with screen(home, lab, "telegram") as shown:
+        for number, words in enumerate(asked[: steps + 1]):
+            shown.wait_for(words)
+            if number == steps:
+                shown.press("C-c")
+            elif number == 0:
+                shown.line(lab.token)
+            else:
+                shown.press("Enter")
+        assert shown.wait_until_over() == 1
+        assert "nothing was changed" in shown.history()
+    assert (home / "config.yaml").read_text() == BEFORE
+    assert (home / ".env").read_text() == "OTHER=kept # as it is\n"
+    assert sorted(path.name for path in home.iterdir() if path.is_file()) == [".env", "config.yaml"]
+
+
+def test_without_a_terminal_there_is_nobody_to_ask(home: Path) -> None:
+    done = program.run("gateway", "setup", "telegram", home=home)
+    assert done.status == 1
+    assert "nobody here to ask" in done.err
+
+
+# ------------------------------------------------------------------------------------------------ as a service
+
+
+def test_install_and_uninstall(home: Path, tmp_path: Path) -> None:
+    variables = {"XDG_CONFIG_HOME": str(tmp_path / "configuration")}
+    unit = tmp_path / "configuration" / "systemd" / "user" / "hermes-gateway.service"
+    printed = program.run("gateway", "install", "--print", home=home, env=variables)
+    assert printed.status == 0
+    assert not unit.exists()
+    done = program.run("gateway", "install", home=home, env=variables)
+    assert done.status == 0
+    assert unit.read_text() == printed.out
+    if shutil.which("systemctl") is not None:
+        assert "systemctl --user enable --now hermes-gateway" in done.out
+    assert program.run("gateway", "install", home=home, env=variables).status == 0
+    unit.write_text("another")
+    refused = program.run("gateway", "install", home=home, env=variables)
+    assert (refused.status, unit.read_text()) == (1, "another")
+    assert program.run("gateway", "install", "--yes", home=home, env=variables).status == 0
+    assert unit.read_text() == printed.out
+    assert program.run("gateway", "uninstall", home=home, env=variables).status == 0
+    assert not unit.exists()
+    gone = program.run("gateway", "uninstall", home=home, env=variables)
+    assert (gone.status, gone.err) == (1, "It is not installed.\n")
+
+
+def _words(unit: str) -> list[str]:
+    """The values of Environment= as systemd reads them: quotes and backslashes as in a shell, %% is %, $ is itself."""
+    lines = [line.removeprefix("Environment=") for line in unit.splitlines() if line.startswith("Environment=")]
+    return [word.replace("%%", "%") for line in lines for word in shlex.split(line)]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+@pytest.mark.parametrize("name", ["home", "a home with spaces", '50% $HOME \'n "quotes" \\ back'])
+def test_systemd_understands_the_unit(tmp_path: Path, name: str) -> None:
+    unit = tmp_path / "hermes-gateway.service"
+    unit.write_text(unit_text(tmp_path / name))
+    variables = {**os.environ, "SYSTEMD_LOG_LEVEL": "warning", "SYSTEMD_LOG_LOCATION": "0"}
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        env=variables,
+        timeout=60,
+        check=False,
+    )
+    assert f"HERMES_HOME={tmp_path}/{name}" in _words(unit.read_text())
+    about = [line for line in (done.stdout + done.stderr).splitlines() if "hermes" in line]
+    assert about == []
