@@ -1,6 +1,7 @@
-"""What every test gets: a home of its own, and a way to open fresh stores on each engine.
+"""What every test gets: a home of its own, and a way to open fresh stores.
 
-The contract suite runs once per name in ENGINES; an engine joins with its name and a branch in `open_store`.
+Stores are SQLite files, but where a folder's conftest says otherwise: the contract suite and the search-quality set run
+once per name in ENGINES (HERMES_TEST_ENGINES=sqlite,… runs some of them).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-ENGINES = ["sqlite"]
+from tests.support import postgres
 
 # Started in the background, a process ignores Ctrl-C, and so do all it starts: some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -44,9 +45,9 @@ def hermes_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-@pytest.fixture(scope="session", params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(scope="session")
+def engine() -> str:
+    return "sqlite"
 
 
 @pytest.fixture(scope="session")
@@ -54,16 +55,21 @@ def open_store(engine: str) -> Callable[..., Any]:
     """open_store(folder, **kw) → the store of that folder on this engine."""
     from hermes_state import SessionDB
 
-    return lambda folder, **kw: SessionDB(db_path=folder / "state.db", **kw)
+    if engine == "sqlite":
+        return lambda folder, **kw: SessionDB(db_path=folder / "state.db", **kw)
+    server = postgres.server(engine.removeprefix("postgres"))
+    return lambda folder, **kw: SessionDB(db_path=folder / "state.db", url=server.store(str(folder)), **kw)
 
 
 @pytest.fixture
-def make_db(open_store: Callable[..., Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def make_db(engine: str, open_store: Callable[..., Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """make_db(**kw) → a fresh SessionDB; the same `name=` opens the same store again; all are closed."""
     opened: list[Any] = []
+    folders: set[Path] = set()
 
     def make(name: str | None = None, **kw: Any) -> Any:
         folder = tmp_path / (f"store-{name}" if name is not None else f"fresh-{len(opened)}")
+        folders.add(folder)
         db = open_store(folder, **kw)
         opened.append(db)
         return db
@@ -71,6 +77,8 @@ def make_db(open_store: Callable[..., Any], tmp_path: Path) -> Iterator[Callable
     yield make
     for db in reversed(opened):
         db.close()
+    for folder in folders if engine != "sqlite" else ():
+        postgres.server(engine.removeprefix("postgres")).forget(str(folder))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@
     │   ├── StoreFull               no space left (or a quota) where the record lives
     │   ├── StoreReadOnly           the file, its folder or its format allows reading only
     │   ├── StoreClosed             the SessionDB was closed
+    │   ├── StoreUnreachable        the database server can't be reached, or went away
     │   └── StoreCorrupt            the file is damaged
     │       └── NotADatabase        the file is something else altogether
     ├── InvalidInput (ValueError)   an argument that can't be accepted
@@ -55,6 +56,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreReadOnly",
+    "StoreUnreachable",
     "TitleClash",
     "TitleTooLong",
     "ToolError",
@@ -83,6 +85,17 @@ class StoreReadOnly(StoreError):
 
 class StoreClosed(StoreError):
     """The SessionDB was closed before this call."""
+
+
+class StoreUnreachable(StoreError):
+    """The database server can't be reached, or went away before the end.
+
+    The call had no effect and can be repeated, unless `maybe_stored` says that nobody could find out.
+    """
+
+    def __init__(self, message: str, *, maybe_stored: bool = False) -> None:
+        super().__init__(message)
+        self.maybe_stored = maybe_stored
 
 
 class StoreCorrupt(StoreError):

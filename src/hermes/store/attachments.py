@@ -1,8 +1,9 @@
-"""Attachments: bytes lie in files named by their hash, never in the database.
+"""Attachments: bytes lie in files named by their hash, not in the database.
 
 A base64 payload inside a message is lifted out when the message is stored; in its place stays a reference,
 `attachment:sha256:<hex>`. The table `attachments` says which messages refer to which file, so that a file goes when the
-last of them is gone.
+last of them is gone. A store that several hosts share has the bytes in a table, too; the folder is then what this host has
+seen of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes.home import make_private
+from hermes.store.codec import Blob
+from hermes.store.engines.base import Engine, Tx
 
 PREFIX = "attachment:sha256:"
 _DATA_URL = re.compile(
@@ -72,6 +75,12 @@ class Attachments:
             if not self.path(digest).exists() and source.is_file():
                 self.keep(source.read_bytes())
 
+    def secure(self, tx: Tx, lifted: Lifted) -> None:
+        """A message that refers to these is being stored: see to it that the bytes stay."""
+
+    def fetch(self, tx: Tx, digests: Iterable[str]) -> None:
+        """Somebody is about to read these: see to it that the files are here."""
+
     def forget(self, digests: Iterable[str]) -> None:
         """Remove files nobody refers to any more."""
         for digest in digests:
@@ -122,3 +131,55 @@ class Attachments:
             if reference is not None:
                 value = {**value, "data": reference}
         return {key: self._walk(item, lifted, depth + 1) for key, item in value.items()}
+
+
+class SharedAttachments(Attachments):
+    """The attachments of a store that several hosts share: in a table by hash, and in a folder where they were needed."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        super().__init__(folder)
+        self._engine = engine
+
+    def keep(self, data: bytes) -> str:
+        """Store bytes once; their hash."""
+        digest = super().keep(data)
+        with self._engine.write(alone=False) as tx:
+            self._put(tx, digest)
+        return digest
+
+    def _put(self, tx: Tx, digest: str) -> None:
+        if tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:
+            data = Blob(self.path(digest).read_bytes())
+            tx.run("INSERT INTO attachment_data(hash, data) VALUES(?, ?) ON CONFLICT DO NOTHING", (digest, data))
+
+    def secure(self, tx: Tx, lifted: Lifted) -> None:
+        """Put back what another host removed a moment ago, because nobody referred to it then."""
+        for digest, _, _ in lifted:
+            if self.path(digest).is_file():
+                self._put(tx, digest)
+
+    def fetch(self, tx: Tx, digests: Iterable[str]) -> None:
+        """Bring the files here that other hosts have stored."""
+        for digest in digests:
+            if not self.path(digest).exists():
+                data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
+                if data is not None:
+                    super().keep(data)
+
+    def forget(self, digests: Iterable[str]) -> None:
+        """Remove what nobody refers to any more."""
+        gone = list(digests)
+        super().forget(gone)
+        if gone:
+            with self._engine.write() as tx:
+                for digest in gone:
+                    tx.run(
+                        "DELETE FROM attachment_data WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM attachments a"
+                        " WHERE a.hash = attachment_data.hash)",
+                        (digest,),
+                    )
+
+
+def attachments_of(engine: Engine, folder: Path) -> Attachments:
+    """The attachments that belong to a store."""
+    return SharedAttachments(engine, folder) if engine.shared else Attachments(folder)

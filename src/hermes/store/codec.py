@@ -20,6 +20,12 @@ _LEVEL = 3
 JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 
 
+class Blob(bytes):
+    """Bytes that are bytes (compressed text, attachments). Any others in a parameter are text that is no valid UTF-8."""
+
+    __slots__ = ()
+
+
 def _encode(value: Any) -> bytes:
     """Loads the JSON library when it is first needed and takes its place."""
     global _encode
@@ -116,7 +122,7 @@ def split_output(text: str) -> tuple[str, bytes | None]:
     if not head.isascii() and storable(head) is not head:
         head = ""
     rest = text[len(head) :].encode("utf-8", "surrogatepass")
-    return head, _packer().compress(rest)
+    return head, Blob(_packer().compress(rest))
 
 
 def is_whole(rest: bytes | None) -> bool:

@@ -29,8 +29,9 @@ from hermes.store import (
     titles,
 )
 from hermes.store import usage as _usage
-from hermes.store.attachments import Attachments
+from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.choosing import file_of, open_engine
 from hermes.store.naming import sanitize_title as _sanitize_title
 from hermes.store.scribe import Scribe
 from hermes.store.visibility import User
@@ -49,7 +50,8 @@ class SessionDB:
     `SessionDB()` opens `<home>/state.db`, `SessionDB(db_path=…)` another file (made if it is not there).
     Safe to share between threads; any number of processes may have the same file open. A file of an older version is
     brought up to date at once and stays searchable while its index is rebuilt; one of a newer or foreign version opens
-    read-only. `read_only=True` never alters a file, whatever its version.
+    read-only. `read_only=True` never alters a file, whatever its version. `SessionDB(url="postgresql://…")` opens a
+    record that several hosts share; transcripts and the like then lie beside `db_path` (the default one's place) on each.
 
     durability "full" survives power loss, "normal" a crash of the program. Secrets are masked when a message is
     stored, unless `redact_secrets=False`. Transcripts are written for "all" sessions, for those of the "gateway", or "off".
@@ -72,25 +74,26 @@ class SessionDB:
             raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
         if transcripts not in ("all", "gateway", "off"):
             raise InvalidInput(f"transcripts is 'all', 'gateway' or 'off', not {transcripts!r}")
-        if url is not None:
-            raise InvalidInput("this version keeps its record in a SQLite file: give db_path, not url")
+        file = None if url is None else file_of(url)
+        if file is not None:
+            if db_path is not None:
+                raise InvalidInput("give db_path or a sqlite:///… URL, not both")
+            db_path, url = file, None
         self.path = Path(db_path).expanduser() if db_path is not None else default_database()
         self.sessions_dir = companion(self.path, "sessions")
         self.attachments_dir = companion(self.path, "attachments")
-        self._attachments = Attachments(self.attachments_dir)
         self._mask: Callable[[str], str] | None = None
         if redact_secrets:
             from hermes.store.redact import redact
 
             self._mask = redact
-        self._options = (read_only, durability, transcripts)
+        self._options = (url, read_only, durability, transcripts)
         self._open()
 
     def _open(self) -> None:
-        from hermes.store.engines.sqlite import SqliteEngine
-
-        read_only, durability, transcripts = self._options
-        self._engine: Engine = SqliteEngine(self.path, read_only=read_only, durability=durability)
+        url, read_only, durability, transcripts = self._options
+        self._engine: Engine = open_engine(self.path, url, read_only=read_only, durability=durability)
+        self._attachments = attachments_of(self._engine, self.attachments_dir)
         mode = "off" if self._engine.read_only else transcripts
         self._scribe = Scribe(self._engine, self.sessions_dir, mode, self._attachments)
         self._scribe.mend()
@@ -100,6 +103,20 @@ class SessionDB:
     def read_only(self) -> bool:
         """Whether this store can only be read."""
         return self._engine.read_only
+
+    @property
+    def where(self) -> str:
+        """The place of the store, as a person is told it: a path, or a URL without its password."""
+        return self._engine.where
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store is on a server that other hosts use, too."""
+        return self._engine.shared
+
+    def size(self) -> int:
+        """How many bytes the store takes, without transcripts and attachments that lie beside it."""
+        return self._engine.size()
 
     def close(self) -> None:
         """Let go of the file. May be called twice; any other call afterwards raises StoreClosed."""
@@ -141,7 +158,7 @@ class SessionDB:
             "system_prompt": self._masked(system_prompt), "user_id": user_id, "transcript": self._scribe.wanted(source) or None,
             "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": cwd,
         }  # fmt: skip
-        with self._writing(session_id) as tx:
+        with self._writing(session_id, alone=system_prompt is not None or parent_session_id is not None) as tx:
             made = sessions.create(tx, session_id, source, columns)
         if made:
             self._scribe.opened(session_id, source)
@@ -158,14 +175,14 @@ class SessionDB:
 
     def end_session(self, session_id: str, end_reason: str | None) -> None:
         """End a session; the first reason stays until it is reopened."""
-        with self._writing(session_id) as tx:
+        with self._writing(session_id, alone=False) as tx:
             done = sessions.end(tx, session_id, end_reason)
         if done:
             self._scribe.changed(session_id, "end", "ended_at", "end_reason")
 
     def reopen_session(self, session_id: str) -> None:
         """Clear a session's end."""
-        with self._writing(session_id) as tx:
+        with self._writing(session_id, alone=False) as tx:
             done = sessions.reopen(tx, session_id)
         if done:
             self._scribe.changed(session_id, "reopen", "ended_at", "end_reason")
@@ -203,7 +220,7 @@ class SessionDB:
         Creates nothing: an unknown session is ignored.
         """
         values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
-        with self._writing(session_id) as tx:
+        with self._writing(session_id, alone=False) as tx:
             done = _usage.update(tx, session_id, values, absolute=absolute)
         if done:
             self._scribe.changed(session_id, "usage", *_usage.COLUMNS)
@@ -342,7 +359,8 @@ class SessionDB:
         also: Callable[[Tx, int], None] | None = None,
     ) -> int:
         """Store a message that is ready; `also` does what belongs to it in the same transaction, given its id."""
-        with self._writing(session_id) as tx:
+        with self._writing(session_id, alone=bool(ready.lifted)) as tx:
+            self._attachments.secure(tx, ready.lifted)
             message_id = messages.append(tx, session_id, ready)
             if counts:
                 _usage.update(tx, session_id, counts, absolute=False)
@@ -354,11 +372,11 @@ class SessionDB:
         self._engine.appended(message_id, ready.size)
         return message_id
 
-    def _writing(self, *session_ids: str) -> AbstractContextManager[Tx]:
+    def _writing(self, *session_ids: str, alone: bool = True) -> AbstractContextManager[Tx]:
         """A write transaction; that these sessions' transcripts are about to change is noted before it commits."""
         for session_id in session_ids:
             self._scribe.intends(session_id)
-        return self._engine.write()
+        return self._engine.write(holding=session_ids, alone=alone)
 
     def _masked(self, text: str | None) -> str | None:
         return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text
@@ -382,6 +400,7 @@ class SessionDB:
             sessions.require(tx, session_id)
             self._clear(tx, session_id, "replace")
             for message in ready:
+                self._attachments.secure(tx, message.lifted)
                 messages.append(tx, session_id, message)
             messages.recount(tx, session_id)
         self._scribe.rewritten(session_id)
@@ -406,6 +425,7 @@ class SessionDB:
         with self._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, visible_to):
                 return []
+            self._bring_files(tx, session_id)
             rows = messages.shown_rows(tx, session_id)
         return [messages.decode(row) for row in rows]
 
@@ -416,11 +436,17 @@ class SessionDB:
         with self._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, visible_to):
                 return []
+            self._bring_files(tx, session_id)
             if include_ancestors:
                 rows = lineage.with_ancestors(tx, session_id, messages.TURN_ROW, visible_to)
             else:
                 rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
         return [messages.as_turn(row) for row in rows]
+
+    def _bring_files(self, tx: Tx, session_id: str) -> None:
+        """What is about to be shown may refer to files that another host has stored."""
+        if self._engine.shared:
+            self._attachments.fetch(tx, messages.attachments_shown(tx, session_id))
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
@@ -765,7 +791,7 @@ class SessionDB:
 
     def set_meta(self, key: str, value: str) -> None:
         """Set a value of state_meta."""
-        with self._engine.write() as tx:
+        with self._engine.write(alone=False) as tx:
             tx.run(
                 "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
                 (key, value),
@@ -773,22 +799,22 @@ class SessionDB:
 
     def acquire_lease(self, name: str, holder: str, ttl: float = 120.0) -> int | None:
         """Take a lease; its fencing token (higher each time), or None while someone else holds it."""
-        with self._engine.write() as tx:
+        with self._engine.write(alone=False) as tx:
             return leases.acquire(tx, name, holder, ttl)
 
     def renew_lease(self, name: str, token: int, ttl: float = 120.0) -> bool:
         """Prolong a lease; False when it is no longer this token's."""
-        with self._engine.write() as tx:
+        with self._engine.write(alone=False) as tx:
             return leases.renew(tx, name, token, ttl)
 
     def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
         """Prolong several leases, each (name, token, ttl), in one transaction; of each what renew_lease says."""
-        with self._engine.write() as tx:
+        with self._engine.write(alone=False) as tx:
             return leases.renew_all(tx, held)
 
     def release_lease(self, name: str, token: int) -> bool:
         """Give a lease back."""
-        with self._engine.write() as tx:
+        with self._engine.write(alone=False) as tx:
             return leases.release(tx, name, token)
 
     def lease_holder(self, name: str) -> str | None:
@@ -798,7 +824,7 @@ class SessionDB:
 
     def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
         """Make a session live: held by a running process, never pruned. Renew with renew_lease("session:<id>", token)."""
-        with self._engine.write() as tx:
+        with self._engine.write(alone=False) as tx:
             sessions.require(tx, session_id)
             return leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
 
@@ -840,7 +866,7 @@ class SessionDB:
 
     def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
         """Prolong a claim."""
-        with self._engine.write() as tx:
+        with self._engine.write(alone=False) as tx:
             return handoffs.heartbeat(tx, session_id, lease)
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
@@ -861,7 +887,7 @@ class SessionDB:
         return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error) or ""))
 
     def _handoff(self, session_id: str, step: Callable[[Tx], bool]) -> bool:
-        with self._writing(session_id) as tx:
+        with self._writing(session_id, alone=False) as tx:
             done = step(tx)
         if done:
             self._scribe.changed(session_id, "handoff", "handoff_state", "handoff_platform", "handoff_error")
@@ -872,6 +898,7 @@ class SessionDB:
     def export_session(self, session_id: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
         """The session with its messages, or None."""
         with self._engine.read() as tx:
+            self._bring_files(tx, session_id)
             return exchange.export(tx, session_id, visible_to)
 
     def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[dict[str, Any]]:
@@ -920,7 +947,8 @@ class SessionDB:
             if done:
                 if attachments_dir is not None:
                     with self._engine.read() as tx:
-                        self._attachments.take_from(Path(attachments_dir), messages.attachments_of(tx, data["id"]))
+                        wanted = messages.attachments_of(tx, data["id"])
+                    self._attachments.take_from(Path(attachments_dir), wanted)
                 counts["sessions"] += 1
                 told = data.get("messages") or ()
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)

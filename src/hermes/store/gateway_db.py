@@ -43,14 +43,11 @@ class GatewayDB:
         self.clock = clock
         self._engine = db._engine
         if not db.read_only and not self._is_there():
-            with self._engine.write() as tx:
-                for statement in (*TABLES, *INDEXES):
-                    tx.run(statement)
+            self._engine.make_tables((*TABLES, *INDEXES))
 
     def _is_there(self) -> bool:
         with self._engine.read() as tx:
-            names = {str(row[0]) for row in tx.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        return "gateway_aliases" in names
+            return self._engine.has_table(tx, "gateway_aliases")
 
     def together(self, steps: Sequence[Callable[[Tx], Any]]) -> list[Any]:
         """Do several small things in one transaction; what each returned."""

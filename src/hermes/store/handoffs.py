@@ -46,7 +46,7 @@ def pending(tx: Tx) -> list[dict[str, Any]]:
         f"SELECT {sessions.COLUMNS}, s.handoff_requested_at FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL"
         " AND s.handoff_state IS NOT NULL"
         " AND (s.handoff_state = 'pending' OR (s.handoff_state = 'running' AND coalesce(s.handoff_lease_until, 0) < ?))"
-        " ORDER BY s.handoff_requested_at, s.id",
+        " ORDER BY coalesce(s.handoff_requested_at, 0), s.id",
         (time.time(),),
     )
     return [sessions.tidy(row) for row in rows]

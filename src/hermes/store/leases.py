@@ -21,15 +21,13 @@ def acquire(tx: Tx, name: str, holder: str, ttl: float) -> int | None:
     if not name or ttl <= 0:
         raise InvalidInput("a lease needs a name and a time to live above zero")
     now = time.time()
-    row = tx.row("SELECT holder, token, expires_at FROM leases WHERE name = ?", (name,))
-    if row is None:
-        tx.run("INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?)", (name, holder, now + ttl))
-        return 1
-    if row[0] is not None and row[2] > now and row[0] != holder:
-        return None
-    token = int(row[1]) + 1
-    tx.run("UPDATE leases SET holder = ?, token = ?, expires_at = ? WHERE name = ?", (holder, token, now + ttl, name))
-    return token
+    taken = tx.rows(
+        "INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
+        " holder = excluded.holder, token = leases.token + 1, expires_at = excluded.expires_at"
+        " WHERE leases.holder IS NULL OR leases.expires_at <= ? OR leases.holder = excluded.holder RETURNING token",
+        (name, holder, now + ttl, now),
+    )
+    return int(taken[0][0]) if taken else None
 
 
 def renew(tx: Tx, name: str, token: int, ttl: float) -> bool:

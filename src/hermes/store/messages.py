@@ -42,6 +42,10 @@ SHOWN = (
 _ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_rest"))
 _TEXT_FIELDS = ("tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model")
 _JSON_POSITIONS = tuple((SHOWN.index(name), name) for name in codec.JSON_FIELDS)
+_FORM, _NAME, _CALLS = (
+    STORED.index(name) - 1 for name in ("content_format", "tool_name", "tool_calls")
+)  # in Ready.values
+_ALL = 1 << 62
 _REPLAYED = ("reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 
 
@@ -162,6 +166,7 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
         message_id = tx.insert(_INSERT, (session_id, *ready.values))
     else:
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
+    tx.message_stored(message_id, ready.text, ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS])
     for digest, mime, size in ready.lifted:
         tx.run(
             "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -180,6 +185,7 @@ def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:
 
 def recount(tx: Tx, session_id: str) -> None:
     """Set a session's counters, last activity and preview from its own rows."""
+    tx.hold(session_id)
     count = calls = 0
     last = None
     for tool_calls, stamp in tx.rows(
@@ -340,10 +346,20 @@ def attachments_of(tx: Tx, session_id: str) -> list[str]:
     return [row[0] for row in rows]
 
 
+def attachments_shown(tx: Tx, session_id: str) -> list[str]:
+    """The hashes of the attachments a session may show, with those of sessions it carries messages of."""
+    rows = tx.rows(
+        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
+        " OR m.session_id IN (SELECT from_session FROM session_refs WHERE session_id = ?)",
+        (session_id, session_id),
+    )
+    return [row[0] for row in rows]
+
+
 # ---------------------------------------------------------------------------------------------- removing
 
 
-def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | None = None, *, cap: int = -1) -> int:
+def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | None = None, *, cap: int = _ALL) -> int:
     """Remove a session's own rows (all, or those given, at most `cap`); how many were looked at.
 
     What other sessions refer to stays for them, marked as kept (hidden = -1).

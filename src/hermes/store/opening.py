@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from hermes.config import Config
+from hermes.config import Config, environment
 from hermes.home import default_database
 from hermes.store.db import SessionDB
 
 
+def store_url(config: Config) -> str | None:
+    """Where the record is: HERMES_STORE_URL (of the environment or <home>/.env), else config.yaml; None: in the home."""
+    return environment().get("HERMES_STORE_URL") or config.store.url
+
+
 def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
     """The user's store. Reading from one that does not exist yet opens (and makes) an empty one."""
-    url = config.store.url
+    url = store_url(config)
     missing = url is None and not default_database().exists()
     return SessionDB(
         url=url,

@@ -219,6 +219,8 @@ def insert_messages(engine: Engine, tx: Tx, session: Replayed) -> dict[int, int]
     session_id, given = session.columns["id"], dict[int, int]()
     holders = {i: tx.value("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in session.messages}
     kept = all(holder in (None, session_id) for holder in holders.values())
+    if kept and session.messages:
+        tx.reserve(max(session.messages))
     for message_id, entry in sorted(session.messages.items()):
         if holders[message_id] == session_id:
             continue

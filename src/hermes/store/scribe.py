@@ -185,7 +185,7 @@ class Scribe:
             with self._engine.read() as tx:
                 noted = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
             if noted is not None and noted[0] != value:
-                with self._engine.write() as tx:
+                with self._engine.write(alone=False) as tx:
                     tx.run("UPDATE sessions SET transcript = ? WHERE id = ?", (value, session_id))
         except StoreError:
             pass  # only a note

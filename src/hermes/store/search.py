@@ -103,7 +103,7 @@ def _session_filter(filters: Filters, visible_to: User | None, alias: str) -> tu
         value = getattr(filters, name)
         if value is not None and (value or not negate):
             names = _as_list(value, name)
-            where += f" AND {alias}.{column} {negate}IN ({', '.join('?' * len(names))})"
+            where += f" AND {alias}.{column} {negate}IN ({', '.join('?' * len(names)) or 'NULL'})"
             params += names
     if filters.user_id is not None:
         where, params = f"{where} AND {alias}.user_id = ?", [*params, str(filters.user_id)]
@@ -130,7 +130,7 @@ def make_scope(filters: Filters, visible_to: User | None) -> Scope:
     params = own_params + other_params
     if filters.role_filter is not None:
         roles = _as_list(filters.role_filter, "role_filter")
-        where, params = f"{where} AND m.role IN ({', '.join('?' * len(roles))})", params + roles
+        where, params = f"{where} AND m.role IN ({', '.join('?' * len(roles)) or 'NULL'})", params + roles
     for value, sign in ((filters.since, ">="), (filters.until, "<=")):
         if value is not None:
             where, params = f"{where} AND m.timestamp {sign} ?", [*params, float(value)]

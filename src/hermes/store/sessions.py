@@ -6,6 +6,7 @@ System prompts are stored once, by hash; one that begins like an earlier one is 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,7 @@ PROMPT = (
 )
 COLUMNS = ", ".join(f"{PROMPT} AS system_prompt" if name == "system_prompt" else f"s.{name}" for name in SHOWN)
 KINDS = (None, "compression", "branch", "subagent", "reset")
+_ODD = re.compile("[\0\ud800-\udfff\ufdd0]")  # what a database may store as more than one character
 _SHARE_OVER = 1024  # a common beginning shorter than this is not worth a reference
 
 
@@ -52,16 +54,16 @@ def create(tx: Tx, session_id: str, source: str, columns: Mapping[str, Any]) -> 
     if parent is not None and tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (parent,)) is None:
         raise SessionNotFound(parent)
     started_at = columns.get("started_at")
-    tx.run(
+    made = tx.run(
         "INSERT INTO sessions(id, source, user_id, model, model_config, system_prompt_hash, parent_session_id, started_at,"
-        " kind, cwd, transcript) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " kind, cwd, transcript) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (
             session_id, source, columns.get("user_id"), columns.get("model"), codec.json_field(columns.get("model_config")),
             keep_prompt(tx, columns.get("system_prompt")), parent, time.time() if started_at is None else float(started_at),
             columns.get("kind"), columns.get("cwd"), 1 if columns.get("transcript") else None,
         ),
     )  # fmt: skip
-    return True
+    return bool(made)  # another process may have been quicker
 
 
 def keep_prompt(tx: Tx, text: str | None) -> str | None:
@@ -93,7 +95,7 @@ def _common_beginning(tx: Tx, text: str) -> tuple[str | None, int]:
         return None, 0
     base_hash = last[1] or last[0]
     base = tx.value("SELECT text FROM system_prompts WHERE hash = ? AND base_hash IS NULL", (base_hash,))
-    if not isinstance(base, str) or "\0" in base:
+    if not isinstance(base, str) or _ODD.search(base):
         return None, 0
     shared = _shared_length(base, text)
     return (base_hash, shared) if shared >= _SHARE_OVER else (None, 0)

@@ -113,8 +113,8 @@ def _counters(tx: Tx) -> list[Problem]:
 
 
 def _transcripts(engine: Engine, scribe: Scribe) -> list[Problem]:
-    if scribe.which == "off" or not scribe.journal.folder.is_dir():
-        return []
+    if scribe.which == "off" or engine.shared or not scribe.journal.folder.is_dir():
+        return []  # of a shared store each host has the transcripts of what it served: copies, not the record
     found = []
     with engine.read() as tx:
         rows = tx.rows("SELECT id, purged FROM sessions ORDER BY id")

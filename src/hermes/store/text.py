@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
@@ -116,6 +117,24 @@ def index_text(text: str) -> str:
     if text.isascii():
         return text
     return _BEYOND_ASCII.sub(lambda run: _index_run(run[0]), unicodedata.normalize("NFC", text))
+
+
+_ASCII_WORD = re.compile("[a-z0-9]+")
+
+
+def index_words(text: str) -> Iterator[str]:
+    """The words of a text as the full-text index has them, in order."""
+    folded = fold(text)
+    if folded.isascii():
+        yield from _ASCII_WORD.findall(folded)
+        return
+    for piece in pieces(folded):
+        if _EMOJI_RE.match(piece):
+            yield emoji_word(piece)
+        elif UNSPACED.match(piece):
+            yield from pairs(piece)
+        else:
+            yield from filter(None, piece.split("_"))
 
 
 def phrase(text: str) -> tuple[str, bool]:

@@ -104,7 +104,7 @@ def resolve(tx: Tx, title: str, visible_to: User | None) -> str | None:
 
 def take_in(tx: Tx) -> None:
     """Give families to titles that another program set."""
-    for session_id, title in tx.rows("SELECT id, title FROM sessions WHERE title IS NOT title_seen"):
+    for session_id, title in tx.rows("SELECT id, title FROM sessions WHERE title IS DISTINCT FROM title_seen"):
         base, number = (None, None) if title is None else split_family(title)
         tx.run(
             "UPDATE sessions SET title_base = ?, title_no = ?, title_seen = title WHERE id = ?",

@@ -2,7 +2,8 @@
 
 The modules above hold portable SQL (`?` for parameters, names in lower case) and reach the data only through a
 `Tx`, handed out by `Engine.read()` and `Engine.write()`. What differs between databases (full text, vacuum,
-locks, copies) is a method here. A write transaction is all or nothing and has one writer at a time.
+locks, copies) is a method here. A write transaction is all or nothing and has one writer at a time, unless it says
+that it need not be alone.
 """
 
 from __future__ import annotations
@@ -44,6 +45,18 @@ class Tx(Protocol):
         """Execute an INSERT into a table with an integer key; the new key."""
         ...
 
+    def hold(self, session_id: str) -> None:
+        """Nobody else changes this session, or stores messages in it, until the transaction ends."""
+        ...
+
+    def reserve(self, highest: int) -> None:
+        """Messages are about to be stored under ids of their own, up to this one: none of them is given out again."""
+        ...
+
+    def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:
+        """Told of each message row: its whole content and the columns that are searched, as stored."""
+        ...
+
 
 # A message that matches, before anything about it is shown: its id, a score, its session and its role.
 Candidate = tuple[int, float, str, str]
@@ -53,7 +66,7 @@ Candidate = tuple[int, float, str, str]
 class Scope:
     """Which messages a search may see: portable SQL over `m` (messages) and `s` (sessions)."""
 
-    where: str = "1"
+    where: str = "TRUE"
     params: tuple[Any, ...] = ()
     needs_sessions: bool = False
 
@@ -99,6 +112,10 @@ class Engine(Protocol):
 
     name: str
     read_only: bool
+    where: str
+    """The store's place, as a person is told it."""
+    shared: bool
+    """Whether several hosts may use it: files beside it are then this host's own, and the bytes of attachments lie in it."""
     on_adopted: Callable[[Iterable[str]], None]
     """Told which sessions had rows by another program that were just taken in."""
 
@@ -111,8 +128,24 @@ class Engine(Protocol):
         """A consistent view; never blocks writers and is not blocked by them."""
         ...
 
-    def write(self) -> AbstractContextManager[Tx]:
-        """A transaction that commits at the end of the block and rolls back when the block raises."""
+    def write(self, *, holding: Sequence[str] = (), alone: bool = True) -> AbstractContextManager[Tx]:
+        """A transaction that commits at the end of the block and rolls back when the block raises.
+
+        The sessions named in `holding` are held (see Tx.hold) from the beginning. Of those that are not `alone` several may
+        run side by side: each of their statements must be right whatever the others do.
+        """
+        ...
+
+    def has_table(self, tx: Tx, name: str) -> bool:
+        """Whether there is such a table."""
+        ...
+
+    def make_tables(self, statements: Sequence[str]) -> None:
+        """Make further tables and indexes, declared as for SQLite, if they are not there."""
+        ...
+
+    def size(self) -> int:
+        """How many bytes the store takes."""
         ...
 
     def taking_in(self) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from hermes.errors import (
     StoreReadOnly,
 )
 from hermes.home import make_private
+from hermes.store.engines.base import Tx
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
@@ -62,9 +63,11 @@ class SqliteEngine:
     """The engine of `SessionDB(db_path=…)`."""
 
     name = "sqlite"
+    shared = False
 
     def __init__(self, path: Path, *, read_only: bool = False, durability: str = "full") -> None:
         self.path = path
+        self.where = str(path)
         self.read_only = read_only
         self.notice: str | None = None
         self._durability = durability
@@ -220,7 +223,7 @@ class SqliteEngine:
         return connection
 
     @contextmanager
-    def write(self, *, lasting: bool = True) -> Iterator[SqliteTx]:
+    def write(self, *, holding: Sequence[str] = (), alone: bool = True, lasting: bool = True) -> Iterator[SqliteTx]:
         """One writer at a time. Unless it need not be `lasting`, what was written is on the disk when the block is left."""
         if self._closed:
             raise StoreClosed(f"{self.path} was closed")
@@ -290,6 +293,18 @@ class SqliteEngine:
         if isinstance(error, apsw.ConnectionClosedError):
             return StoreClosed(f"{self.path} was closed")
         return StoreError(f"{self.path}: {error}")
+
+    def has_table(self, tx: Tx, name: str) -> bool:
+        return tx.row("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
+
+    def make_tables(self, statements: Sequence[str]) -> None:
+        with self.write() as tx:
+            for statement in statements:
+                tx.run(statement)
+
+    def size(self) -> int:
+        files = (self.path.with_name(self.path.name + end) for end in ("", "-wal", "-shm"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     # ------------------------------------------------------------------ housekeeping
 

@@ -50,3 +50,12 @@ class SqliteTx:
     def insert(self, sql: str, params: Params = ()) -> int:
         self._cursor(sql, params)
         return self.connection.last_insert_rowid()
+
+    def hold(self, session_id: str) -> None:
+        """Nothing to do: a writer is alone."""
+
+    def reserve(self, highest: int) -> None:
+        """Nothing to do: AUTOINCREMENT goes on from the highest id there ever was."""
+
+    def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:
+        """Nothing to do: what is above the mark is indexed later."""

@@ -14,8 +14,9 @@ from typing import Any
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Tx
+from hermes.store.engines.documents import columns_of
 from hermes.store.engines.sqlite import migrate
-from hermes.store.text import fold, plain, plain_calls, plain_parts, vocabulary, worth_keeping
+from hermes.store.text import fold, vocabulary, worth_keeping
 
 BEHIND = 2_048  # so many messages may wait for a quiet moment; beyond that each batch notes as many as it indexes
 CHUNK_MESSAGES = 64
@@ -31,9 +32,7 @@ def document(row: Sequence[Any]) -> tuple[str, str, str]:
         content = codec.joined(row[2], row[3])
     except StoreCorrupt:  # one damaged text must not keep the others from being found
         content = str(row[2])
-    text = "" if content is None else plain_parts(codec.from_json(content)) if row[4] == "json" else plain(content)
-    calls = plain_calls(codec.from_json(row[6])) if row[6] is not None else ""
-    return text, codec.restored(row[5]) or "", calls
+    return columns_of(content, row[4], row[5], row[6])
 
 
 def rows_above(tx: Any, mark: int, limit: int = -1, upto: int = 1 << 62) -> Iterator[Sequence[Any]]:

@@ -1,0 +1,40 @@
+"""Which engine a store's address means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from hermes.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from hermes.store.engines.base import Engine
+
+_KINDS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+
+
+def file_of(url: str) -> Path | None:
+    """The file a sqlite:///… URL names; None when it is a server's."""
+    if not isinstance(url, str):
+        raise InvalidInput(f"a store's URL is text ({_KINDS}), not {type(url).__name__}")
+    kind, _, rest = url.partition(":")
+    if kind in ("postgresql", "postgres") and rest.startswith("//"):
+        return None
+    if kind == "sqlite" and rest.startswith("///") and len(rest) > 3:
+        path = Path(unquote(urlsplit(url).path)[1:] if rest.startswith("////") else unquote(rest[2:]))
+        return path.expanduser()
+    raise InvalidInput(f"a store's URL is {_KINDS}, not {kind + ':…' if kind and rest else url!r}")
+
+
+def open_engine(path: Path, url: str | None, *, read_only: bool, durability: str) -> Engine:
+    """The engine for a file, or for a server's URL."""
+    if url is None:
+        from hermes.store.engines.sqlite import SqliteEngine
+
+        return SqliteEngine(path, read_only=read_only, durability=durability)
+    try:
+        from hermes.store.engines.postgres import PostgresEngine
+    except ImportError as error:
+        raise MissingExtra("PostgreSQL", "postgres") from error
+    return PostgresEngine(url, read_only=read_only, durability=durability)

@@ -1,0 +1,348 @@
+"""One PostgreSQL database (or a schema of it), many threads, processes and hosts.
+
+Readers see a snapshot (REPEATABLE READ). Writers that must be alone, as all of them are on SQLite, queue up on one
+advisory lock; appends and other short ones go side by side, and where they meet on a row its lock puts them in order. Every
+writing transaction knows its number, by which the server can say later whether it was committed: a lost connection neither
+loses nor doubles anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.numeric import Int8Dumper
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from hermes.errors import StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
+from hermes.store.engines.base import Tx
+from hermes.store.engines.postgres import faults, migrate, schema
+from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
+from hermes.store.engines.postgres.transaction import PostgresTx
+
+PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
+CONNECTIONS = 16
+PAUSED = 60  # seconds after which the server ends a transaction that says nothing: its process was stopped
+_DEFAULTS: dict[str, str | int] = {
+    "connect_timeout": 10,
+    "application_name": "hermes",
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_TOGETHER = b"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text"
+_TIMELINE = "CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END"
+
+
+class PostgresEngine:
+    """The engine of `SessionDB(url="postgresql://…")`."""
+
+    name = "postgres"
+    shared = True
+
+    def __init__(self, url: str, *, read_only: bool = False, durability: str = "full") -> None:
+        self.where = faults.shown(url)
+        self.read_only = read_only
+        self.notice: str | None = None
+        self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
+        self.fulltext = PostgresFullText()
+        self._durability = durability
+        self._local = threading.local()  # the transaction this thread is in
+        self._closed = False
+        given = conninfo_to_dict(url)
+        self._conninfo = make_conninfo(url, **{key: value for key, value in _DEFAULTS.items() if key not in given})
+        self._timeline = ""
+        with self._translated(), self._connect() as connection:
+            self._prepare(connection)
+        self._pool: ConnectionPool[Any] = ConnectionPool(
+            self._conninfo,
+            min_size=0,
+            max_size=CONNECTIONS,
+            max_idle=300.0,
+            kwargs={"autocommit": True},
+            configure=self._configure,
+            open=True,
+            name="hermes",
+        )
+
+    # ------------------------------------------------------------------ opening
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            connection = psycopg.connect(self._conninfo, autocommit=True)
+        except psycopg.Error as error:
+            raise faults.unreachable(error, self.where) from error
+        self._configure(connection)
+        return connection
+
+    def _configure(self, connection: psycopg.Connection[Any]) -> None:
+        connection.adapters.register_dumper(int, Int8Dumper)  # one type of number: one prepared statement
+        connection.prepare_threshold = 2
+        settings = {
+            "client_encoding": "UTF8",
+            "jit": "off",
+            "lock_timeout": f"{PATIENCE:g}s",
+            "idle_in_transaction_session_timeout": f"{PAUSED}s",
+            "default_transaction_read_only": "on" if self.read_only else "off",
+        }
+        if self._durability == "normal":
+            settings["synchronous_commit"] = "off"
+        connection.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()).encode())
+
+    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
+        """Make the database ready."""
+        state = migrate.inspect(connection)
+        if state.encoding != "UTF8":
+            raise StoreError(f"{self.where} is encoded in {state.encoding}; create the database with ENCODING 'UTF8'")
+        if not state.schema:
+            raise StoreError(f"{self.where}: the schema to work in does not exist; look at search_path")
+        if state.version > len(migrate.MIGRATIONS) and not self.read_only:
+            self.notice = (
+                f"{self.where} was written by a newer program (version {state.version}); it is opened for reading only"
+            )
+        elif state.replica and not self.read_only:
+            self.notice = f"{self.where} is a replica; it is opened for reading only"
+        if self.notice is not None:
+            self.read_only = True
+            warnings.warn(self.notice, stacklevel=5)
+        self._key = int.from_bytes(hashlib.sha256(f"hermes {state.schema}".encode()).digest()[:8], "big", signed=True)
+        if self.read_only:
+            if state.version == 0:
+                raise StoreError(f"{self.where} holds no record of sessions; there is nothing to read")
+        elif state.version < len(migrate.MIGRATIONS):
+            migrate.upgrade(connection, self._key, self.where)
+        row = connection.execute(f"SELECT {_TIMELINE}".encode()).fetchone()
+        self._timeline = "" if row is None else str(row[0])
+        self._alone = (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({self._key}), pg_current_xact_id()::text"
+        ).encode()
+
+    # ------------------------------------------------------------------ transactions
+
+    def _borrow(self, begin: bytes) -> tuple[psycopg.Connection[Any], Any]:
+        """A connection on which a transaction has begun; one that turns out to be dead is left for another."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            if self._closed:
+                raise StoreClosed(f"{self.where} was closed")
+            try:
+                connection = self._pool.getconn(timeout=max(0.1, end - time.monotonic()))
+            except PoolClosed:
+                raise StoreClosed(f"{self.where} was closed") from None
+            except PoolTimeout as error:
+                self._connect().close()  # says why, if the server is the reason
+                raise StoreBusy(f"all {CONNECTIONS} connections to {self.where} are in use; try again") from error
+            try:
+                cursor = connection.execute(begin)
+                if cursor.nextset():
+                    return connection, cursor.fetchone()
+                return connection, None
+            except BaseException as error:
+                lost = faults.is_lost(error, connection)
+                self._give_back(connection)
+                if not lost or time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+
+    def _give_back(self, connection: psycopg.Connection[Any]) -> None:
+        try:
+            self._pool.putconn(connection)  # one that is broken, or still in a transaction, is mended or thrown away
+        except ValueError:
+            connection.close()
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresTx]:
+        outer: PostgresTx | None = getattr(self._local, "tx", None)
+        if outer is not None:
+            yield outer
+            return
+        with self._translated():
+            connection, _ = self._borrow(_READ)
+            self._local.tx = tx = PostgresTx(connection)
+            try:
+                with self._translated(connection):
+                    yield tx
+                    connection.execute(b"COMMIT")
+            except BaseException:
+                _abandon(connection)
+                raise
+            finally:
+                self._local.tx = None
+                self._give_back(connection)
+
+    @contextmanager
+    def write(self, *, holding: Sequence[str] = (), alone: bool = True) -> Iterator[PostgresTx]:
+        if self._closed:
+            raise StoreClosed(f"{self.where} was closed")
+        if self.read_only:
+            raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
+        with self._translated():
+            connection, numbered = self._borrow(self._alone if alone else _TOGETHER)
+            self._local.tx = tx = PostgresTx(connection, str(numbered[-1]))
+            try:
+                with self._translated(connection):
+                    if alone:
+                        for session_id in sorted(set(holding)):
+                            tx.hold(session_id)
+                    yield tx
+                    words = self.fulltext.write_stored(tx)
+                    self._commit(tx)
+                self.fulltext.learn(words)
+            except BaseException:
+                _abandon(connection)
+                raise
+            finally:
+                self._local.tx = None
+                self._give_back(connection)
+
+    def _commit(self, tx: PostgresTx) -> None:
+        try:
+            tx.connection.execute(b"COMMIT")
+        except psycopg.Error as error:
+            if not faults.is_lost(error, tx.connection):
+                raise
+            self._settle(tx, error)
+
+    def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
+        """The connection was lost while a transaction was being committed: ask the server what became of it."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            try:
+                with self._connect() as connection:
+                    row = connection.execute(
+                        f"SELECT pg_xact_status(%s::xid8), {_TIMELINE}".encode(), (tx.xid,)
+                    ).fetchone()
+            except (psycopg.Error, StoreError):
+                time.sleep(0.1)
+                continue
+            status, timeline = row or (None, "")
+            if timeline != self._timeline:
+                break  # another server has taken over: its numbers may mean something else
+            if status == "committed":
+                return
+            if status == "aborted":
+                raise StoreUnreachable(
+                    f"the connection to {self.where} was lost; nothing was stored, try again"
+                ) from error
+            time.sleep(0.1)  # the server does not know yet that we are gone
+        raise StoreUnreachable(
+            f"the connection to {self.where} was lost at the last moment, and whether it was stored can't be found out;"
+            " look before you repeat it",
+            maybe_stored=True,
+        ) from error
+
+    @contextmanager
+    def _translated(self, connection: psycopg.Connection[Any] | None = None) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            if self._closed:
+                raise StoreClosed(f"{self.where} was closed") from error
+            raise faults.translate(error, self.where, connection) from error
+
+    # ------------------------------------------------------------------ tables
+
+    def has_table(self, tx: Tx, name: str) -> bool:
+        return tx.value("SELECT to_regclass(?) IS NOT NULL", (name,)) is True
+
+    def make_tables(self, statements: Sequence[str]) -> None:
+        with self.write() as tx:
+            for statement in statements:
+                tx.run(schema.translated(statement))
+
+    def size(self) -> int:
+        with self.read() as tx:
+            return int(
+                tx.value(
+                    "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c JOIN pg_namespace n"
+                    " ON n.oid = c.relnamespace WHERE n.nspname = current_schema() AND c.relkind = 'r'"
+                )
+            )
+
+    # ------------------------------------------------------------------ housekeeping
+
+    @contextmanager
+    def taking_in(self) -> Iterator[None]:
+        yield  # other programs don't write here
+
+    def start_background(self) -> None:
+        """Nothing is put off."""
+
+    def appended(self, message_id: int, size: int) -> None:
+        """Nothing is put off."""
+
+    def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
+        """Index messages that another program wrote."""
+        done = 0
+        while True:
+            with self.read() as tx:
+                some = self.fulltext.unindexed(tx)
+                left = self.fulltext.pending(tx) if some and progress is not None else 0
+            if not some:
+                return done
+            with self.write() as tx:
+                self.fulltext.reindex(tx, some)
+            done += len(some)
+            if progress is not None:
+                progress(done, done + left - len(some))
+
+    def problems(self) -> list[dict[str, Any]]:
+        """What is wrong with the index or with stored texts; the server looks after its files itself."""
+        from hermes.store.engines.postgres import inspection
+
+        with self.read() as tx:
+            return list(inspection.drift(tx, self.fulltext))
+
+    def rebuild_index(self) -> None:
+        """Make the index of each message anew, a few at a time; searches find everything meanwhile."""
+        with self.write() as tx:
+            tx.run(
+                "DELETE FROM message_words WHERE NOT EXISTS (SELECT 1 FROM messages m WHERE m.id = message_words.message_id)"
+            )
+        last = 0
+        while True:
+            with self.read() as tx:
+                rows = tx.rows("SELECT id FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))
+            if not rows:
+                return
+            last = rows[-1][0]
+            with self.write() as tx:
+                there = tx.rows(
+                    "SELECT id FROM messages WHERE id >= ? AND id <= ? FOR UPDATE", (rows[0][0], last)
+                )  # none of them is deleted meanwhile
+                self.fulltext.reindex(tx, [row[0] for row in there])
+
+    def reclaim(self, *, full: bool = False) -> bool:
+        if self._closed:
+            raise StoreClosed(f"{self.where} was closed")
+        if self.read_only:
+            raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
+        with self._translated(), self._connect() as connection:
+            for table in ("sessions", "messages", "message_words", "words", "attachment_data"):
+                connection.execute(f"VACUUM (ANALYZE) {table}".encode())
+        return True
+
+    def backup(self, target: Path) -> None:
+        raise StoreError(f"{self.where} is backed up with PostgreSQL's own tools: pg_dump, pg_basebackup")
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._pool.close()
+
+
+def _abandon(connection: psycopg.Connection[Any]) -> None:
+    """Undo what was done in a transaction, if there is still one."""
+    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        with suppress(psycopg.Error):
+            connection.rollback()

@@ -1,0 +1,247 @@
+"""The full-text index on PostgreSQL.
+
+Words are indexed in the transaction that stores their message, so the index is always complete: a row of message_words a
+message, with a GIN index over its tsvector. Of a long message there are several rows; for these few a query tree is put
+together leaf by leaf. The distinct words of the store lie in `words`, whose trigrams find parts of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hermes.errors import StoreCorrupt
+from hermes.store import codec
+from hermes.store.engines.base import Candidate, Scope
+from hermes.store.engines.documents import columns_of
+from hermes.store.engines.postgres.lexemes import lexeme, parts, quoted
+from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.query import And, Leaf, Node, Not, Or, positive
+from hermes.store.text import phrase, vocabulary, worth_keeping
+
+KNOWN = 300_000
+RANKED_WORDS = 64  # of a query
+BATCH = 200  # messages indexed in one transaction
+_ONCE = 1.6449340668482264  # ts_rank divides by this: what one occurrence counts
+COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
+Document = tuple[int, tuple[str, str, str]]
+
+
+def _leaf(leaf: Leaf) -> str | None:
+    """A leaf as a tsquery; None when nothing in it is indexed."""
+    words, open_end = phrase(leaf.text)
+    if not words:
+        return None
+    every = [quoted(lexeme(word)) for word in words.split()]
+    if leaf.prefix or open_end:
+        every[-1] += ":*"
+    return every[0] if len(every) == 1 else f"({' <-> '.join(every)})"
+
+
+def expression(tree: Node | None) -> str | None:
+    """A query tree as a tsquery; None when nothing in it is indexed. User text only ever stands in quotes."""
+    if tree is None:
+        return None
+    if isinstance(tree, Leaf):
+        return _leaf(tree)
+    if isinstance(tree, Not):
+        keep, drop = expression(tree.keep), expression(tree.drop)
+        return keep if keep is None or drop is None else f"({keep} & !{drop})"
+    found = [part for part in map(expression, tree.children) if part is not None]
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else f"({(' & ' if isinstance(tree, And) else ' | ').join(found)})"
+
+
+def _ranking(tree: Node) -> tuple[str, int]:
+    """What a message is ranked by: any of the words that were asked for, and how many these are."""
+    words: dict[str, None] = {}
+    for leaf in positive(tree):
+        found, open_end = phrase(leaf.text)
+        every = [quoted(lexeme(word)) for word in found.split()]
+        if every and (leaf.prefix or open_end):
+            every[-1] += ":*"
+        words.update(dict.fromkeys(every))
+        if len(words) >= RANKED_WORDS:
+            break
+    some = list(words)[:RANKED_WORDS]
+    return " | ".join(some), len(some)
+
+
+def _scored(rows: Iterable[Sequence[Any]], number: int) -> list[Candidate]:
+    """How much each message is about the words: their number against its length, bounded."""
+    out = []
+    for message_id, rank, size, session_id, role in rows:
+        count = rank * number * _ONCE
+        out.append((message_id, count / (count + 0.4 + 0.8 * size / 400.0), session_id, role))
+    return out
+
+
+class PostgresFullText:
+    """See `hermes.store.engines.base.FullText`."""
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()  # words that are in the list for good
+
+    # ------------------------------------------------------------------ indexing
+
+    def write_stored(self, tx: PostgresTx) -> set[bytes]:
+        """Index the messages that were stored in this transaction; the words to `learn` when it is committed.
+
+        This is the last thing a transaction does: whoever waits for one of its new words waits for nothing but its commit.
+        """
+        if not tx.stored:
+            return set()
+        documents = [(row[0], columns_of(*row[1:])) for row in tx.stored]
+        tx.stored = []
+        return self._write(tx, documents)
+
+    def _write(self, tx: PostgresTx, documents: Sequence[Document]) -> set[bytes]:
+        rows: list[tuple[int, int, bool, int, str]] = []
+        words: set[bytes] = set()
+        for message_id, columns in documents:
+            found = parts(columns)
+            for number, (size, text) in enumerate(found):
+                rows.append((message_id, number, len(found) == 1, size, text))
+            words |= vocabulary(columns[0])
+            if columns[2]:
+                words |= vocabulary(columns[2])
+        words = words - self._known
+        if kept := [word.decode("utf-8", "replace") for word in worth_keeping(words)]:
+            tx.ask("INSERT INTO words(word) SELECT unnest(%s::text[]) ON CONFLICT DO NOTHING", (kept,))
+        if len(rows) == 1:
+            tx.ask("INSERT INTO message_words VALUES(%s, %s, %s, %s, %s::tsvector)", rows[0])
+        else:
+            for start in range(0, len(rows), 50):
+                some = list(zip(*rows[start : start + 50], strict=True))
+                tx.ask(
+                    "INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM unnest(%s::bigint[],"
+                    " %s::int[], %s::bool[], %s::int[], %s::text[]) AS given(id, part, whole, size, words)",
+                    [list(column) for column in some],
+                )
+        return words
+
+    def learn(self, words: set[bytes]) -> None:
+        """These words are in the list: they need not be looked up again."""
+        if words:
+            if len(self._known) > KNOWN:
+                self._known = set()
+            self._known = self._known | words
+
+    def mark(self, tx: Any) -> int:
+        """The id up to which every message is indexed: the last one, unless another program has written."""
+        return int(tx.value("SELECT coalesce(max(message_id), 0) FROM message_words"))
+
+    def pending(self, tx: Any) -> int:
+        """How many messages another program wrote that are not in the index."""
+        return int(
+            tx.value(
+                "SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM message_words w WHERE w.message_id = m.id)"
+            )
+        )
+
+    def unindexed(self, tx: Any, limit: int = BATCH) -> list[int]:
+        """Some of them."""
+        rows = tx.rows(
+            "SELECT m.id FROM messages m WHERE NOT EXISTS (SELECT 1 FROM message_words w WHERE w.message_id = m.id)"
+            " ORDER BY m.id LIMIT ?",
+            (limit,),
+        )
+        return [row[0] for row in rows]
+
+    def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
+        """Nothing to do: whatever is stored is indexed with the commit."""
+
+    def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
+        self.drop(tx, message_ids)
+        for start in range(0, len(message_ids), BATCH):
+            self._write(tx, self.documents(tx, message_ids[start : start + BATCH]))
+
+    def documents(self, tx: Any, message_ids: Sequence[int]) -> list[Document]:
+        """Messages as they are stored, for the index."""
+        marks = ", ".join("?" * len(message_ids))
+        found = []
+        for message_id, head, rest, form, name, calls in tx.rows(
+            f"SELECT {COLUMNS} FROM messages WHERE id IN ({marks})", list(message_ids)
+        ):
+            try:
+                content = codec.joined(head, rest)
+            except StoreCorrupt:  # one damaged text must not keep the others from being found
+                content = head
+            found.append((message_id, columns_of(content, form, name, calls)))
+        return found
+
+    def drop(self, tx: Any, message_ids: Sequence[int]) -> None:
+        gone = set(message_ids)
+        tx.stored = [row for row in tx.stored if row[0] not in gone]
+        tx.ask("DELETE FROM message_words WHERE message_id = ANY(%s)", (list(message_ids),))
+
+    # ------------------------------------------------------------------ searching
+
+    def candidates(self, tx: Any, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
+        match = expression(tree)
+        if match is None or cap <= 0:
+            return []
+        ranking, number = _ranking(tree)
+        join = "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
+        rows = tx.planned(
+            "SELECT f.message_id, ts_rank('{1,1,1,1}', f.words, ?::tsquery), f.size, f.session_id, f.role FROM (SELECT"
+            " w.message_id, w.words, w.size, m.session_id, m.role FROM message_words w JOIN messages m ON m.id = w.message_id"
+            f" {join} WHERE w.whole AND w.words @@ ?::tsquery AND {scope.where} ORDER BY w.message_id DESC LIMIT ?) f",
+            (ranking, match, *scope.params, cap),
+        )
+        found = _scored(rows, number)
+        if tx.row("SELECT 1 FROM message_words WHERE NOT whole LIMIT 1") is not None:
+            found = [*found, *self._long_ones(tx, tree, scope, cap, join)]
+        return sorted(found, key=lambda candidate: -candidate[0])[:cap]
+
+    def _long_ones(self, tx: Any, tree: Node, scope: Scope, cap: int, join: str) -> list[Candidate]:
+        """The same of messages that have several rows in the index."""
+        ids = self._with_parts(tx, tree)
+        if not ids:
+            return []
+        ranking, number = _ranking(tree)
+        rows = tx.planned(
+            "SELECT w.message_id, max(ts_rank('{1,1,1,1}', w.words, ?::tsquery)), sum(w.size), m.session_id, m.role"
+            f" FROM message_words w JOIN messages m ON m.id = w.message_id {join} WHERE NOT w.whole"
+            f" AND w.message_id = ANY(?::bigint[]) AND {scope.where} GROUP BY w.message_id, m.session_id, m.role"
+            " ORDER BY w.message_id DESC LIMIT ?",
+            (ranking, f"{{{','.join(map(str, ids))}}}", *scope.params, cap),
+        )
+        return _scored(rows, number)
+
+    def _with_parts(self, tx: Any, tree: Node) -> set[int] | None:
+        """Messages that match, whichever of their parts has what was asked for; None when nothing of it is indexed."""
+        if isinstance(tree, Not):
+            keep, drop = self._with_parts(tx, tree.keep), self._with_parts(tx, tree.drop)
+            return keep if not keep or not drop else keep - drop
+        if isinstance(tree, And):
+            sets = [found for found in (self._with_parts(tx, child) for child in tree.children) if found is not None]
+            return set.intersection(*sets) if sets else None
+        if isinstance(tree, Or) and not all(isinstance(child, Leaf) for child in tree.children):
+            sets = [found for found in (self._with_parts(tx, child) for child in tree.children) if found is not None]
+            return set.union(*sets) if sets else None
+        match = expression(tree)
+        if match is None:
+            return None
+        rows = tx.planned(
+            "SELECT DISTINCT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery", (match,)
+        )
+        return {row[0] for row in rows}
+
+    # ------------------------------------------------------------------ words
+
+    def words_containing(self, tx: Any, part: str, cap: int) -> list[str]:
+        if len(part) < 3:
+            return []
+        pattern = part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        rows = tx.planned("SELECT word FROM words WHERE word LIKE ? LIMIT ?", (f"%{pattern}%", cap))
+        return [row[0] for row in rows]
+
+    def words_starting(self, tx: Any, start: str, cap: int) -> list[str]:
+        if not start:
+            return []
+        rows = tx.rows(
+            "SELECT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
+        )
+        return [row[0] for row in rows]

@@ -1,0 +1,56 @@
+"""Does the index agree with the messages, and can their texts be read?
+
+Each message is put through the tokenizer once more; the server compares the outcome with what the index holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hermes.store import codec
+from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
+from hermes.store.engines.postgres.lexemes import parts
+
+Problem = dict[str, Any]
+
+
+def _problem(kind: str, message_id: int, detail: str) -> Problem:
+    return {"kind": kind, "where": f"message {message_id}", "detail": detail}
+
+
+def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Problem]:
+    """Messages the index lacks, entries without a message, entries that speak of another text, damaged texts."""
+    for (message_id,) in tx.rows(
+        "SELECT DISTINCT w.message_id FROM message_words w LEFT JOIN messages m ON m.id = w.message_id WHERE m.id IS NULL"
+    ):
+        yield _problem("fts-extra", message_id, "is in the full-text index but not in the store")
+    last = 0
+    while True:
+        rows = tx.rows("SELECT id, content_rest FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))
+        if not rows:
+            return
+        last = rows[-1][0]
+        for message_id, rest in rows:
+            if not codec.is_whole(rest):
+                yield _problem("damaged-text", message_id, "the rest of its text can't be unpacked")
+        yield from _differing(tx, fulltext, [row[0] for row in rows])
+
+
+def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Problem]:
+    wanted = [
+        (message_id, number, text)
+        for message_id, columns in fulltext.documents(tx, message_ids)
+        for number, (_, text) in enumerate(parts(columns))
+    ]
+    rows = tx.ask(
+        "SELECT DISTINCT coalesce(w.message_id, given.id), w.message_id IS NULL FROM unnest(%s::bigint[], %s::int[],"
+        " %s::text[]) AS given(id, part, words) FULL JOIN (SELECT * FROM message_words WHERE message_id = ANY(%s)) w"
+        " ON w.message_id = given.id AND w.part = given.part WHERE w.words IS DISTINCT FROM given.words::tsvector ORDER BY 1",
+        (*([list(column) for column in zip(*wanted, strict=True)] or [[], [], []]), message_ids),
+    ).fetchall()
+    for message_id, absent in rows:
+        if absent:
+            yield _problem("fts-missing", message_id, "is not in the full-text index")
+        else:
+            yield _problem("fts-stale", message_id, "the full-text index speaks of another text")

