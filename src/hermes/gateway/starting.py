@@ -159,7 +159,7 @@ async def serve(
             model = await asyncio.to_thread(choose_model, config, db)
             _log.info("%s answers", model.describe())
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, ending.set)
+                asyncio.get_running_loop().add_signal_handler(number, _asked_to_end, ending)
             gateway = Gateway(db, config, model, adapters, home)
             server = await _api_server(config, gateway, insecure) if config.api_server.enabled else None
             end = asyncio.create_task(_end(ending, gateway, server))
@@ -170,6 +170,15 @@ async def serve(
                 await end
         finally:
             beat.cancel()
+
+
+def _asked_to_end(ending: asyncio.Event) -> None:
+    """A signal: end orderly, and for sure."""
+    from hermes.gateway.stopping import end_for_sure
+
+    if not ending.is_set():
+        ending.set()
+        end_for_sure()
 
 
 async def _end(ending: asyncio.Event, gateway: Gateway, server: HttpServer | None) -> None:
