@@ -23,6 +23,7 @@ from typing import Any
 class Echo:
     def __init__(self, *, latency: float = 0.0) -> None:
         self.latency = latency
+        self.hurry = False  # `slow` is not obeyed
         self.requests: list[dict[str, Any]] = []
         self.answered = 0
         self.calls: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -135,7 +136,7 @@ class Echo:
         elif asked["model"] == "eyes":
             reply = f"I see {' '.join(_pictures(asked['messages']))}"
         pieces = [reply[n : n + 40] for n in range(0, len(reply), 40)] or [""]
-        pause = float(_word(text, "slow") or 0) / len(pieces)
+        pause = 0.0 if self.hurry else float(_word(text, "slow") or 0) / len(pieces)
         for piece in pieces:
             self._piece(writer, {"content": piece})
             if pause:

@@ -29,7 +29,7 @@ def plug_in(folder: Path) -> Path:
     about.mkdir(parents=True, exist_ok=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plain-platforms\nVersion: 1.0\n")
     module = "tests.support.labs.plain"
-    names = {"plain": "Plain", "forgetful": "Forgetful", "letters": "Letters"}
+    names = {"plain": "Plain", "forgetful": "Forgetful", "letters": "Letters", "stubborn": "Stubborn"}
     lines = "".join(f"{name} = {module}:{kind}\n" for name, kind in names.items())
     (about / "entry_points.txt").write_text(f"[hermes.platforms]\n{lines}")
     return folder

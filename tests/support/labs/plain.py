@@ -411,4 +411,23 @@ class LettersLab(PlainLab):
     knows_nonces = False
 
 
+class Stubborn(Plain):
+    """An adapter that does not let go, and can't be talked into it."""
+
+    platform = "stubborn"
+    title = "Stubborn"
+
+    async def disconnect(self) -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+
+class StubbornLab(PlainLab):
+    """Its server."""
+
+    platform = "stubborn"
+    adapter = Stubborn
+
+
 Lab = PlainLab

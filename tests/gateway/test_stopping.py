@@ -1,0 +1,134 @@
+"""A stop is orderly and takes no longer than ten seconds, whatever hangs; what was cut short is whole in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.gateway.stopping import STOP_SECONDS
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from tests.support.echo import Echo, reply_to
+from tests.support.gateway import running
+from tests.support.gateway_process import GatewayProcess
+from tests.support.labs.base import until
+from tests.support.labs.plain import ForgetfulLab, PlainLab, StubbornLab
+
+STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are cut short sooner: the order of things is the same."""
+    monkeypatch.setattr("hermes.gateway.stopping.TURN_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("brisk")
+@pytest.mark.parametrize("kind", [PlainLab, ForgetfulLab])
+def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
+    kind: type[PlainLab], model: Echo, hermes_home: Path
+) -> None:
+    lab = kind()
+    text = "slow=20 " + "grow " * 60
+    try:
+        with running(lab, hermes_home, model.base_url, gateway=STREAMING):
+            lab.say(text)
+            until(lambda: lab.shown() and "grow" in lab.shown()[0])
+        (partial,) = lab.shown()
+        assert partial.endswith("▉")
+        with SessionDB(hermes_home / "state.db") as db:
+            assert len(GatewayDB(db).unanswered()) == 1
+            assert db.check() == []
+        model.hurry = True
+        with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
+            until(lambda: not gateway.store.unanswered() and not gateway.store.unsent(), 30)
+            assert [one.split() for one in lab.shown()] == [reply_to(text).split()]
+            (row,) = gateway.db.list_sessions_rich(source=lab.platform)
+            said = [(m["role"], m["content"].strip()) for m in gateway.db.get_messages(row["id"])]
+            assert said == [("user", text.strip()), ("assistant", reply_to(text.strip()))]
+    finally:
+        lab.close()
+
+
+@pytest.mark.usefixtures("brisk")
+def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    text = "slow=20 again " + "x " * 30
+    with running(lab, hermes_home, model.base_url):
+        model.hurry = True
+        lab.say(text)
+        until(lambda: lab.shown() and "▉" not in lab.shown()[0])
+        model.hurry = False
+        lab.say("/retry")
+        until(lambda: len(lab.shown()) == 2)
+    model.hurry = True
+    with running(lab, hermes_home, model.base_url) as gateway:
+        until(lambda: not gateway.store.unanswered() and not gateway.store.unsent(), 30)
+        assert [one.split() for one in lab.shown()] == [reply_to(text).split()] * 2
+
+
+def test_what_waits_behind_a_turn_is_answered_after_the_next_start(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        for n in range(5):
+            lab.say(f"pause=0.4 n{n}")
+        until(lambda: not lab.unacknowledged)
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        until(lambda: lab.shown() == [f"echo: pause=0.4 n{n}" for n in range(5)], 30, str(lab.shown()))
+
+
+@pytest.mark.usefixtures("brisk")
+def test_a_platform_that_is_gone_holds_up_no_stop(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.hides = True
+        lab.say("hello")
+        lab.drop()
+        until(lambda: not gateway.connections["plain"].delivery.connected.is_set())
+    lab.hides = False
+    with running(lab, hermes_home, model.base_url):
+        until(lambda: lab.shown() == ["echo: hello"], 20)
+
+
+def ends_in_time(gateway: GatewayProcess) -> None:
+    begun = time.monotonic()
+    assert gateway.stop(60) == 0, gateway.output()
+    assert time.monotonic() - begun < STOP_SECONDS + 1, gateway.output()
+
+
+def test_a_process_ends_in_time_whatever_hangs_and_loses_nothing(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    """A silent model, a command that ignores signals, a platform that answers no send, an adapter that never lets go."""
+    command = "trap '' TERM INT HUP; sleep 60"
+    labs = [lab, StubbornLab()]
+    with GatewayProcess(hermes_home, labs, model.base_url, terminal={"confirm": "never"}) as gateway:
+        lab.say("pause=300 think", chat={"chat_id": "c1", "type": "dm"})
+        lab.say(f'call=terminal {{"command": "{command}"}}', chat={"chat_id": "c2", "type": "dm"})
+        lab.say("hello", chat={"chat_id": "c3", "type": "dm"})
+        until(lambda: lab.shown_in("c3"))
+        until(lambda: len(model.requests) >= 3)
+        lab.deaf = True
+        lab.say("hello again", chat={"chat_id": "c4", "type": "dm"})
+        until(lambda: not lab.unacknowledged)
+        ends_in_time(gateway)
+        lab.deaf = False
+        labs[1].close()
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.check() == []
+        waiting: Any = {row.event.split('"chat_id":"')[1][:2] for row in GatewayDB(db).unanswered()}
+        assert {"c1", "c2"} <= waiting
