@@ -1,19 +1,59 @@
-"""sessions.json: the routing table as a file, for whoever wants to look. The table is the truth; the file follows it lazily."""
+"""sessions.json: the routing table as a file, for whoever wants to look. The table is the truth; the file follows it lazily.
+
+A message only says that something has changed; the file is written some seconds later, once for all of them, and the more
+it costs the rarer.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from hermes.errors import HermesError
 from hermes.home import make_private
 
 if TYPE_CHECKING:
     from hermes.store.gateway_db import GatewayDB
 
 VERSION = 1
+PAUSE = 2.0  # seconds between two writings, at least
+SHARE = 20  # and so many times as long as the last one took
+LOOK = 60.0  # seconds after which a change is looked for that nobody has told of: a title, another process
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
+_log = logging.getLogger("hermes.gateway")
+
+
+class Index:
+    """Keeps the file up to date. `touched` may be called from any thread, and costs nothing."""
+
+    def __init__(self, store: GatewayDB, folder: Path) -> None:
+        self._store, self._folder = store, folder
+        self._changed = True
+
+    def touched(self) -> None:
+        """The routing table has changed."""
+        self._changed = True
+
+    async def follow(self) -> None:
+        """Write the file whenever it is behind, until cancelled."""
+        loop, looked = asyncio.get_running_loop(), float("-inf")
+        while True:
+            begun = loop.time()
+            if self._changed or begun - looked >= LOOK:
+                self._changed, looked = False, begun
+                try:
+                    await asyncio.to_thread(write_index, self._store, self._folder)
+                except (HermesError, OSError) as error:
+                    self._changed = True
+                    _log.warning("sessions.json could not be written: %s", error)
+            await asyncio.sleep(max(PAUSE, SHARE * (loop.time() - begun)))
 
 
 def entries(store: GatewayDB) -> dict[str, Any]:
@@ -22,7 +62,6 @@ def entries(store: GatewayDB) -> dict[str, Any]:
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any]:
-    tokens = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
     return {
         "session_id": row["session_id"],
         "created_at": row["created_at"],
@@ -33,7 +72,7 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
         "title": row["title"],
         "origin": {**json.loads(row["chat"]), "user_id": row["user_id"]},
         "messages": row["message_count"] or 0,
-        **{name: row[name] or 0 for name in tokens},
+        **{name: row[name] or 0 for name in _TOKENS},
         "flags": {
             "shared": bool(row["shared"]),
             "reset": row["reset_reason"],
@@ -44,14 +83,18 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_index(store: GatewayDB, folder: Path) -> Path:
-    """Write the file anew, all or nothing; where it is."""
+    """Bring the file up to date, all or nothing; where it is. One that says the same already is left alone."""
     make_private(folder)
     target = folder / "sessions.json"
+    content = (
+        msgspec.json.format(msgspec.json.encode({"version": VERSION, "sessions": entries(store)}), indent=1) + b"\n"
+    )
+    if target.is_file() and target.read_bytes() == content:
+        return target
     handle, name = tempfile.mkstemp(prefix=".sessions-", suffix=".json", dir=folder)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"version": VERSION, "sessions": entries(store)}, file, ensure_ascii=False, indent=1)
-            file.write("\n")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)

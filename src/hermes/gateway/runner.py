@@ -27,7 +27,7 @@ from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
 from hermes.gateway.growing import Growing
 from hermes.gateway.handoff import Handoffs, place_key
-from hermes.gateway.index import write_index
+from hermes.gateway.index import Index
 from hermes.gateway.keys import build_session_key, is_shared, source_of
 from hermes.gateway.lanes import Lane, Lanes
 from hermes.gateway.questions import Question, read_answer
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 RESET_SECONDS = 30.0
 FORGET_SECONDS = 3600.0
-INDEX_SECONDS = 2.0
 WELCOME_SECONDS = 2.0
 _log = logging.getLogger("hermes.gateway")
 
@@ -72,7 +71,7 @@ class Gateway:
         self._adapters = adapters
         self._nonce = self.store.identity()
         self._in_hand: set[int] = set()  # events that are in a lane
-        self._dirty = False
+        self._index = Index(self.store, db.sessions_dir)
         self._stop = asyncio.Event()
 
     @property
@@ -97,7 +96,7 @@ class Gateway:
         menu = [(one.name, one.help) for one in known(GATEWAY)]
         work = [connection.run() for connection in self.connections.values()]
         work += [connection.show_menu(menu) for connection in self.connections.values()]
-        work += [Handoffs(self).run(), self._watch_resets(), self._write_index(), self._welcome()]
+        work += [Handoffs(self).run(), self._watch_resets(), self._index.follow(), self._welcome()]
         tasks = [asyncio.create_task(one) for one in work]
         for task in tasks:
             task.add_done_callback(_tell_failure)
@@ -366,18 +365,7 @@ class Gateway:
 
     def touched(self) -> None:
         """The routing table has changed: sessions.json follows."""
-        self._dirty = True
-
-    async def _write_index(self) -> None:
-        while True:
-            await asyncio.sleep(INDEX_SECONDS)
-            if self._dirty:
-                self._dirty = False
-                try:
-                    await asyncio.to_thread(write_index, self.store, self.db.sessions_dir)
-                except (HermesError, OSError) as error:
-                    self._dirty = True
-                    _log.warning("sessions.json could not be written: %s", error)
+        self._index.touched()
 
     async def _welcome(self) -> None:
         """Tell people whom the owner has let in that they are; `hermes pairing approve` is another process."""

@@ -1,0 +1,222 @@
+"""sessions.json: what the routing table says, whole at every moment, at a cost that no message pays."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from hermes.gateway import index, runner
+from hermes.gateway.index import write_index
+from hermes.gateway.runner import Gateway
+from hermes.store import routes
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from tests.support.echo import Echo
+from tests.support.gateway import Clock, running
+from tests.support.labs.base import until
+from tests.support.labs.plain import PlainLab
+
+ALICE = "agent:main:plain:dm:dm-alice"
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainLab]:
+    monkeypatch.setattr(index, "PAUSE", 0.05)
+    monkeypatch.setattr(index, "LOOK", 0.3)  # titles are made in the background
+    monkeypatch.setattr(runner, "RESET_SECONDS", 0.1)
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+def in_the_file(home: Path) -> dict[str, Any]:
+    path = home / "sessions" / "sessions.json"
+    if not path.exists():
+        return {}
+    whole = json.loads(path.read_text())
+    assert whole["version"] == 1
+    found: dict[str, Any] = whole["sessions"]
+    return found
+
+
+def in_the_table(home: Path) -> dict[str, Any]:
+    """What the file has to say, read from the tables as anybody could."""
+    names = "session_id created_at updated_at platform chat_type display_name title last_user_at".split()
+    tokens = "input_tokens output_tokens cache_read_tokens cache_write_tokens reasoning_tokens".split()
+    columns = [f"r.{name}" if name != "title" else "s.title" for name in names] + [f"s.{name}" for name in tokens]
+    reading = apsw.Connection(str(home / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    rows = list(
+        reading.execute(
+            f"SELECT r.key, r.chat, r.user_id, r.shared, r.reset_reason, r.previous_id, s.message_count, {', '.join(columns)}"
+            " FROM gateway_routes r LEFT JOIN sessions s ON s.id = r.session_id"
+        )
+    )
+    reading.close()
+    found = {}
+    for key, chat, user, shared, reason, previous, count, *rest in rows:
+        found[key] = {
+            **dict(
+                zip([*names, *tokens], [*rest[: len(names)], *(one or 0 for one in rest[len(names) :])], strict=True)
+            ),
+            "origin": {**json.loads(chat), "user_id": user},
+            "messages": count or 0,
+            "flags": {"shared": bool(shared), "reset": reason, "previous_session_id": previous},
+        }
+    return found
+
+
+def equal(home: Path) -> dict[str, Any]:
+    until(lambda: in_the_file(home) == in_the_table(home), what="the file does not follow the table")
+    return in_the_file(home)
+
+
+def test_the_file_says_what_the_table_says_after_every_change(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    clock = Clock()
+    idle = {"mode": "idle", "idle_minutes": 60}
+    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=idle) as gateway:
+        until(lambda: in_the_file(hermes_home) == {} and (hermes_home / "sessions" / "sessions.json").exists())
+        lab.say("hello")
+        lab.say("in a thread", where="thread", who="bob")
+        until(lambda: lab.shown() and lab.shown("thread"))
+        entry = until(lambda: (equal(hermes_home).get(ALICE) or {}).get("output_tokens") and equal(hermes_home)[ALICE])
+        assert entry["session_id"]
+        assert entry["origin"].items() >= {"platform": "plain", "chat_id": "dm-alice", "user_id": "u-alice"}.items()
+        assert (entry["platform"], entry["chat_type"], entry["display_name"]) == ("plain", "dm", "Alice")
+        assert entry["input_tokens"] >= 10
+        assert equal(hermes_home)["agent:main:plain:group:group-1:thread-0"]["flags"]["shared"] is True
+        lab.say("/title Tulips")
+        until(lambda: in_the_file(hermes_home)[ALICE]["title"] == "Tulips")
+        equal(hermes_home)
+        clock.forward(7200)
+        until(lambda: in_the_file(hermes_home)[ALICE]["flags"]["reset"] == "idle")
+        assert equal(hermes_home)[ALICE]["flags"]["previous_session_id"] == entry["session_id"]
+        gateway.db.set_session_title(entry["session_id"], "Roses")
+        lab.say("/resume Roses")
+        until(lambda: in_the_file(hermes_home)[ALICE]["title"] == "Roses")
+        equal(hermes_home)
+    assert equal(hermes_home)[ALICE]["session_id"] == entry["session_id"]
+    mode = (hermes_home / "sessions" / "sessions.json").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_a_change_that_nobody_told_of_is_found(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("hello")
+        until(lambda: in_the_file(hermes_home).get(ALICE, {}).get("session_id"))
+        with SessionDB(hermes_home / "state.db") as elsewhere:
+            elsewhere.set_session_title(in_the_file(hermes_home)[ALICE]["session_id"], "From outside")
+        until(lambda: in_the_file(hermes_home)[ALICE]["title"] == "From outside")
+
+
+def filled(home: Path, number: int) -> SessionDB:
+    """A store with so many routes."""
+    db = SessionDB(home / "state.db")
+    chat = '{"platform":"plain","chat_id":"%d"}'
+
+    def step(n: int) -> Callable[[Any], object]:
+        return lambda tx: (
+            routes.put(
+                tx, f"agent:main:plain:dm:{n}", platform="plain", chat_type="dm", chat=chat % n, display_name=f"Person {n}",
+                user_id=str(n), shared=False, now=1000.0 + n,
+            ),
+            routes.spoken(tx, f"agent:main:plain:dm:{n}", f"s{n}", 1000.0 + n),
+        )  # fmt: skip
+
+    GatewayDB(db).together([step(n) for n in range(number)])
+    return db
+
+
+def test_a_reader_never_sees_half_of_it(hermes_home: Path) -> None:
+    with filled(hermes_home, 400) as db:
+        store, over = GatewayDB(db), threading.Event()
+        path = write_index(store, db.sessions_dir)
+        seen: list[int] = []
+
+        def read() -> None:
+            while not over.is_set():
+                seen.append(len(json.loads(path.read_text())["sessions"]))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for number in range(40):
+            store.set_pending_title(f"agent:main:plain:dm:{number}", "x")
+            write_index(store, db.sessions_dir)
+        over.set()
+        reader.join(20)
+        assert seen
+        assert set(seen) == {400}
+        assert [one.name for one in path.parent.iterdir() if one.name != "sessions.json"] == []
+
+
+def test_a_file_that_is_up_to_date_is_left_alone(hermes_home: Path) -> None:
+    with filled(hermes_home, 3) as db:
+        path = write_index(GatewayDB(db), db.sessions_dir)
+        before = path.stat().st_ino
+        assert write_index(GatewayDB(db), db.sessions_dir).stat().st_ino == before
+
+
+@contextmanager
+def counted_work() -> Iterator[dict[str, int]]:
+    """How much SQLite does, over all connections opened from now on: statements, steps, rows looked at one by one."""
+    work = {"statements": 0, "steps": 0, "scanned": 0}
+    lock = threading.Lock()
+
+    def count(event: dict[str, Any]) -> None:
+        status = event["stmt_status"]
+        with lock:
+            work["statements"] += 1
+            work["steps"] += status["SQLITE_STMTSTATUS_VM_STEP"]
+            work["scanned"] += status["SQLITE_STMTSTATUS_FULLSCAN_STEP"]
+
+    def watch(connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, count)
+
+    apsw.connection_hooks.append(watch)
+    try:
+        yield work
+    finally:
+        apsw.connection_hooks.remove(watch)
+
+
+def cost_of_a_message(lab: PlainLab, gateway: Gateway, work: dict[str, int], model: Echo) -> dict[str, int]:
+    """The least that one message has cost, of several: what happens by the way in the background comes and goes."""
+    costs = []
+    for number in range(8):
+        before = dict(work)
+        lab.say(f"message {number}")
+        until(lambda number=number: f"echo: message {number}" in lab.shown())
+        until(lambda: not gateway.lanes.running and not gateway.store.mail_counts().get("plain", {}).get("unsent"))
+        costs.append({name: work[name] - before[name] for name in work})
+    return {name: min(one[name] for one in costs[2:]) for name in work}
+
+
+def test_a_message_costs_the_same_with_ten_chats_and_with_five_thousand(
+    lab: PlainLab, model: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "PAUSE", 3600.0)
+    monkeypatch.setattr(runner, "RESET_SECONDS", 3600.0)
+    costs = {}
+    for chats in (10, 5000):
+        home = tmp_path / str(chats)
+        filled(home, chats).close()
+        lab.reset()
+        with counted_work() as work, running(lab, home, model.base_url) as gateway:
+            costs[chats] = cost_of_a_message(lab, gateway, work, model)
+    few, many = costs[10], costs[5000]
+    assert few["statements"] > 5
+    assert many["steps"] <= 1.5 * few["steps"] + 200, costs
+    assert many["scanned"] <= few["scanned"] + 50, costs
