@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
@@ -12,10 +14,19 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
-CLAIM_SECONDS = 60.0  # how long a gateway may take to notice
+PATIENCE = "HERMES_HANDOFF_SECONDS"  # the variable that says how long the other side may give no sign of life
 LONGEST = 600.0
 _LOOK = 0.25
 NOBODY = "no gateway took it over"
+LATER = "The gateway is being restarted; the handoff goes on after that."
+
+
+def patience() -> float:
+    """Seconds the other side of a handoff may give no sign of life: a gateway that is to notice it, or that has claimed it."""
+    try:
+        return max(1.0, float(os.environ.get(PATIENCE, "60")))
+    except ValueError:
+        return 60.0
 
 
 def _platforms(host: Host) -> list[str]:
@@ -40,23 +51,29 @@ def handoff(host: Host, arguments: str) -> None:
         raise InvalidInput("there is nothing to hand over yet: the session begins with your first message")
     if host.agent.busy:
         raise InvalidInput("a reply is being written; wait for it, or stop it, and hand over then")
+    if not host.agent.hold():
+        raise InvalidInput(
+            "another program is talking in this conversation; hand it over from there, or leave it there"
+        )
     if not host.db.request_handoff(session_id, platform):
         raise InvalidInput("a handoff of this conversation is under way already")
     host.agent.let_go()
-    if host.where != TERMINAL:
-        host.say(f"↻ This conversation goes on at {platform}; what you say here next begins a new one.")
-        return
     host.say(f"Handing over to {platform} …")
-    problem = wait(host.db, session_id)
+    problem = wait(host.db, session_id, stopped=lambda: bool(getattr(host, "stopping", False)))
+    if problem == LATER:
+        host.say(problem)
+        return
     if problem is not None:
-        host.agent.hold()
+        if host.where == TERMINAL:
+            host.agent.hold()
         host.say(f"The handoff did not work: {problem}\nThis conversation is as it was; go on here, or try again.")
         return
-    name = host.db.get_session_title(session_id) or session_id
-    host.say(
-        f"↻ Handoff complete. The session is now active on {platform}.\n"
-        f"Resume it on this CLI later with:\n\n  /resume {name}\n"
-    )
+    name = host.db.get_session_title(host.db.get_compression_tip(session_id)) or session_id
+    done = f"↻ Handoff complete. The session is now active on {platform}."
+    if host.where == TERMINAL:
+        host.say(f"{done}\nResume it on this CLI later with:\n\n  /resume {name}\n")
+    else:
+        host.say(f"{done}\nWhat you say here next begins a new one; `/resume {name}` brings this one back.")
     host.leave(ending=False)
 
 
@@ -74,24 +91,28 @@ def has_home(db: SessionDB, config: Config, platform: str) -> bool:
     return bool(config.platforms[platform].get("home_channel")) or GatewayDB(db).home(platform) is not None
 
 
-def wait(db: SessionDB, session_id: str) -> str | None:
-    """Wait until a handoff has arrived; None, or what went wrong. What is not taken within a minute is taken back."""
-    begun = time.monotonic()
-    while True:
+def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda: False) -> str | None:
+    """Wait until a handoff has arrived; None, or what went wrong. What is not taken within a minute is taken back.
+
+    LATER when `stopped()` turns true meanwhile.
+    """
+    begun, limit = time.monotonic(), patience()
+    while not stopped():
         state = db.get_handoff_state(session_id)
         waited = time.monotonic() - begun
         if state is None or state["state"] == "failed":
             return (state or {}).get("error") or NOBODY
         if state["state"] == "completed":
             return None
-        if state["state"] == "pending" and waited > CLAIM_SECONDS and db.withdraw_handoff(session_id, NOBODY):
-            return f"{NOBODY} within {CLAIM_SECONDS:.0f} seconds. Is it running? `hermes gateway status` tells."
+        if state["state"] == "pending" and waited > limit and db.withdraw_handoff(session_id, NOBODY):
+            return f"{NOBODY} within {limit:.0f} seconds. Is it running? `hermes gateway status` tells."
         left = db.handoff_seconds_left(session_id)
-        if waited > LONGEST or (left is not None and left < -CLAIM_SECONDS):
+        if waited > LONGEST or (left is not None and left < -limit):
             why = "the gateway did not finish it" if waited > LONGEST else "the gateway died while it took it over"
             db.fail_handoff(session_id, why)
             return f"{why}."
         time.sleep(_LOOK)
+    return LATER
 
 
 @command("sethome", "", "handoffs and deliveries come to this chat", frozenset({GATEWAY}))

@@ -10,15 +10,18 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import HermesError, PlatformError
+from hermes.commands.handing import patience  # a claim holds so long without a sign of life
+from hermes.errors import HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import DM, Chat, Event, Sender, as_json, from_json
 from hermes.gateway.keys import Source, build_session_key
+from hermes.store.gateway_db import Placed
 
 if TYPE_CHECKING:
     from hermes.gateway.runner import Gateway
 
-LEASE = 60.0  # seconds a claim holds without a sign of life
 LOOK_SECONDS = 1.0
+THREAD_SECONDS = 60.0  # for a platform to make a thread
+TRIES = 4
 WHO = "handoff"
 _log = logging.getLogger("hermes.gateway")
 
@@ -59,73 +62,97 @@ class Handoffs:
         task.add_done_callback(self._tasks.discard)
 
     async def _take(self, session_id: str, platform: str, asked_at: float) -> None:
-        db = self._gateway.db
-        beat: asyncio.Task[None] | None = None
+        db, placed = self._gateway.db, None
         try:
-            if not await asyncio.to_thread(db.claim_handoff, session_id, lease=LEASE):
+            if not await asyncio.to_thread(db.claim_handoff, session_id, lease=patience()):
                 return
             beat = asyncio.create_task(self._beat(session_id))
-            await self._bring(session_id, platform, asked_at)
-            await asyncio.to_thread(db.complete_handoff, session_id)
-            _log.info("session %s goes on at %s", session_id, platform)
-        except (HermesError, TimeoutError, OSError) as error:
-            _log.error("handoff of %s to %s failed: %s", session_id, platform, error)
-            await asyncio.to_thread(db.fail_handoff, session_id, str(error) or type(error).__name__)
-        except Exception as error:
-            _log.exception("handoff of %s to %s failed", session_id, platform)
-            await asyncio.to_thread(db.fail_handoff, session_id, f"{type(error).__name__}: {error}")
-        finally:
-            if beat is not None:
+            try:
+                placed, event = await self._bring(session_id, platform, asked_at)
+                await self._gateway.speak(placed.key, event)
+            finally:
                 beat.cancel()
+            if not await asyncio.to_thread(db.complete_handoff, session_id):
+                raise PlatformError("whoever asked for it has given it up")
+            _log.info("session %s goes on at %s", session_id, platform)
+        except Exception as error:
+            expected = isinstance(error, HermesError | OSError)
+            _log.error("handoff of %s to %s failed: %s", session_id, platform, error, exc_info=not expected)
+            why = (str(error) if expected else "") or f"{type(error).__name__}: {error}"
+            await asyncio.to_thread(self._undo, session_id, placed, why)
+        finally:
             self._under_way.discard(session_id)
+
+    def _undo(self, session_id: str, placed: Placed | None, why: str) -> None:
+        """Things are as they were, and whoever asked can read why."""
+        try:
+            if placed is not None:
+                self._gateway.store.take_back(placed)
+            self._gateway.db.fail_handoff(session_id, why)
+        except HermesError as error:
+            _log.error("that a handoff failed could not be noted: %s", error)  # its lease runs out
 
     async def _beat(self, session_id: str) -> None:
         while True:
-            await asyncio.sleep(LEASE / 4)
+            await asyncio.sleep(patience() / 4)
             try:
-                await asyncio.to_thread(self._gateway.db.heartbeat_handoff, session_id, lease=LEASE)
+                await asyncio.to_thread(self._gateway.db.heartbeat_handoff, session_id, lease=patience())
             except HermesError as error:
                 _log.warning("the claim on %s could not be renewed: %s", session_id, error)
 
-    async def _bring(self, session_id: str, platform: str, asked_at: float) -> None:
-        """Make the place, bind it to the session, and have the agent speak there; returns when that has arrived."""
+    async def _bring(self, asked: str, platform: str, asked_at: float) -> tuple[Placed, Event]:
+        """Make the place and bind it to the session; where it is, and what the agent is to answer there."""
         gateway = self._gateway
-        session_id = await asyncio.to_thread(gateway.db.get_compression_tip, session_id)
+        session_id = await asyncio.to_thread(gateway.db.get_compression_tip, asked)
         session = await asyncio.to_thread(gateway.db.get_session, session_id)
         if session is None:
             raise PlatformError(f"session {session_id} is no longer there")
         route = await asyncio.to_thread(gateway.store.route_of_session, session_id)
         if route is not None and route.platform == platform and route.updated_at >= asked_at:
-            key, chat = route.key, from_json(route.chat, Chat)  # whoever claimed it before us got so far
+            # whoever claimed it before us got so far
+            placed, chat = Placed(route.key, session_id, None, None), from_json(route.chat, Chat)
         else:
-            key, chat = await self._bind(session, platform)
+            placed, chat = await self._bind(session, platform)
         words = ARRIVAL.format(origin=_called(session["source"]), platform=_called(platform))
         sender = Sender(user_id=None, name="gateway")
-        await gateway.speak(key, Event(id=f"{WHO}:{session_id}:{asked_at}", chat=chat, text=words, sender=sender))
+        return placed, Event(id=f"{WHO}:{asked}:{asked_at}", chat=chat, text=words, sender=sender)
 
-    async def _bind(self, session: dict[str, Any], platform: str) -> tuple[str, Chat]:
+    async def _bind(self, session: dict[str, Any], platform: str) -> tuple[Placed, Chat]:
         gateway = self._gateway
         home = await asyncio.to_thread(gateway.home_chat, platform)
         if home is None:
             raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where handoffs should go")
+        await asyncio.to_thread(gateway.db.reopen_session, session["id"])
         chat = await self._place(home, session["title"] or f"Hermes {session['id']}")
         key, shared = place_key(gateway, chat)
-        await asyncio.to_thread(
-            gateway.store.put_route, key, platform=platform, chat_type=chat.type, chat=as_json(chat),
-            display_name=chat.name, user_id=None, shared=shared,
+        placed = await asyncio.to_thread(
+            gateway.store.place, key, session["id"], platform=platform, chat_type=chat.type, chat=as_json(chat),
+            display_name=chat.name, shared=shared,
         )  # fmt: skip
-        await asyncio.to_thread(gateway.store.bind, key, session["id"])
-        await asyncio.to_thread(gateway.db.reopen_session, session["id"])
-        return key, chat
+        return placed, chat
 
     async def _place(self, home: Chat, name: str) -> Chat:
         """A fresh thread where there are threads, else the home chat itself, which counts as a conversation of two."""
         connection = self._gateway.connections[home.platform]
-        if connection.adapter.capabilities.threads:
+        if not connection.adapter.capabilities.threads:
+            return home
+        for number in range(1, TRIES + 1):
             try:
-                return await connection.adapter.create_thread(home, name[:100])
+                async with asyncio.timeout(THREAD_SECONDS):
+                    return await connection.adapter.create_thread(home, name[:100])
+            except SlowDown as error:
+                if number == TRIES:
+                    raise
+                await asyncio.sleep(min(error.retry_after, THREAD_SECONDS))
+            except PlatformUnreachable as error:
+                if (
+                    number == TRIES or error.maybe_sent
+                ):  # there may be a thread by now: a second one would be in the way
+                    raise
+                await asyncio.sleep(number)
             except PlatformError as error:
                 connection.log.warning("no thread could be made, so the home chat serves: %s", error)
+                break
         return home
 
 

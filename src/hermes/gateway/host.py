@@ -247,5 +247,10 @@ class ChatHost:
     def follow(self, session_id: str) -> None:
         self.seat.follow(session_id)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether whatever waits here should not."""
+        return self.gateway.stopping
+
     def leave(self, *, ending: bool = True) -> None:
         """Nobody leaves a chat by a word."""

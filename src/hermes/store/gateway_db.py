@@ -20,7 +20,7 @@ from hermes.store.routes import Route
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-__all__ = ["GatewayDB", "Notice", "Outgoing", "Received", "Route"]
+__all__ = ["GatewayDB", "Notice", "Outgoing", "Placed", "Received", "Route"]
 
 IDENTITY = "gateway_identity"
 
@@ -33,6 +33,16 @@ class Notice:
     chat: str  # JSON
     text: str
     nonce: str
+
+
+@dataclass(slots=True, frozen=True)
+class Placed:
+    """A session that was brought to a place, and what was before."""
+
+    key: str
+    session_id: str
+    before: str | None  # the session that was talked in under the key
+    came_from: str | None  # the key the session was talked in under
 
 
 class GatewayDB:
@@ -92,6 +102,37 @@ class GatewayDB:
                 tx, key, platform=platform, chat_type=chat_type, chat=chat, display_name=display_name, user_id=user_id,
                 shared=shared, now=self.clock(),
             )  # fmt: skip
+
+    def place(
+        self, key: str, session_id: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, shared: bool
+    ) -> Placed:  # fmt: skip
+        """A session is brought to a place: the key is known and leads to it, both or neither. What was before."""
+        now = self.clock()
+        with self._engine.write() as tx:
+            known, came_from = routes.get(tx, key), routes.of_session(tx, session_id)
+            routes.put(
+                tx, key, platform=platform, chat_type=chat_type, chat=chat, display_name=display_name, user_id=None,
+                shared=shared, now=now,
+            )  # fmt: skip
+            routes.bind(tx, key, session_id, now)
+        return Placed(
+            key, session_id, None if known is None else known.session_id, None if came_from is None else came_from.key
+        )
+
+    def take_back(self, placed: Placed) -> None:
+        """A session was not brought there after all: both places lead to what they led to, unless they moved on."""
+        now = self.clock()
+        with self._engine.write() as tx:
+            there = routes.get(tx, placed.key)
+            if there is None or there.session_id != placed.session_id:
+                return
+            if placed.before is not None and placed.before != placed.session_id:
+                routes.bind(tx, placed.key, placed.before, now)
+            else:
+                routes.let_go(tx, placed.key, now)
+            origin = routes.get(tx, placed.came_from) if placed.came_from not in (None, placed.key) else None
+            if origin is not None and origin.session_id is None:
+                routes.bind(tx, origin.key, placed.session_id, now)
 
     def bind(self, key: str, session_id: str) -> None:
         """From now on this session is talked in under this key, and under no other."""
