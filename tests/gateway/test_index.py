@@ -220,3 +220,15 @@ def test_a_message_costs_the_same_with_ten_chats_and_with_five_thousand(
     assert few["statements"] > 5
     assert many["steps"] <= 1.5 * few["steps"] + 200, costs
     assert many["scanned"] <= few["scanned"] + 50, costs
+
+
+def test_the_sample_in_the_format_has_what_an_entry_has(hermes_home: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    block = text.partition("## The index of chats")[2].partition("```json\n")[2].partition("```")[0]
+    with filled(hermes_home, 1) as db:
+        written = json.loads(write_index(GatewayDB(db), db.sessions_dir).read_text())
+    ((_, sample),) = json.loads(block)["sessions"].items()
+    ((_, entry),) = written["sessions"].items()
+    assert json.loads(block)["version"] == written["version"]
+    assert list(sample) == list(entry)
+    assert sample["flags"].keys() == entry["flags"].keys()

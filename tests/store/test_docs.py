@@ -25,6 +25,7 @@ from typing import Any
 import apsw
 import pytest
 
+from hermes.store.gateway_db import GatewayDB
 from hermes_state import SessionDB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -261,6 +262,7 @@ def _live(db: SessionDB) -> None:
     db.delete_session("fifth", by="test")
     db.maybe_auto_prune_and_vacuum()
     db.import_session({**(db.export_session("fourth") or {}), "id": "seventh", "title": None})
+    GatewayDB(db)
 
 
 def _schema(path: Path) -> Iterator[tuple[str, str, list[str]]]:
