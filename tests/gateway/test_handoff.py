@@ -1,0 +1,316 @@
+"""Handoff: a conversation goes from the terminal to a chat and back, from chat to chat, and survives every failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.store.db import SessionDB
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.gateway_process import GatewayProcess, environment, write_config
+from tests.support.labs.base import until
+from tests.support.labs.plain import ForgetfulLab, PlainLab
+from tests.support.program import PROGRAM
+from tests.support.screen import Screen
+
+SESSION = "20260101_000000_abcdef"
+HOME = {"platforms": {"plain": {"home_channel": "group:group-1"}}}
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other() -> Iterator[ForgetfulLab]:
+    made = ForgetfulLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def terminal(hermes_home: Path) -> Iterator[Callable[..., Screen]]:
+    """terminal("-r", "title") → `hermes -r title` in a terminal."""
+    screens: list[Screen] = []
+
+    def start(*words: str, seconds: float = 60) -> Screen:
+        variables = environment(hermes_home, HERMES_HANDOFF_SECONDS=str(seconds), NO_COLOR="1")
+        screen = Screen([*PROGRAM, *words], 110, 40, env=variables)
+        screens.append(screen)
+        return screen
+
+    yield start
+    for screen in screens:
+        screen.close()
+
+
+def at_the_desk(home: Path) -> None:
+    """A conversation of the terminal's, with a title."""
+    with SessionDB(home / "state.db") as db:
+        db.create_session(SESSION, "cli")
+        db.set_session_title(SESSION, "about tulips")
+        db.append_message(SESSION, "user", "we were talking about tulips")
+        db.append_message(SESSION, "assistant", "yes, about tulips")
+
+
+def outcome(db: SessionDB) -> dict[str, Any]:
+    return until(lambda: (s := db.get_handoff_state(SESSION)) and s["state"] in ("completed", "failed") and s, 30)
+
+
+def in_thread(lab: PlainLab) -> list[str]:
+    """What was said in the thread that was made for the handoff."""
+    with lab._lock:
+        return [one["text"] for one in lab.messages.values() if one["place"][1] is not None]
+
+
+# ------------------------------------------------------------------------------------------ from a real terminal
+
+
+def test_from_the_terminal_to_a_thread_and_back(
+    lab: PlainLab, model: Echo, hermes_home: Path, terminal: Callable[..., Screen]
+) -> None:
+    with GatewayProcess(hermes_home, [lab], model.base_url, **HOME):
+        screen = terminal()
+        screen.wait_for("/help")
+        screen.line("hello from the desk")
+        screen.wait_for("echo: hello from the desk")
+        screen.line("/title my tulips")
+        screen.wait_for("my tulips")
+        screen.line("/handoff plain")
+        screen.wait_for("↻ Handoff complete. The session is now active on plain.")
+        screen.wait_for("Resume it on this CLI later with:")
+        screen.wait_for("/resume my tulips")
+        assert screen.wait_until_over() == 0
+        assert lab.threads() == ["my tulips"]
+        until(lambda: len(in_thread(lab)) == 1)
+        assert "handed over from the terminal to Plain" in in_thread(lab)[0]
+        with SessionDB(hermes_home / "state.db") as db:
+            row = db.get_session_by_title("my tulips")
+            assert row is not None
+            assert row["ended_at"] is None
+        (thread,) = {one["place"][1] for one in lab.messages.values()}
+        lab.say("and from the sofa", who="bob", chat={"chat_id": "group-1", "type": "group", "thread_id": thread})
+        until(lambda: len(in_thread(lab)) == 2)
+        with SessionDB(hermes_home / "state.db") as db:
+            said = [m["content"] for m in db.get_messages(row["id"]) if m["role"] == "user"]
+        assert said[0] == "hello from the desk"
+        assert said[1].startswith("[From the gateway")
+        assert said[2] == "[Bob] and from the sofa"
+        back = terminal("-r", "my tulips")
+        back.wait_for("and from the sofa")
+        back.line("at the desk again")
+        back.wait_for("echo: at the desk again")
+        back.line("/quit")
+        back.wait_until_over()
+        with SessionDB(hermes_home / "state.db") as db:
+            assert db.get_messages(row["id"])[-2]["content"] == "at the desk again"
+
+
+def test_without_a_home_chat_it_is_refused_with_the_way_out(
+    lab: PlainLab, model: Echo, hermes_home: Path, terminal: Callable[..., Screen]
+) -> None:
+    write_config(hermes_home, [lab], model.base_url)
+    at_the_desk(hermes_home)
+    screen = terminal("-r", "about tulips")
+    screen.wait_for("about tulips")
+    screen.line("/handoff telegram")
+    screen.wait_for("telegram is not switched on")
+    screen.line("/handoff plain")
+    screen.wait_for("/sethome")
+    screen.line("still here")
+    screen.wait_for("echo: still here")
+
+
+def test_without_a_gateway_there_is_a_clear_word_and_the_conversation_goes_on(
+    lab: PlainLab, model: Echo, hermes_home: Path, terminal: Callable[..., Screen]
+) -> None:
+    write_config(hermes_home, [lab], model.base_url, **HOME)
+    at_the_desk(hermes_home)
+    screen = terminal("-r", "about tulips", seconds=2)
+    screen.wait_for("about tulips")
+    screen.line("/handoff plain")
+    screen.wait_for("no gateway took it over within 2 seconds. Is it running?")
+    screen.line("still here")
+    screen.wait_for("echo: still here")
+    with SessionDB(hermes_home / "state.db", read_only=True) as db:
+        assert outcome(db)["state"] == "failed"
+        assert db.list_pending_handoffs() == []  # a gateway that comes later does not take it away from here
+
+
+# ------------------------------------------------------------------------------------------ the gateway's side
+
+
+def test_where_no_thread_can_be_made_the_home_chat_serves(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    at_the_desk(hermes_home)
+    lab.no_threads = True
+    with running(lab, hermes_home, model.base_url, **HOME) as gateway:
+        assert gateway.db.request_handoff(SESSION, "plain")
+        assert outcome(gateway.db)["state"] == "completed"
+        until(lambda: len(lab.shown("group")) == 1)
+        lab.say("go on", where="group")
+        until(lambda: len(lab.shown("group")) == 2)
+        assert gateway.db.get_messages(SESSION)[-2]["content"].endswith("go on")
+
+
+def test_a_refused_message_fails_the_handoff_with_its_reason_and_it_can_be_tried_again(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    at_the_desk(hermes_home)
+    lab.no_threads = True
+    with running(lab, hermes_home, model.base_url, platforms={"plain": {"home_channel": "dm-alice"}}) as gateway:
+        lab.say("an own conversation")
+        until(lambda: len(lab.shown()) == 1)
+        (own,) = gateway.db.list_sessions_rich(source="plain")
+        lab.refuses = "the bot was blocked"
+        assert gateway.db.request_handoff(SESSION, "plain")
+        state = outcome(gateway.db)
+        assert (state["state"], state["error"]) == ("failed", "the bot was blocked")
+        assert gateway.store.route_of_session(SESSION) is None
+        lab.refuses = None
+        lab.say("as if nothing had happened")
+        until(lambda: len(lab.shown()) == 2)
+        assert gateway.db.get_messages(own["id"])[-2]["content"] == "as if nothing had happened"
+        assert gateway.db.request_handoff(SESSION, "plain")
+        until(lambda: gateway.db.get_handoff_state(SESSION)["state"] == "completed", 30)
+
+
+def test_a_thread_is_asked_for_again_when_the_platform_says_wait(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    at_the_desk(hermes_home)
+    with running(lab, hermes_home, model.base_url, **HOME) as gateway:
+        lab.rate_limit(0.1, times=2)
+        assert gateway.db.request_handoff(SESSION, "plain")
+        assert outcome(gateway.db)["state"] == "completed"
+        assert lab.threads() == ["about tulips"]
+
+
+def test_from_chat_to_chat(lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path) -> None:
+    there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
+    with running([lab, other], hermes_home, model.base_url, **there) as gateway:
+        lab.say("talk on the phone")
+        until(lambda: len(lab.shown()) == 1)
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        lab.say("/handoff forgetful")
+        lab.say("a new subject")
+        until(lambda: any("↻ Handoff complete" in text for text in lab.shown()), 20)
+        until(lambda: lab.shown()[-1] == "echo: a new subject")
+        until(lambda: len(in_thread(other)) == 1)
+        route = gateway.store.route_of_session(row["id"])
+        assert route is not None
+        assert route.platform == "forgetful"
+        assert gateway.db.session_count() == 2
+
+
+def test_from_chat_to_chat_when_it_fails_everything_is_as_it_was(
+    lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path
+) -> None:
+    there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
+    with running([lab, other], hermes_home, model.base_url, **there) as gateway:
+        lab.say("talk on the phone")
+        until(lambda: len(lab.shown()) == 1)
+        other.refuses = "not in this room"
+        lab.say("/handoff forgetful")
+        until(lambda: any("did not work: not in this room" in text for text in lab.shown()), 20)
+        lab.say("then here")
+        until(lambda: lab.shown()[-1] == "echo: then here")
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        assert gateway.db.get_messages(row["id"])[-2]["content"] == "then here"
+
+
+def test_only_the_owner_hands_over(lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path) -> None:
+    there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
+    with running([lab, other], hermes_home, model.base_url, **there):
+        lab.say("hello", who="bob")
+        until(lambda: len(lab.shown(who="bob")) == 1)
+        lab.say("/handoff forgetful", who="bob")
+        until(lambda: "only the owner" in lab.shown(who="bob")[-1])
+
+
+def test_a_turn_elsewhere_is_not_handed_over_in_the_middle(
+    lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path
+) -> None:
+    from hermes.agent.holding import Hold
+
+    there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
+    with running([lab, other], hermes_home, model.base_url, **there) as gateway:
+        lab.say("hello")
+        until(lambda: len(lab.shown()) == 1)
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        until(lambda: not gateway.db.is_live(row["id"]))
+        with SessionDB(hermes_home / "state.db") as db:
+            hold = Hold(db)
+            assert hold.take(row["id"])
+            lab.say("/handoff forgetful")
+            until(lambda: "another program" in lab.shown()[-1])
+            hold.release()
+        assert gateway.db.get_handoff_state(row["id"]) is None
+
+
+def test_a_gateway_killed_in_the_middle_is_followed_by_one_that_completes_it_once(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    at_the_desk(hermes_home)
+    gateway = GatewayProcess(hermes_home, [lab], model.base_url, **HOME)
+    gateway.variables["HERMES_HANDOFF_SECONDS"] = "3"
+    gateway.start()
+    model.latency = 60.0
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.request_handoff(SESSION, "plain")
+        until(lambda: model.requests, 30)  # the thread is made and the turn under way
+        gateway.kill()
+        assert db.get_handoff_state(SESSION)["state"] == "running"
+        model.latency = 0.0
+        gateway.start()
+        until(lambda: db.get_handoff_state(SESSION)["state"] == "completed", 30)
+        assert gateway.stop() == 0
+        assert lab.threads() == ["about tulips"]
+        assert len(in_thread(lab)) == 1
+        said = [m["content"] for m in db.get_messages(SESSION) if m["role"] == "user"]
+        assert [text.startswith("[From the gateway") for text in said] == [False, True]
+
+
+def test_two_gateways_never_both_take_one(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    at_the_desk(hermes_home)
+    second = PlainLab()
+    with running(lab, hermes_home, model.base_url, **HOME) as one, running(second, hermes_home, model.base_url, **HOME):
+        for _ in range(3):
+            assert one.db.request_handoff(SESSION, "plain")
+            until(lambda: one.db.get_handoff_state(SESSION)["state"] == "completed", 30)
+        assert len(lab.threads()) + len(second.threads()) == 3
+    second.close()
+
+
+def test_of_many_that_claim_at_once_one_wins(hermes_home: Path) -> None:
+    at_the_desk(hermes_home)
+    stores = [SessionDB(hermes_home / "state.db") for _ in range(4)]
+    for _ in range(10):
+        assert stores[0].request_handoff(SESSION, "plain")
+        won: list[bool] = []
+        barrier = threading.Barrier(len(stores))
+
+        def claim(db: SessionDB, won: list[bool] = won, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            won.append(db.claim_handoff(SESSION, lease=60))
+
+        threads = [threading.Thread(target=claim, args=(db,)) for db in stores]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(won) == [False, False, False, True]
+        assert stores[0].complete_handoff(SESSION)
+    for db in stores:
+        db.close()
