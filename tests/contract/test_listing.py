@@ -212,15 +212,21 @@ def test_a_chain_is_never_shown_twice_with_children_included(db):
     assert rows.count("tip") == 1 and len(rows) == len(set(rows))
 
 
-@pytest.mark.parametrize("kind", [None, "subagent", "reset", "compression"])
+@pytest.mark.parametrize("kind", [None, "subagent", "compression"])
 def test_children_are_hidden(db, kind):
     at(db, "a", 1, "x")
     at(db, "b", 2, "x", parent_session_id="a", kind=kind)
-    if kind == "reset":  # a reset is a new conversation with a link back: listed or hidden, but its parent stays
-        assert "a" in listed(db)
-    else:
-        assert listed(db) == ["a"]
+    assert listed(db) == ["a"]
     assert set(listed(db, include_children=True)) == {"a", "b"}
+
+
+def test_what_began_after_a_reset_is_a_conversation_of_its_own(db):
+    at(db, "a", 1, "x")
+    db.end_session("a", "idle")
+    at(db, "b", 2, "x", parent_session_id="a", kind="reset")
+    at(db, "c", 3, "x", parent_session_id="b", kind="reset")
+    for more in ({}, {"order_by_last_active": True}, {"include_children": True}):
+        assert set(listed(db, **more)) == {"a", "b", "c"}
 
 
 def test_branches_are_listed(db):

@@ -132,6 +132,10 @@ def test_another_person_who_interrupts_does_not_wait_for_the_answer(
         lab.say("yes", where="thread", who="bob")
         answered(lab, "echo: [Bob] yes", "thread")
         assert precious.exists()
+        lab.say("pause=1.5 and now?", where="thread", who="bob")  # the question is over: a yes is a message again
+        until(lambda: any("and now?" in str(one["messages"][-1]) for one in model.requests))
+        lab.say("yes", where="thread")
+        answered(lab, "echo: [Alice] yes", "thread")
 
 
 def test_stopping_does_not_wait_for_an_answer_and_asks_again_afterwards(

@@ -241,6 +241,41 @@ def test_the_command_in_the_notice_brings_the_old_conversation_back_and_it_stays
         assert ended(gateway, old) is None
 
 
+def test_going_back_is_the_first_thing_said_and_holds(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    clock = Clock()
+    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+        say(lab, "about tulips")
+        old = only_session(gateway)
+        clock.forward(2 * HOUR)
+        until(lambda: ended(gateway, old) == "idle")
+        lab.say(f"/resume {old}")
+        until(lambda: any("Going on with" in one for one in lab.shown()))
+        clock.forward(50 * 60)  # what was last said here is nearly three hours ago, but they came back since
+        assert say(lab, "and roses")[-1] == "echo: and roses"
+        assert ended(gateway, old) is None
+        assert "and roses" in [m["content"] for m in gateway.db.get_messages(old)]
+
+
+def test_the_old_conversation_is_listed_beside_the_new_one_and_found_from_it(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    clock = Clock()
+    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+        say(lab, "the black tulips are in the cellar")
+        old = only_session(gateway)
+        clock.forward(2 * HOUR)
+        until(lambda: ended(gateway, old) == "idle")
+        say(lab, "good morning")
+        route = gateway.store.route("agent:main:plain:dm:dm-alice")
+        assert {row["id"] for row in gateway.db.list_sessions_rich(source="plain")} == {old, route.session_id}
+        rows = gateway.db.list_sessions_rich(order_by_last_active=True, visible_to=("plain", "u-alice"))
+        assert {row["id"] for row in rows} == {old, route.session_id}
+        lab.say('call=session_search {"query": "tulips"}')
+        until(
+            lambda: any("the tool said" in one and "in the cellar" in one for one in lab.shown()), what=str(lab.shown())
+        )
+
+
 def test_without_notify_nothing_is_said(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     clock = Clock()
     settings = {**IDLE, "notify": False}
@@ -411,6 +446,7 @@ def test_a_session_that_a_terminal_holds_is_not_reset(lab: PlainLab, model: Echo
             assert token is not None
             clock.forward(2 * HOUR)
             say(lab, "two")
+            assert ended(gateway, old) is None
             assert only_session(gateway) == old
             clock.forward(2 * HOUR)
             elsewhere.release_lease(f"session:{old}", token)

@@ -52,7 +52,8 @@ class Chains:
         while current is not None and current not in chain:
             chain.add(current)
             row = self._db.get_session(current)
-            current = row["parent_session_id"] if row is not None else None
+            # Before a reset was another conversation, though it is linked: what was said in it is not known here.
+            current = row["parent_session_id"] if row is not None and row["kind"] != "reset" else None
         return chain
 
     def is_own(self, session_id: str) -> bool:

@@ -54,6 +54,8 @@ def begin_anew(gateway: Gateway, key: str) -> None:
     session = db.get_session(old) if old is not None else None
     ending = session is not None and session["ended_at"] is None
     if session is not None and ending:
+        if agent is not None:
+            agent.let_go()  # our own hold may last a moment longer than its turn
         if db.is_live(session["id"]):
             return  # it is being talked in at a terminal
         old = _save_what_matters(gateway, route, session)

@@ -15,8 +15,9 @@ from hermes.store.messages import preview_of
 from hermes.store.visibility import User, session_clause
 
 _ACTIVE = "coalesce(s.last_active, s.started_at)"
-# A child is a line of its own when it is a branch, or when it only continues its parent (that line is then the chain's).
-_IS_BRANCH = "(s.kind = 'branch' OR (s.kind IS NULL AND p.end_reason = 'branched'))"
+# A child is a line of its own when it is a branch, when it began anew after its parent was reset, or when it only
+# continues its parent (that line is then the chain's).
+_OF_ITS_OWN = "(s.kind IN ('branch', 'reset') OR (s.kind IS NULL AND p.end_reason = 'branched'))"
 _CONTINUES = lineage.CONTINUATION.replace("c.", "s.")
 _CONTINUED = f"EXISTS (SELECT 1 FROM sessions c WHERE {lineage.CONTINUATION.replace('p.', 's.')})"
 
@@ -47,7 +48,7 @@ def rich(
     order = f"{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
     as_tips = project_tips and by_activity and not include_children
     if not include_children:
-        hidden = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_IS_BRANCH}"
+        hidden = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_OF_ITS_OWN}"
         if as_tips:  # the line is the newest member itself, so older members go and continuations stay
             hidden = f"({hidden} OR ({_CONTINUES})) AND NOT {_CONTINUED}"
         where = f"{where} AND ({hidden})"
