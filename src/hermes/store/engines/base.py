@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 Row = tuple[Any, ...]
 Params = Sequence[Any]
+HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
 class Tx(Protocol):
@@ -47,6 +48,14 @@ class Tx(Protocol):
 
     def hold(self, session_id: str) -> None:
         """Nobody else changes this session, or stores messages in it, until the transaction ends."""
+        ...
+
+    def holds(self, lease: str, token: int) -> bool:
+        """Whether a lease is this token's; if so, nobody takes it before the transaction ends."""
+        ...
+
+    def now(self) -> float:
+        """The time, by the one clock that all who use the store go by."""
         ...
 
     def reserve(self, highest: int) -> None:

@@ -26,6 +26,7 @@ from hermes.errors import StoreBusy, StoreClosed, StoreError, StoreReadOnly, Sto
 from hermes.store.engines.base import Tx
 from hermes.store.engines.postgres import faults, migrate, schema
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
+from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.transaction import PostgresTx
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
@@ -56,6 +57,7 @@ class PostgresEngine:
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
         self.fulltext = PostgresFullText()
+        self._keeper = Keeper(self._connect)
         self._durability = durability
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
@@ -195,8 +197,7 @@ class PostgresEngine:
                         for session_id in sorted(set(holding)):
                             tx.hold(session_id)
                     yield tx
-                    words = self.fulltext.write_stored(tx)
-                    self._commit(tx)
+                    words = self._commit(tx)
                 self.fulltext.learn(words)
             except BaseException:
                 _abandon(connection)
@@ -205,13 +206,21 @@ class PostgresEngine:
                 self._local.tx = None
                 self._give_back(connection)
 
-    def _commit(self, tx: PostgresTx) -> None:
+    def _commit(self, tx: PostgresTx) -> set[bytes]:
+        """Index what was stored and commit, in one go to the server and back; the words that are in the list now."""
+        words: set[bytes] = set()
         try:
-            tx.connection.execute(b"COMMIT")
+            if tx.stored:
+                with tx.connection.pipeline():
+                    words = self.fulltext.write_stored(tx)
+                    tx.connection.execute(b"COMMIT")
+            else:
+                tx.connection.execute(b"COMMIT")
         except psycopg.Error as error:
             if not faults.is_lost(error, tx.connection):
                 raise
             self._settle(tx, error)
+        return words
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: ask the server what became of it."""
@@ -279,7 +288,7 @@ class PostgresEngine:
         """Nothing is put off."""
 
     def appended(self, message_id: int, size: int) -> None:
-        """Nothing is put off."""
+        self._keeper.written(size)
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index messages that another program wrote."""
@@ -338,6 +347,7 @@ class PostgresEngine:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._keeper.stop()
             self._pool.close()
 
 

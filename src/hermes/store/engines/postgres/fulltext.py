@@ -86,10 +86,7 @@ class PostgresFullText:
     # ------------------------------------------------------------------ indexing
 
     def write_stored(self, tx: PostgresTx) -> set[bytes]:
-        """Index the messages that were stored in this transaction; the words to `learn` when it is committed.
-
-        This is the last thing a transaction does: whoever waits for one of its new words waits for nothing but its commit.
-        """
+        """Index the messages that were stored in this transaction; the words to `learn` when it is committed."""
         if not tx.stored:
             return set()
         documents = [(row[0], columns_of(*row[1:])) for row in tx.stored]
@@ -108,7 +105,11 @@ class PostgresFullText:
                 words |= vocabulary(columns[2])
         words = words - self._known
         if kept := [word.decode("utf-8", "replace") for word in worth_keeping(words)]:
-            tx.ask("INSERT INTO words(word) SELECT unnest(%s::text[]) ON CONFLICT DO NOTHING", (kept,))
+            tx.ask(
+                "INSERT INTO words(word) SELECT word FROM unnest(%s::text[]) AS given(word)"
+                " WHERE NOT EXISTS (SELECT 1 FROM words w WHERE w.word = given.word)",
+                (kept,),
+            )
         if len(rows) == 1:
             tx.ask("INSERT INTO message_words VALUES(%s, %s, %s, %s, %s::tsvector)", rows[0])
         else:
@@ -123,10 +124,9 @@ class PostgresFullText:
 
     def learn(self, words: set[bytes]) -> None:
         """These words are in the list: they need not be looked up again."""
-        if words:
-            if len(self._known) > KNOWN:
-                self._known = set()
-            self._known = self._known | words
+        if len(self._known) > KNOWN:
+            self._known = set()
+        self._known.update(words)
 
     def mark(self, tx: Any) -> int:
         """The id up to which every message is indexed: the last one, unless another program has written."""
@@ -235,13 +235,13 @@ class PostgresFullText:
         if len(part) < 3:
             return []
         pattern = part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        rows = tx.planned("SELECT word FROM words WHERE word LIKE ? LIMIT ?", (f"%{pattern}%", cap))
+        rows = tx.planned("SELECT DISTINCT word FROM words WHERE word LIKE ? LIMIT ?", (f"%{pattern}%", cap))
         return [row[0] for row in rows]
 
     def words_starting(self, tx: Any, start: str, cap: int) -> list[str]:
         if not start:
             return []
         rows = tx.rows(
-            "SELECT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
+            "SELECT DISTINCT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
         )
         return [row[0] for row in rows]

@@ -56,12 +56,14 @@ FULL_TEXT: tuple[str, ...] = (
     # One row a message, or several parts of a long one; `size` is how many words it has. Written with the message.
     "CREATE TABLE message_words (message_id bigint NOT NULL, part integer NOT NULL, whole boolean NOT NULL,"
     " size integer NOT NULL, words tsvector NOT NULL, PRIMARY KEY (message_id, part))",
-    # A short pending list: it is looked through by every search.
-    "CREATE INDEX idx_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 512) WHERE whole",
-    "CREATE INDEX idx_words_parts ON message_words USING gin (words) WITH (gin_pending_list_limit = 512) WHERE NOT whole",
+    # Every search looks through the pending list; keeper.py empties it long before an append has to.
+    "CREATE INDEX idx_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE whole",
+    "CREATE INDEX idx_words_parts ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE NOT whole",
     "CREATE INDEX idx_parts ON message_words (message_id) WHERE NOT whole",
-    'CREATE TABLE words (word text COLLATE "C" PRIMARY KEY)',
-    "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 512)",
+    # Not unique: whoever brings a new word would have to wait for all others that bring it at the same moment.
+    'CREATE TABLE words (word text COLLATE "C" NOT NULL)',
+    "CREATE INDEX idx_word ON words (word)",
+    "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
     # Whole words are few compared with their occurrences; the planner has to know the common ones well.
     "ALTER TABLE message_words ALTER COLUMN words SET STATISTICS 1000",
 )

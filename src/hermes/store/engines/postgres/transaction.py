@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from hermes.store.engines.base import Params, Row
+from hermes.store.engines.base import HELD, Params, Row
 from hermes.store.engines.postgres import texts
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ def translated(sql: str) -> bytes:
 class PostgresTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_cursor", "connection", "stored", "xid")
+    __slots__ = ("_ahead", "_cursor", "connection", "stored", "xid")
 
-    def __init__(self, connection: psycopg.Connection[Any], xid: str | None = None) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], xid: str | None = None, *, ahead: float = 0.0) -> None:
+        """`ahead` is how many seconds the server's clock is ahead of ours."""
         self.connection = connection
+        self._ahead = ahead
         self.xid = xid  # by which the server knows, even after the connection is lost, what became of it
         self._cursor = connection.cursor()
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
@@ -73,6 +76,12 @@ class PostgresTx:
 
     def hold(self, session_id: str) -> None:
         self._execute("SELECT 1 FROM sessions WHERE id = ? FOR UPDATE", (session_id,))
+
+    def holds(self, lease: str, token: int) -> bool:
+        return self.row(f"{HELD} FOR SHARE", (lease, token)) is not None
+
+    def now(self) -> float:
+        return time.time() + self._ahead  # by the server's clock: those of several hosts differ
 
     def reserve(self, highest: int) -> None:
         self.ask("LOCK TABLE messages IN SHARE ROW EXCLUSIVE MODE")  # nobody draws a number meanwhile

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import apsw
 
 from hermes.store.codec import storable
-from hermes.store.engines.base import Params, Row
+from hermes.store.engines.base import HELD, Params, Row
 
 
 class SqliteTx:
@@ -53,6 +54,12 @@ class SqliteTx:
 
     def hold(self, session_id: str) -> None:
         """Nothing to do: a writer is alone."""
+
+    def holds(self, lease: str, token: int) -> bool:
+        return self.row(HELD, (lease, token)) is not None
+
+    def now(self) -> float:
+        return time.time()
 
     def reserve(self, highest: int) -> None:
         """Nothing to do: AUTOINCREMENT goes on from the highest id there ever was."""
