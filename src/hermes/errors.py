@@ -7,6 +7,7 @@
     │   ├── StoreReadOnly           the file, its folder or its format allows reading only
     │   ├── StoreClosed             the SessionDB was closed
     │   ├── StoreUnreachable        the database server can't be reached, or went away
+    │   ├── Fenced                  another process has taken over what this one held
     │   └── StoreCorrupt            the file is damaged
     │       └── NotADatabase        the file is something else altogether
     ├── InvalidInput (ValueError)   an argument that can't be accepted
@@ -36,6 +37,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigError",
     "ContextTooLong",
+    "Fenced",
     "HermesError",
     "InvalidInput",
     "MissingExtra",
@@ -96,6 +98,21 @@ class StoreUnreachable(StoreError):
     def __init__(self, message: str, *, maybe_stored: bool = False) -> None:
         super().__init__(message)
         self.maybe_stored = maybe_stored
+
+
+class Fenced(StoreError):
+    """Another process has taken over what this one held, since it gave no sign of life for too long; nothing was stored.
+
+    Whoever holds the lease `lease` now goes on; what this process knows is out of date.
+    """
+
+    def __init__(self, lease: str) -> None:
+        kind, _, what = lease.partition(":")
+        told = {"session": f"session {what}", "handoff": f"the handoff of session {what}"}.get(kind, lease)
+        super().__init__(
+            f"another process has taken over {told}, as this one gave no sign of life for too long; nothing was stored"
+        )
+        self.lease = lease
 
 
 class StoreCorrupt(StoreError):

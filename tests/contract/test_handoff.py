@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from hermes.errors import Fenced
+
 from . import ids, in_threads, talk
 
 
@@ -179,3 +181,43 @@ def test_without_a_running_handoff_there_is_nothing_to_prolong(ready):
     assert ready.heartbeat_handoff("s") is False
     ready.request_handoff("s", "telegram")
     assert ready.heartbeat_handoff("s") is False
+
+
+LATE = [
+    lambda db: db.heartbeat_handoff("s", lease=600),
+    lambda db: db.complete_handoff("s"),
+    lambda db: db.fail_handoff("s", "late"),
+    lambda db: db.withdraw_handoff("s", "late"),
+]
+
+
+@pytest.mark.parametrize("call", LATE)
+@pytest.mark.parametrize("since", ["claimed", "asked", "given up"])
+def test_a_claimer_who_wakes_up_late_changes_nothing_of_what_was_claimed_or_asked_since(ready, call, since):
+    ready.request_handoff("s", "telegram")
+    late = ready.take_handoff("s", lease=0.01)
+    assert isinstance(late, int)
+    if since == "claimed":
+        assert until(lambda: ready.take_handoff("s", lease=600)) > late
+    elif since == "asked":
+        assert until(lambda: ready.request_handoff("s", "discord"))
+    else:
+        assert ready.fail_handoff("s", "the gateway died") and ready.request_handoff("s", "discord")
+    before = state(ready), ready.handoff_seconds_left("s") is None
+    with pytest.raises(Fenced, match="another process has taken over the handoff of session s"):
+        with ready.fenced("handoff:s", late):
+            call(ready)
+    assert (state(ready), ready.handoff_seconds_left("s") is None) == before
+
+
+def test_whoever_has_the_claim_can_prolong_and_complete_it(ready):
+    assert ready.take_handoff("s") is None
+    ready.request_handoff("s", "telegram")
+    token = ready.take_handoff("s")
+    assert ready.take_handoff("s") is None, "one winner"
+    with ready.fenced("handoff:s", token):
+        assert ready.heartbeat_handoff("s", lease=600)
+        assert ready.complete_handoff("s")
+    with pytest.raises(Fenced), ready.fenced("handoff:s", token):
+        ready.complete_handoff("s")
+    assert state(ready)["state"] == "completed"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hermes.errors import Fenced
+
 from . import eventually, in_threads, old_session, shown, talk
 
 
@@ -125,3 +129,123 @@ def test_several_are_renewed_at_once_and_each_is_told_of(db):
     assert db.renew_leases([("mine", mine, 300), ("lost", lost, 300), ("nothing", 1, 300)]) == [True, False, False]
     assert db.acquire_lease("mine", "you") is None
     assert db.renew_leases([]) == []
+
+
+# ------------------------------------------------------------------ fences
+
+
+def taken_over(db, name="session:s"):
+    """A lease that ran out and was taken by another: the old token and the new one."""
+    old = db.acquire_lease(name, "a", ttl=0.01)
+    return old, eventually(lambda: db.acquire_lease(name, "b"))
+
+
+WRITES = {
+    "append": lambda db: db.append_message("s", "assistant", "late"),
+    "replace": lambda db: db.replace_messages("s", [{"role": "user", "content": "late"}]),
+    "clear": lambda db: db.clear_messages("s"),
+    "rewind": lambda db: db.rewind("s", 0),
+    "compress": lambda db: db.compress_session("s", "child", summary="late"),
+    "branch": lambda db: db.branch_session("s", "child"),
+    "end": lambda db: db.end_session("s", "idle"),
+    "prompt": lambda db: db.update_system_prompt("s", "late"),
+    "usage": lambda db: db.update_token_counts("s", 5),
+    "title": lambda db: db.set_session_title("s", "late"),
+    "tag": lambda db: db.tag_session("s", "late"),
+    "trash": lambda db: db.trash_session("s"),
+    "handoff": lambda db: db.request_handoff("s", "telegram"),
+    "create": lambda db: db.create_session("another", "cli"),
+    "meta": lambda db: db.set_meta("late", "yes"),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_who_lost_a_lease_can_write_nothing_that_depends_on_it(db, write):
+    talk(db, "s", "x")
+    old, new = taken_over(db)
+    before = db.export_all()
+    with pytest.raises(Fenced, match="another process has taken over session s") as raised, db.fenced("session:s", old):
+        write(db)
+    assert raised.value.lease == "session:s"
+    assert db.export_all() == before and db.get_meta("late") is None
+    with db.fenced("session:s", new):
+        write(db)
+    assert db.export_all() != before or db.get_meta("late") == "yes" or db.list_trash()
+    assert db.check() == []
+
+
+def test_a_lease_that_ran_out_counts_until_another_takes_it(db):
+    talk(db, "s", "x")
+    token = db.hold_session("s", "a", ttl=0.01)
+    eventually(lambda: not db.is_live("s"))
+    with db.fenced("session:s", token):
+        db.append_message("s", "assistant", "y")
+        assert db.hold_session("s", "b") is not None
+        with pytest.raises(Fenced):
+            db.append_message("s", "assistant", "z")
+    assert shown(db, "s") == ["x", "y"]
+
+
+def test_what_was_given_back_fences_its_holder_out(db):
+    talk(db, "s", "x")
+    token = db.hold_session("s", "a")
+    db.release_lease("session:s", token)
+    with pytest.raises(Fenced), db.fenced("session:s", token):
+        db.append_message("s", "assistant", "y")
+    with pytest.raises(Fenced), db.fenced("never taken", 1):
+        db.append_message("s", "assistant", "y")
+    assert shown(db, "s") == ["x"]
+
+
+def test_all_fences_that_are_nested_must_hold_and_those_left_no_longer_count(db):
+    talk(db, "s", "x")
+    mine, other = db.acquire_lease("mine", "a"), db.acquire_lease("other", "a")
+    with db.fenced("mine", mine):
+        with pytest.raises(Fenced) as raised, db.fenced("other", other + 1):
+            db.append_message("s", "assistant", "y")
+        assert raised.value.lease == "other"
+        with db.fenced("other", other):
+            db.append_message("s", "assistant", "z")
+    db.release_lease("mine", mine)
+    db.append_message("s", "assistant", "free again")
+    assert shown(db, "s") == ["x", "z", "free again"]
+
+
+def test_a_fence_is_about_the_thread_that_set_it(db):
+    talk(db, "s", "x")
+    old, _ = taken_over(db)
+    with db.fenced("session:s", old):
+        in_threads(lambda: db.append_message("s", "assistant", "of another thread"))
+    assert shown(db, "s") == ["x", "of another thread"]
+
+
+def test_leases_can_be_taken_and_given_back_inside_a_fence(db):
+    talk(db, "s", "x")
+    old, _ = taken_over(db)
+    with db.fenced("session:s", old):
+        assert db.renew_lease("session:s", old) is False
+        token = db.acquire_lease("something else", "a")
+        assert db.release_lease("something else", token) is True
+
+
+def test_between_the_look_and_the_commit_nobody_takes_the_lease(make_db):
+    """Whatever the order, either the write is before the taking or it is refused."""
+    one, two = make_db(name="x"), make_db(name="x")
+    talk(one, "s", "x")
+    for number in range(15):
+        token = one.hold_session("s", "a", ttl=0.0001)
+
+        def write(token=token, number=number):
+            try:
+                with one.fenced("session:s", token):
+                    return one.append_message("s", "assistant", f"n{number}")
+            except Fenced:
+                return None
+
+        def take(number=number):
+            taken = eventually(lambda: two.hold_session("s", "b", ttl=60))
+            return taken, [row["id"] for row in two.get_messages("s")]
+
+        written, (taken, seen) = in_threads(write, take)
+        assert written is None or written in seen, "it was stored after another had taken over"
+        two.release_lease("session:s", taken)

@@ -6,14 +6,24 @@ After a change is committed, a line about it goes to the session's transcript.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hermes.errors import HermesError, InvalidInput, StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreReadOnly
+from hermes.errors import (
+    HermesError,
+    InvalidInput,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+)
 from hermes.home import companion, default_database
 from hermes.store import (
     codec,
@@ -41,7 +51,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionDB"]
 
-_STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreReadOnly)
+_STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnreachable)
+Outcome = TypeVar("Outcome", bool, "int | None")
+_AGAIN = 10.0  # seconds in which an append that the server's end cut short is tried again
 
 
 class SessionDB:
@@ -87,6 +99,7 @@ class SessionDB:
             from hermes.store.redact import redact
 
             self._mask = redact
+        self._fences = threading.local()  # what this thread's writes depend on
         self._options = (url, read_only, durability, transcripts)
         self._open()
 
@@ -358,14 +371,24 @@ class SessionDB:
         counts: Mapping[str, Any] | None = None,
         also: Callable[[Tx, int], None] | None = None,
     ) -> int:
-        """Store a message that is ready; `also` does what belongs to it in the same transaction, given its id."""
-        with self._writing(session_id, alone=bool(ready.lifted)) as tx:
-            self._attachments.secure(tx, ready.lifted)
-            message_id = messages.append(tx, session_id, ready)
-            if counts:
-                _usage.update(tx, session_id, counts, absolute=False)
-            if also is not None:
-                also(tx, message_id)
+        """Store a message that is ready; `also` does what belongs to it in the same transaction, given its id.
+
+        If the server went away in the middle and nothing was stored, it is tried again; `also` is then called again, too.
+        """
+        end = time.monotonic() + _AGAIN
+        while True:
+            try:
+                with self._writing(session_id, alone=bool(ready.lifted)) as tx:
+                    self._attachments.secure(tx, ready.lifted)
+                    message_id = messages.append(tx, session_id, ready)
+                    if counts:
+                        _usage.update(tx, session_id, counts, absolute=False)
+                    if also is not None:
+                        also(tx, message_id)
+                break
+            except StoreUnreachable as error:
+                if error.maybe_stored or time.monotonic() > end:
+                    raise
         self._scribe.said(session_id, message_id, ready)
         if counts:
             self._scribe.changed(session_id, "usage", *_usage.COLUMNS)
@@ -376,7 +399,24 @@ class SessionDB:
         """A write transaction; that these sessions' transcripts are about to change is noted before it commits."""
         for session_id in session_ids:
             self._scribe.intends(session_id)
+        return self._changing(*session_ids, alone=alone)
+
+    def _changing(self, *session_ids: str, alone: bool = True) -> AbstractContextManager[Tx]:
+        """A write transaction that this thread's fences hold for."""
+        fences: tuple[tuple[str, int], ...] = getattr(self._fences, "held", ())
+        if fences:
+            return self._fenced_write(session_ids, alone, fences)
         return self._engine.write(holding=session_ids, alone=alone)
+
+    @contextmanager
+    def _fenced_write(
+        self, session_ids: Sequence[str], alone: bool, fences: tuple[tuple[str, int], ...]
+    ) -> Iterator[Tx]:
+        with self._engine.write(holding=session_ids, alone=alone) as tx:
+            for session_id in sorted(set(session_ids)):  # before the leases: see leases.py
+                tx.hold(session_id)
+            leases.check(tx, fences)
+            yield tx
 
     def _masked(self, text: str | None) -> str | None:
         return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text
@@ -791,7 +831,7 @@ class SessionDB:
 
     def set_meta(self, key: str, value: str) -> None:
         """Set a value of state_meta."""
-        with self._engine.write(alone=False) as tx:
+        with self._changing(alone=False) as tx:
             tx.run(
                 "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
                 (key, value),
@@ -807,6 +847,11 @@ class SessionDB:
         with self._engine.write(alone=False) as tx:
             return leases.renew(tx, name, token, ttl)
 
+    def release_leases(self, held: Iterable[tuple[str, int]]) -> None:
+        """Give several leases back at once, each (name, token)."""
+        with self._engine.write(alone=False) as tx:
+            leases.release_all(tx, held)
+
     def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
         """Prolong several leases, each (name, token, ttl), in one transaction; of each what renew_lease says."""
         with self._engine.write(alone=False) as tx:
@@ -816,6 +861,21 @@ class SessionDB:
         """Give a lease back."""
         with self._engine.write(alone=False) as tx:
             return leases.release(tx, name, token)
+
+    @contextmanager
+    def fenced(self, name: str, token: int) -> Iterator[None]:
+        """In this block, what this thread stores is stored only while the lease is still this token's; else Fenced.
+
+        That is looked at in the transaction that stores it, so a process that was stopped, and whose lease another took
+        meanwhile, can't write what is out of date. Blocks may be nested: all their leases must hold. It is about whatever
+        changes sessions and messages; leases themselves, deletions and housekeeping go their own way.
+        """
+        before = getattr(self._fences, "held", ())
+        self._fences.held = (*before, (name, token))
+        try:
+            yield
+        finally:
+            self._fences.held = before
 
     def lease_holder(self, name: str) -> str | None:
         """Who holds a lease, by the name it gave; None when nobody does."""
@@ -862,11 +922,16 @@ class SessionDB:
 
     def claim_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
         """Take a pending handoff; one winner. The claim runs out after `lease` seconds without a heartbeat."""
+        return self.take_handoff(session_id, lease=lease) is not None
+
+    def take_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> int | None:
+        """As claim_handoff, with the token of the claim: `fenced("handoff:<id>", token)` keeps one who wakes up late from
+        prolonging, completing or failing what another has claimed since."""
         return self._handoff(session_id, lambda tx: handoffs.claim(tx, session_id, lease))
 
     def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
         """Prolong a claim."""
-        with self._engine.write(alone=False) as tx:
+        with self._changing(session_id, alone=False) as tx:
             return handoffs.heartbeat(tx, session_id, lease)
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
@@ -886,7 +951,7 @@ class SessionDB:
         """Report a handoff failed, and why; it can be requested again."""
         return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error) or ""))
 
-    def _handoff(self, session_id: str, step: Callable[[Tx], bool]) -> bool:
+    def _handoff(self, session_id: str, step: Callable[[Tx], Outcome]) -> Outcome:
         with self._writing(session_id, alone=False) as tx:
             done = step(tx)
         if done:

@@ -1,35 +1,42 @@
 """Handoffs: a session on its way from one door to another.
 
 NULL → pending → running → completed or failed. A claim carries a lease: when the claimer dies, the handoff can be
-claimed again after it has run out.
+claimed again after it has run out. `handoff:<id>` in the leases holds the token of the claim, so that a late claimer is
+told from the one who claimed it since.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import sessions
+from hermes.store import leases, sessions
 from hermes.store.engines.base import Tx
 
 LEASE_SECONDS = 120.0
+CLAIMER = "claimer"
+
+
+def lease_of(session_id: str) -> str:
+    """The name of the lease whose token tells claims apart."""
+    return f"handoff:{session_id}"
 
 
 def request(tx: Tx, session_id: str, platform: str) -> bool:
     """Ask for a handoff; False while one is under way, or when there is no such session."""
     if not platform:
         raise InvalidInput("a handoff needs a platform to go to")
-    now = time.time()
-    return bool(
-        tx.run(
-            "UPDATE sessions SET handoff_state = 'pending', handoff_platform = ?, handoff_error = NULL,"
-            " handoff_requested_at = ?, handoff_lease_until = NULL WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
-            " AND (handoff_state IS NULL OR handoff_state IN ('completed', 'failed')"
-            " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
-            (platform, now, session_id, now),
-        )
+    now = tx.now()
+    done = tx.run(
+        "UPDATE sessions SET handoff_state = 'pending', handoff_platform = ?, handoff_error = NULL,"
+        " handoff_requested_at = ?, handoff_lease_until = NULL WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+        " AND (handoff_state IS NULL OR handoff_state IN ('completed', 'failed')"
+        " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
+        (platform, now, session_id, now),
     )
+    if done:
+        leases.void(tx, lease_of(session_id))
+    return bool(done)
 
 
 def state(tx: Tx, session_id: str) -> dict[str, Any] | None:
@@ -47,31 +54,32 @@ def pending(tx: Tx) -> list[dict[str, Any]]:
         " AND s.handoff_state IS NOT NULL"
         " AND (s.handoff_state = 'pending' OR (s.handoff_state = 'running' AND coalesce(s.handoff_lease_until, 0) < ?))"
         " ORDER BY coalesce(s.handoff_requested_at, 0), s.id",
-        (time.time(),),
+        (tx.now(),),
     )
     return [sessions.tidy(row) for row in rows]
 
 
-def claim(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
-    """Take a pending handoff (or one whose claimer died); one winner."""
-    now = time.time()
-    return bool(
-        tx.run(
-            "UPDATE sessions SET handoff_state = 'running', handoff_lease_until = ? WHERE id = ? AND (handoff_state = 'pending'"
-            " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
-            (now + lease, session_id, now),
-        )
-    )
+def claim(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> int | None:
+    """Take a pending handoff (or one whose claimer died); one winner. The token of the claim, or None."""
+    now = tx.now()
+    if not tx.run(
+        "UPDATE sessions SET handoff_state = 'running', handoff_lease_until = ? WHERE id = ? AND (handoff_state = 'pending'"
+        " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
+        (now + lease, session_id, now),
+    ):
+        return None
+    return leases.seize(tx, lease_of(session_id), CLAIMER, lease)
 
 
 def heartbeat(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
     """Prolong one's claim."""
-    return bool(
-        tx.run(
-            "UPDATE sessions SET handoff_lease_until = ? WHERE id = ? AND handoff_state = 'running'",
-            (time.time() + lease, session_id),
-        )
+    until = tx.now() + lease
+    done = tx.run(
+        "UPDATE sessions SET handoff_lease_until = ? WHERE id = ? AND handoff_state = 'running'", (until, session_id)
     )
+    if done:
+        tx.run("UPDATE leases SET expires_at = ? WHERE name = ? AND holder IS NOT NULL", (until, lease_of(session_id)))
+    return bool(done)
 
 
 def withdraw(tx: Tx, session_id: str, error: str) -> bool:
@@ -90,7 +98,7 @@ def seconds_left(tx: Tx, session_id: str) -> float | None:
     until = tx.value(
         "SELECT handoff_lease_until FROM sessions WHERE id = ? AND handoff_state = 'running'", (session_id,)
     )
-    return None if until is None else float(until) - time.time()
+    return None if until is None else float(until) - tx.now()
 
 
 def complete(tx: Tx, session_id: str) -> bool:
@@ -104,10 +112,11 @@ def fail(tx: Tx, session_id: str, error: str) -> bool:
 
 
 def _finish(tx: Tx, session_id: str, outcome: str, error: str | None) -> bool:
-    return bool(
-        tx.run(
-            "UPDATE sessions SET handoff_state = ?, handoff_error = ?, handoff_lease_until = NULL WHERE id = ?"
-            " AND handoff_state IN ('pending', 'running')",
-            (outcome, error, session_id),
-        )
+    done = tx.run(
+        "UPDATE sessions SET handoff_state = ?, handoff_error = ?, handoff_lease_until = NULL WHERE id = ?"
+        " AND handoff_state IN ('pending', 'running')",
+        (outcome, error, session_id),
     )
+    if done:
+        leases.void(tx, lease_of(session_id))
+    return bool(done)

@@ -1,16 +1,18 @@
 """Leases: who holds what, for how long, across processes.
 
 A lease has one holder and runs out unless it is renewed, so a crashed process frees what it held. Each taking gets a
-higher token (a fence): whoever wakes up late with an old one can be told apart. A session is live while someone
+higher token (a fence): whoever wakes up late with an old one is told apart (`check`). A session is live while someone
 holds the lease `session:<id>`.
+
+Where a transaction locks sessions and leases, it locks sessions first, and leases in the order of their names: so no two
+wait for each other.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
-from hermes.errors import InvalidInput
+from hermes.errors import Fenced, InvalidInput
 from hermes.store.engines.base import Tx
 
 ABANDONED = "abandoned"
@@ -20,7 +22,7 @@ def acquire(tx: Tx, name: str, holder: str, ttl: float) -> int | None:
     """Take a free, expired or own lease; its fencing token, or None while someone else holds it."""
     if not name or ttl <= 0:
         raise InvalidInput("a lease needs a name and a time to live above zero")
-    now = time.time()
+    now = tx.now()
     taken = tx.rows(
         "INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
         " holder = excluded.holder, token = leases.token + 1, expires_at = excluded.expires_at"
@@ -30,19 +32,46 @@ def acquire(tx: Tx, name: str, holder: str, ttl: float) -> int | None:
     return int(taken[0][0]) if taken else None
 
 
+def seize(tx: Tx, name: str, holder: str, ttl: float) -> int:
+    """Take a lease whoever holds it: for what was decided elsewhere. Its token."""
+    taken = tx.rows(
+        "INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
+        " holder = excluded.holder, token = leases.token + 1, expires_at = excluded.expires_at RETURNING token",
+        (name, holder, tx.now() + ttl),
+    )
+    return int(taken[0][0])
+
+
+def void(tx: Tx, name: str) -> None:
+    """Nobody holds a lease any more, whoever did."""
+    tx.run("UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND holder IS NOT NULL", (tx.now(), name))
+
+
+def check(tx: Tx, fences: Iterable[tuple[str, int]]) -> None:
+    """Every lease (name, token) is still its token's, and stays so until the transaction ends; else Fenced.
+
+    One that has run out counts as long as nobody else has taken it.
+    """
+    for name, token in sorted(fences):
+        if not tx.holds(name, token):
+            raise Fenced(name)
+
+
 def renew(tx: Tx, name: str, token: int, ttl: float) -> bool:
     """Prolong a lease; False when it has passed to someone else or was released."""
     return bool(
         tx.run(
             "UPDATE leases SET expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
-            (time.time() + ttl, name, token),
+            (tx.now() + ttl, name, token),
         )
     )
 
 
 def renew_all(tx: Tx, held: Iterable[tuple[str, int, float]]) -> list[bool]:
     """Prolong several, each (name, token, ttl); of each what `renew` says."""
-    return [renew(tx, name, token, ttl) for name, token, ttl in held]
+    leases = list(held)
+    done = {name: renew(tx, name, token, ttl) for name, token, ttl in sorted(leases)}
+    return [done[name] for name, _, _ in leases]
 
 
 def release(tx: Tx, name: str, token: int) -> bool:
@@ -50,9 +79,15 @@ def release(tx: Tx, name: str, token: int) -> bool:
     return bool(
         tx.run(
             "UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
-            (time.time(), name, token),
+            (tx.now(), name, token),
         )
     )
+
+
+def release_all(tx: Tx, held: Iterable[tuple[str, int]]) -> None:
+    """Give several back, each (name, token)."""
+    for name, token in sorted(held):
+        release(tx, name, token)
 
 
 def session_lease(session_id: str) -> str:
@@ -65,7 +100,7 @@ def is_live(tx: Tx, session_id: str) -> bool:
     return (
         tx.row(
             "SELECT 1 FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?",
-            (session_lease(session_id), time.time()),
+            (session_lease(session_id), tx.now()),
         )
         is not None
     )
@@ -79,19 +114,27 @@ def holder(tx: Tx, session_id: str) -> str | None:
 def holder_of(tx: Tx, name: str) -> str | None:
     """Who holds a lease, by the name it gave; None when nobody does."""
     found = tx.value(
-        "SELECT holder FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?", (name, time.time())
+        "SELECT holder FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?", (name, tx.now())
     )
     return None if found is None else str(found)
 
 
 def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
     """End sessions whose holder vanished without a word longer ago than this."""
+    now = tx.now()
+    before = now - after_hours * 3600
     gone = tx.rows(
         "SELECT s.id FROM leases l JOIN sessions s ON l.name = 'session:' || s.id WHERE l.holder IS NOT NULL"
-        " AND l.expires_at < ? AND s.ended_at IS NULL AND s.purged IS NULL",
-        (time.time() - after_hours * 3600,),
+        " AND l.expires_at < ? AND s.ended_at IS NULL AND s.purged IS NULL ORDER BY s.id",
+        (before,),
     )
+    ended = []
     for (session_id,) in gone:
-        tx.run("UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ?", (time.time(), ABANDONED, session_id))
-        tx.run("UPDATE leases SET holder = NULL WHERE name = ?", (session_lease(session_id),))
-    return [row[0] for row in gone]
+        tx.hold(session_id)
+        if tx.run(  # not if it gave a sign of life in this moment
+            "UPDATE leases SET holder = NULL WHERE name = ? AND holder IS NOT NULL AND expires_at < ?",
+            (session_lease(session_id), before),
+        ):
+            tx.run("UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ?", (now, ABANDONED, session_id))
+            ended.append(session_id)
+    return ended
