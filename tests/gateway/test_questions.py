@@ -129,13 +129,11 @@ def test_another_person_who_interrupts_does_not_wait_for_the_answer(
     with running(lab, hermes_home, model.base_url, display={"busy": "interrupt"}):
         lab.say(removing(precious), where="thread")
         asked(lab, "thread")
-        lab.say("yes", where="thread", who="bob")
-        answered(lab, "echo: [Bob] yes", "thread")
-        assert precious.exists()
-        lab.say("pause=1.5 and now?", where="thread", who="bob")  # the question is over: a yes is a message again
-        until(lambda: any("and now?" in str(one["messages"][-1]) for one in model.requests))
-        lab.say("yes", where="thread")
+        lab.say("pause=1.5 yes", where="thread", who="bob")
+        until(lambda: any("pause=1.5 yes" in str(one["messages"][-1]) for one in model.requests))
+        lab.say("yes", where="thread")  # the question is over: this is a message like any other
         answered(lab, "echo: [Alice] yes", "thread")
+        assert precious.exists()
 
 
 def test_stopping_does_not_wait_for_an_answer_and_asks_again_afterwards(
