@@ -19,7 +19,7 @@ from hermes.agent.planning import edges_of, plan
 from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
 from hermes.agent.side_tasks import asked_aside, can_write, without_thinking
 from hermes.agent.tokens import estimate_tokens, text_tokens
-from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound, StoreError
+from hermes.errors import ContextTooLong, Fenced, InvalidInput, ModelError, SessionNotFound, StoreError
 
 if TYPE_CHECKING:
     from hermes.agent.model import Message, Model
@@ -96,7 +96,7 @@ def compress(
     if db.get_session(session_id) is None:
         raise SessionNotFound(session_id)
     session_id = db.get_compression_tip(session_id)
-    with _alone(db, session_id) as still_alone:
+    with _alone(db, session_id) as token:
         if db.get_compression_tip(session_id) != session_id:
             return db.get_compression_tip(session_id)
         messages = db.get_messages(session_id)
@@ -110,11 +110,17 @@ def compress(
         middle = messages[head:tail]
         timeout = (config.auxiliary.compression.timeout if config.auxiliary.compression else None) or TIMEOUT
         summary = write_summary(middle, model, focus=focus, timeout=timeout, cancelled=cancelled)
-        if not still_alone():
-            raise InvalidInput(f"session {session_id} was taken over by another process while it was being compressed")
-        return _commit(
-            db, session_id, messages, (head, tail), _with_header(summary, middle, session_id), new_session_id
-        )
+        try:
+            with db.fenced(f"compress:{session_id}", token):
+                return _commit(
+                    db, session_id, messages, (head, tail), _with_header(summary, middle, session_id), new_session_id
+                )
+        except Fenced as error:
+            if error.lease != f"compress:{session_id}":
+                raise
+            raise InvalidInput(
+                f"session {session_id} was taken over by another process while it was being compressed"
+            ) from error
 
 
 def _commit(
@@ -146,8 +152,8 @@ def _commit(
 
 
 @contextmanager
-def _alone(db: SessionDB, session_id: str) -> Iterator[Any]:
-    """Hold the right to compress a session, renewed by a thread for as long as the model takes."""
+def _alone(db: SessionDB, session_id: str) -> Iterator[int]:
+    """Hold the right to compress a session, renewed by a thread for as long as the model takes; the lease's token."""
     name, holder = f"compress:{session_id}", f"{os.getpid()}-{secrets.token_hex(4)}"
     token = db.acquire_lease(name, holder, LEASE_SECONDS)
     if token is None:
@@ -158,13 +164,13 @@ def _alone(db: SessionDB, session_id: str) -> Iterator[Any]:
         while not finished.wait(LEASE_SECONDS / 4):
             try:
                 db.renew_lease(name, token, LEASE_SECONDS)
-            except Exception:  # tried again in a moment; whether it still holds is asked at the end
+            except Exception:  # tried again in a moment; whether it still holds is looked at in the end
                 continue
 
     thread = threading.Thread(target=renew, daemon=True, name="hermes-compress-lease")
     thread.start()
     try:
-        yield lambda: db.renew_lease(name, token, LEASE_SECONDS)
+        yield token
     finally:
         finished.set()
         thread.join()

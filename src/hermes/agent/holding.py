@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 TTL = 120.0  # a crashed process lets go after this many seconds
+GATHER = 0.1  # seconds in which those that let go are gathered
 
 
 class Hold:
@@ -32,12 +34,18 @@ class Hold:
         self._lock = threading.Lock()
         self._session_id: str | None = None
         self._token: int | None = None
+        self._sure_at = 0.0  # when it was last certain that the lease is ours
+        self._leaving = False
 
     def take(self, session_id: str) -> bool:
         """Hold this session (and no other); False while another process does. It must exist."""
         with self._lock:
+            self._leaving = False
             if self._session_id == session_id and self._token is not None:
+                if time.monotonic() - self._sure_at < self.ttl / 2:
+                    return True
                 if self._db.renew_lease(f"session:{session_id}", self._token, self.ttl):
+                    self._sure_at = time.monotonic()
                     return True
                 self._token = None
             self._let_go()
@@ -50,6 +58,33 @@ class Hold:
         _heart_of(self._db).leave(self)
         with self._lock:
             self._let_go()
+
+    def release_soon(self) -> None:
+        """Let go in a moment, together with others that do; unless it is taken again before."""
+        with self._lock:
+            if self._token is None:
+                self._session_id = None
+                return
+            self._leaving = True
+        _heart_of(self._db).part(self)
+
+    def parting(self) -> tuple[str, int] | None:
+        """What to give back, as it has come to that; None when it was taken again."""
+        with self._lock:
+            if not self._leaving or self._token is None:
+                return None
+            given = (f"session:{self._session_id}", self._token)
+            self._session_id = self._token = None
+            self._leaving = False
+            return given
+
+    def sure(self) -> None:
+        """The lease was just prolonged."""
+        self._sure_at = time.monotonic()
+
+    def doubt(self) -> None:
+        """A write was fenced off: the lease is somebody else's, or was. The next `take` asks the store again."""
+        self._sure_at = -self.ttl
 
     def held(self) -> tuple[str, int, float] | None:
         """The lease to be renewed: its name, token and time to live; None while there is none."""
@@ -66,6 +101,7 @@ class Hold:
         token = self._db.hold_session(session_id, self._holder, self.ttl)
         if token is None and free_from_the_dead(self._db, session_id):
             token = self._db.hold_session(session_id, self._holder, self.ttl)
+        self._sure_at = time.monotonic()
         return token
 
     def _let_go(self) -> None:
@@ -85,6 +121,8 @@ class _Heart:
         self._lock = threading.Lock()
         self._holds: WeakSet[Hold] = WeakSet()
         self._changed = threading.Event()
+        self._parting: list[Hold] = []
+        self._given: list[tuple[str, int]] = []  # leases that are to be given back
         self._thread: threading.Thread | None = None
 
     def keep(self, hold: Hold) -> None:
@@ -105,23 +143,48 @@ class _Heart:
             if not self._holds:
                 self._changed.set()
 
+    def part(self, hold: Hold) -> None:
+        """Give this one back in a moment."""
+        with self._lock:
+            self._parting.append(hold)
+            self._changed.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="hermes-hold", daemon=True)
+                self._thread.start()
+
+    def _part(self, db: SessionDB) -> None:
+        with self._lock:
+            parting, self._parting = self._parting, []
+        self._given += [lease for hold in parting if (lease := hold.parting()) is not None]
+        if self._given:
+            db.release_leases(self._given)
+            self._given = []
+
     def _beat(self) -> None:
+        renewed = time.monotonic()
         while True:
             with self._lock:
                 pause = min((hold.ttl for hold in self._holds), default=0.0) / 4
-                if not pause:
+                if not pause and not self._parting:
                     self._thread = None
                     return
-            if self._changed.wait(pause):
+            left = renewed + pause - time.monotonic()
+            if self._changed.wait(GATHER if self._given else max(0.0, left)):
                 self._changed.clear()
-                continue
+                if self._parting:
+                    time.sleep(GATHER)
             db = self._db()
             try:
-                if db is not None:
+                if db is not None and (self._parting or self._given):
+                    self._part(db)
+                if db is not None and pause and time.monotonic() - renewed >= pause:
+                    renewed = time.monotonic()
                     self._renew(db)
             except StoreClosed:
                 with self._lock:
                     self._holds.clear()
+                    self._parting.clear()
+                    self._given = []
             except HermesError:
                 pass  # busy: the next beat tries again, and there are four of them
             del db
@@ -132,7 +195,9 @@ class _Heart:
         held = {hold: lease for hold in holds if (lease := hold.held()) is not None}
         still = dict(zip(held, db.renew_leases(held.values()), strict=True)) if held else {}
         for hold in holds:
-            if not still.get(hold):
+            if still.get(hold):
+                hold.sure()
+            else:
                 try:
                     hold.try_again(held[hold][1] if hold in held else None)
                 except StoreClosed:

@@ -4,6 +4,9 @@ A turn is a series of events for whoever shows it. Behind them everything is sto
 message before the model is asked, each reply when it is whole (its pieces lie in a draft until then), each tool's
 result when there is one. So the process may die at any line, and the next one goes on from the record.
 
+A process that was stopped for so long that another went on with its session stores nothing more: the turn ends with
+Fenced (talk.py), and what it had heard stays in the draft.
+
 A reply whose stream breaks off is asked for again from its beginning: a Notice says so, the pieces that follow begin
 anew, and the record gets the whole reply once. If no try succeeds, what had arrived is kept as an interrupted reply.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +27,7 @@ from hermes.agent.retries import pause
 from hermes.agent.running import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.talk import Content, Keep, Talk
 from hermes.agent.tools.base import Context, Tool
-from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelUnreachable, RateLimited
+from hermes.errors import ContextTooLong, Fenced, HermesError, InvalidInput, ModelUnreachable, RateLimited
 from hermes.store.drafts import Draft
 
 if TYPE_CHECKING:
@@ -134,7 +137,13 @@ class Agent:
         with self._underway():
             if (yield from self._talk.enter(self.model, self._new_prompt)):
                 yield Notice("the last reply had been cut off by a crash; what had arrived of it was kept")
-            self._talk.say(content, keep)
+            try:
+                self._talk.say(content, keep)
+            except Fenced:  # stopped for long in this very moment: somebody was here meanwhile
+                if keep is not None:
+                    raise  # and may have taken this message, too
+                yield from self._talk.enter(self.model, self._new_prompt)
+                self._talk.say(content)
             yield from self._answer()
 
     def go_on(self) -> Iterator[Event]:
@@ -177,9 +186,16 @@ class Agent:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
         return self._talk.hold()
 
-    def let_go(self) -> None:
-        """Between turns: the session is no longer live, and others may go on with it; the next turn takes it again."""
-        self._talk.let_go()
+    def fenced(self) -> AbstractContextManager[None]:
+        """What is stored in this block is stored only if the session did not pass to another since we took hold of it."""
+        return self._talk.fenced()
+
+    def let_go(self, *, soon: bool = False) -> None:
+        """Between turns: the session is no longer live, and others may go on with it; the next turn takes it again.
+
+        `soon`: in a moment, together with others; cheaper where there are many.
+        """
+        self._talk.let_go(soon=soon)
 
     def close(self, *, patience: float = 10.0) -> None:
         """Let go of everything: background processes and connections of the tools, and the session.
@@ -270,6 +286,8 @@ class Agent:
                     if self._cancel.wait(wait):
                         return talk.keep(Reply(finish_reason="interrupted"), model, heard)
                     draft.restart()
+        except Fenced:
+            raise  # another process goes on here
         except BaseException:  # also when nobody listens any more, or Ctrl-C: what was shown is kept
             if heard:
                 talk.keep(Reply(finish_reason="interrupted"), model, heard)
@@ -365,10 +383,13 @@ class Agent:
         self._compressed_at = len(self._talk.history)
         yield Notice("the conversation grows too long for the model; compressing it (nothing is deleted)")
         try:
-            child = compress(
-                self.db, old, auxiliary_model(self.config, "compression", self.model), self.config,
-                cancelled=self._cancel.is_set,
-            )  # fmt: skip
+            with self._talk.fenced():
+                child = compress(
+                    self.db, old, auxiliary_model(self.config, "compression", self.model), self.config,
+                    cancelled=self._cancel.is_set,
+                )  # fmt: skip
+        except Fenced:
+            raise
         except HermesError as error:
             yield Notice(f"the conversation could not be compressed ({error}); it goes on as it is")
             return False

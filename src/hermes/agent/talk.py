@@ -2,11 +2,16 @@
 
 The history is read from the record when a turn begins and grows with it in memory; each message is in the record before
 it is in the history. What the model said a moment ago is shown to it as it was, not as the record masks it.
+
+A turn that held the session when it began stores only as long as it still does: if its process was stopped for long and
+another went on with the session, it ends with `Fenced`, and what had arrived of a reply stays in its draft. (The lease of
+that beginning counts: one that was lost and taken again in between does not.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hermes.agent.conversation import TOOL_BUDGET, as_text, prepared
@@ -16,7 +21,7 @@ from hermes.agent.keeping import as_message, keep_reply, keep_result, recover
 from hermes.agent.model import Message, Model, Reply
 from hermes.agent.running import Result
 from hermes.agent.tools.base import Context
-from hermes.errors import InvalidInput
+from hermes.errors import Fenced, InvalidInput
 from hermes.store.drafts import Draft
 
 LEAST_BUDGET = 2_000
@@ -33,6 +38,7 @@ class Talk:
         self._db = context.db
         self._source, self._columns = source, columns
         self._hold = Hold(context.db)
+        self._fence: tuple[str, int] | None = None  # the lease this turn stores under; None: another had it before us
         self._told = False  # that another program is here too
         self._recovered = recover(context.db, context.session_id)  # here already, so that a recap shows it
         self.history: list[Message] = []
@@ -69,7 +75,8 @@ class Talk:
         if not self.hold() and not self._told:
             self._told = True
             yield Notice("another program has this conversation open as well")
-        cut_off = recover(self._db, self.session_id) or self._recovered
+        with self.fenced():
+            cut_off = recover(self._db, self.session_id) or self._recovered
         self._recovered = False
         self.load()
         return cut_off
@@ -88,18 +95,47 @@ class Talk:
 
     def hold(self) -> bool:
         """Make the session live; False while another process holds it."""
-        return self._hold.take(self.session_id)
+        self._hold.take(self.session_id)
+        held = self._hold.held()
+        self._fence = None if held is None else held[:2]
+        return held is not None
 
-    def let_go(self) -> None:
-        """The session is no longer live."""
-        self._hold.release()
+    @contextmanager
+    def fenced(self) -> Iterator[None]:
+        """What is stored in this block is stored only if the session did not pass to another since it was held."""
+        if self._fence is None:
+            yield
+            return
+        try:
+            with self._db.fenced(*self._fence):
+                yield
+        except Fenced:
+            self._hold.doubt()
+            raise
+
+    def let_go(self, *, soon: bool = False) -> None:
+        """The session is no longer live, at once or (cheaper, where there are many) in a moment."""
+        if soon:
+            self._hold.release_soon()
+        else:
+            self._hold.release()
 
     def go_to(self, session_id: str) -> None:
-        """Go on in another session."""
+        """Go on in another session, which this one was compressed into.
+
+        If we held this one, we go on only where nobody else does: not if another holds the other one, or has answered in it.
+        """
+        held, old = self._fence, self.session_id
         self._context.session_id = session_id
-        self.hold()
+        is_ours = self.hold()
+        rows = self._db.get_messages(session_id)
+        if held is None:
+            self._fence = None
+        elif not is_ours or any(row["role"] == "assistant" and row["id"] > self.last_id for row in rows):
+            self._context.session_id, self._fence = old, held
+            raise Fenced(f"session:{session_id}")
         self.load()
-        self.last_id = self._db.get_messages(session_id)[-1]["id"]
+        self.last_id = rows[-1]["id"]
 
     def _here(self) -> str:
         """Where to store: if another process has compressed the session during the turn, it goes on in the child."""
@@ -114,17 +150,19 @@ class Talk:
 
     def say(self, content: Content, keep: Keep | None = None) -> None:
         """Store what the user says; `keep` does it where more has to happen in the same transaction."""
-        if keep is None:
-            self.last_id = self._db.append_message(self.session_id, "user", content)
-        else:
-            self.last_id = keep(self.session_id, content)
+        with self.fenced():
+            if keep is None:
+                self.last_id = self._db.append_message(self.session_id, "user", content)
+            else:
+                self.last_id = keep(self.session_id, content)
         self.history.append({"role": "user", "content": content})
 
     def take_back(self) -> bool:
         """Take back everything after the user's last message; False when there is no such message."""
         asked = [row["id"] for row in self._db.get_messages(self.session_id) if row["role"] == "user"]
         if asked:
-            self._db.rewind(self.session_id, asked[-1])
+            with self.fenced():
+                self._db.rewind(self.session_id, asked[-1])
             self.load()
             self.last_id = asked[-1]
         return bool(asked)
@@ -146,7 +184,8 @@ class Talk:
             kept -= 1
         self.last_id = rows[kept - 1]["id"]
         if kept < len(rows):
-            self._db.rewind(self.session_id, self.last_id)
+            with self.fenced():
+                self._db.rewind(self.session_id, self.last_id)
             self.load()
 
     def keep(self, reply: Reply, model: Model, heard: list[str]) -> Reply:
@@ -156,14 +195,18 @@ class Talk:
             reply.tool_calls = []
         empty = not (reply.content or reply.tool_calls or reply.reasoning or reply.reasoning_content)
         if not (empty and reply.finish_reason == "interrupted"):
-            self.last_id = keep_reply(self._db, self._here(), model, reply)
+            here = self._here()
+            with self.fenced():
+                self.last_id = keep_reply(self._db, here, model, reply)
             heard.clear()  # stored: from here on no error may lead to its being stored again
             self.history.append(as_message(reply))
         return reply
 
     def store(self, result: Result) -> None:
         """Store what came of a call."""
-        self.last_id, message = keep_result(self._db, self._here(), result)
+        here = self._here()
+        with self.fenced():
+            self.last_id, message = keep_result(self._db, here, result)
         self.history.append(message)
 
     def draft(self, model: Model) -> Draft:
