@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hermes.cli import checks_models, checks_platforms
 from hermes.cli.findings import Finding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
-from hermes.errors import HermesError, StoreError
+from hermes.errors import HermesError, MissingExtra, StoreError
 from hermes.home import companion, default_database, get_hermes_home
 
 if TYPE_CHECKING:
@@ -230,11 +230,11 @@ def _holds_secrets(text: str) -> bool:
 def store(config: Config) -> Found:
     """The database: does it open, is it sound, is its index complete, who else has it open."""
     from hermes.store.health import look
+    from hermes.store.opening import store_url
 
-    if config.store.url is not None:
-        yield wrong(
-            "store", "store.url is set, and this version keeps its record in a file", "hermes config unset store.url"
-        )
+    url = store_url(config)
+    if url is not None:
+        yield from _elsewhere(config)
         return
     path = default_database()
     if not path.exists():
@@ -261,6 +261,27 @@ def store(config: Config) -> Found:
         yield wrong("store", f"{path} can't be written", f"chmod u+rw {path}")
     if not health.damage:
         yield from _contents(path, health)
+
+
+def _elsewhere(config: Config) -> Found:
+    """A record that store.url names."""
+    from hermes.store.opening import open_existing
+
+    try:
+        db = open_existing(config)
+        if db is None:
+            yield well("store", "the database that store.url names is empty: no conversation so far")
+            return
+        with db:
+            counts = f"{_counted(db.session_count(), 'session')}, {_counted(db.message_count(), 'message')}"
+            yield well("store", f"{db.where}: {counts}, {_size(db.size())}")
+            if pending := db.index_status()["pending"]:
+                said = f"{pending} messages were written by another program and are not indexed"
+                yield remark("index", said, "hermes sessions optimize")
+    except MissingExtra as error:
+        yield wrong("store", str(error), 'pip install "hermes-sessions[postgres]"')
+    except HermesError as error:
+        yield wrong("store", str(error), "look at store.url (hermes config show) and at the server")
 
 
 def _contents(path: Path, health: Health) -> Found:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.cli.checks_models import _variables
 from hermes.cli.findings import Finding, Found, remark, well, wrong
-from hermes.config import Config
+from hermes.config import Config, load_config
 from hermes.errors import ConfigError, HermesError, MissingExtra, PlatformRefused
 from hermes.harmless import one_line
-from hermes.home import default_database, get_hermes_home
+from hermes.home import get_hermes_home
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter
@@ -127,13 +127,13 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
 
 def _from_store(otherwise: Any, ask: Any) -> Any:
     """What the record says, if there is one that can be read; its own check says what is wrong with it."""
-    from hermes.store.db import SessionDB
+    from hermes.store.opening import open_existing
 
-    path = default_database()
-    if not path.exists():
-        return otherwise
     try:
-        with SessionDB(path, read_only=True) as db:
+        db = open_existing(load_config())
+        if db is None:
+            return otherwise
+        with db:
             return ask(db)
     except HermesError:
         return otherwise

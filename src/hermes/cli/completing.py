@@ -260,13 +260,10 @@ def _record() -> Any:
     """The store, for reading; None (in a `with`) when there is none yet."""
     from contextlib import nullcontext
 
-    from hermes.home import default_database
+    from hermes.config import load_config
+    from hermes.store.opening import open_existing
 
-    if not default_database().exists():
-        return nullcontext(None)
-    from hermes.store.db import SessionDB
-
-    return SessionDB(read_only=True)
+    return open_existing(load_config()) or nullcontext(None)
 
 
 def _about(row: dict[str, Any]) -> str:

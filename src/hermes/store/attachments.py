@@ -71,9 +71,19 @@ class Attachments:
     def take_from(self, other: Path, digests: Iterable[str]) -> None:
         """Copy files of another store that this one does not have yet."""
         for digest in digests:
-            source = other / digest[:2] / digest
-            if not self.path(digest).exists() and source.is_file():
-                self.keep(source.read_bytes())
+            self.take_over(other, digest)
+
+    def take_over(self, other: Path, digest: str) -> bool:
+        """Have what another store's folder has; whether it was not here yet."""
+        source = other / digest[:2] / digest
+        if not source.is_file() or self.has(digest):
+            return False
+        self.keep(source.read_bytes())
+        return True
+
+    def has(self, digest: str) -> bool:
+        """Whether the bytes are kept."""
+        return self.path(digest).exists()
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
         """A message that refers to these is being stored: see to it that the bytes stay."""
@@ -146,6 +156,11 @@ class SharedAttachments(Attachments):
         with self._engine.write(alone=False) as tx:
             self._put(tx, digest)
         return digest
+
+    def has(self, digest: str) -> bool:
+        """Whether the bytes are kept for everybody."""
+        with self._engine.read() as tx:
+            return tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is not None
 
     def _put(self, tx: Tx, digest: str) -> None:
         if tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:

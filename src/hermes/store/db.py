@@ -1032,8 +1032,20 @@ class SessionDB:
             return self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
 
     def backup(self, path: Path | str) -> None:
-        """A consistent copy of the database while others write. The target must not exist."""
-        self._engine.backup(Path(path))
+        """A consistent copy of the database while others write. The target must not exist.
+
+        Of a server's record it is a SQLite file with everything in it; the attachments lie beside it.
+        """
+        target = Path(path)
+        if not self._engine.shared:
+            self._engine.backup(target)
+            return
+        if target.exists():
+            raise InvalidInput(f"{target} exists already; name a file that does not")
+        from hermes.store.moving import snapshot
+
+        with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
+            snapshot(self, copy)
 
     def check(self) -> list[dict[str, Any]]:
         """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound."""
@@ -1048,12 +1060,14 @@ class SessionDB:
         """
         from hermes.store import soundness
 
-        done = soundness.repair(self._engine, self._scribe, self.path, rebuild_index=rebuild_index)
+        done = soundness.repair(self._engine, self._scribe, self.path, self.backup, rebuild_index=rebuild_index)
+        if done is None and self._engine.shared:
+            raise StoreCorrupt(f"{self.where} is damaged; restore it from a backup of the server")
         if done is None:  # the file itself is damaged: what can be saved goes into a new one
             self.close()
             done = soundness.salvage(self.path, self.sessions_dir)
             self._open()
-            done += soundness.repair(self._engine, self._scribe, self.path) or []
+            done += soundness.repair(self._engine, self._scribe, self.path, self.backup) or []
         return done
 
     def _take_in(self) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hermes.config import Config, environment
 from hermes.home import default_database
 from hermes.store.db import SessionDB
+from hermes.store.engines.base import NothingThere
 
 
 def store_url(config: Config) -> str | None:
@@ -16,10 +17,27 @@ def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
     """The user's store. Reading from one that does not exist yet opens (and makes) an empty one."""
     url = store_url(config)
     missing = url is None and not default_database().exists()
-    return SessionDB(
-        url=url,
-        read_only=read_only and not missing,
-        durability=config.store.durability,
-        redact_secrets=config.privacy.redact_secrets,
-        transcripts=config.sessions.transcripts,
-    )
+
+    def opened(reading: bool) -> SessionDB:
+        return SessionDB(
+            url=url,
+            read_only=reading,
+            durability=config.store.durability,
+            redact_secrets=config.privacy.redact_secrets,
+            transcripts=config.sessions.transcripts,
+        )
+
+    try:
+        return opened(read_only and not missing)
+    except NothingThere:
+        return opened(False)
+
+
+def open_existing(config: Config) -> SessionDB | None:
+    """The user's store for reading only; None when there is none yet."""
+    if store_url(config) is None and not default_database().exists():
+        return None
+    try:
+        return SessionDB(url=store_url(config), read_only=True)
+    except NothingThere:
+        return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,9 @@ def _same(told: Any, stored: Any) -> bool:
 # --------------------------------------------------------------------------------------------- repair
 
 
-def repair(engine: Engine, scribe: Scribe, path: Path, *, rebuild_index: bool = False) -> list[str] | None:
+def repair(
+    engine: Engine, scribe: Scribe, path: Path, backup: Callable[[Path], None], *, rebuild_index: bool = False
+) -> list[str] | None:
     """Mend what check() finds; what was done, or None when the file itself is damaged (see salvage)."""
     found = check(engine, scribe)
     kinds = {finding["kind"] for finding in found}
@@ -185,7 +188,7 @@ def repair(engine: Engine, scribe: Scribe, path: Path, *, rebuild_index: bool = 
         return []
     if "corruption" in kinds:
         return None
-    copy = _copy_beside(engine, path)
+    copy = _copy_beside(path, backup)
     done = [f"copied the database to {copy.name}"]
     if rebuild_index or any(kind.startswith("fts-") for kind in kinds):
         engine.rebuild_index()
@@ -221,7 +224,7 @@ def _is_whole(tx: Tx, message_id: int) -> bool:
     return codec.is_whole(tx.value("SELECT content_rest FROM messages WHERE id = ?", (message_id,)))
 
 
-def _copy_beside(engine: Engine, path: Path) -> Path:
+def _copy_beside(path: Path, backup: Callable[[Path], None]) -> Path:
     import time
 
     stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -229,7 +232,7 @@ def _copy_beside(engine: Engine, path: Path) -> Path:
     while copy.exists():
         number += 1
         copy = path.with_name(f"{stem}-{number}")
-    engine.backup(copy)
+    backup(copy)
     return copy
 
 

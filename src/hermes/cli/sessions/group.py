@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "repair": ("hermes.cli.sessions.upkeep", "Mend what check finds."),
     "optimize": ("hermes.cli.sessions.upkeep", "Finish the index and give free space back."),
     "backup": ("hermes.cli.sessions.upkeep", "A consistent copy, also while others write."),
+    "migrate": ("hermes.cli.sessions.migrating", "Copy the record to a server, or back to a file."),
 }
 
 

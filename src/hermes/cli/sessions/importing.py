@@ -67,7 +67,7 @@ def _source(file: str, folder: Path) -> BinaryIO:
 
 def _from_database(db: SessionDB, path: Path, dry_run: bool) -> Counts:
     """Every session of another store."""
-    if path.resolve() == db.path.resolve():
+    if not db.is_shared and path.resolve() == db.path.resolve():
         raise click.ClickException(f"{path} is the record itself; there is nothing to bring in")
     if not dry_run:
         return db.import_database(path)

@@ -35,11 +35,11 @@ def stats(as_json: bool) -> None:
     with opened() as db:
         sources = db.source_counts()
         messages = db.message_count()
-        size, path = database_bytes(db.path), db.path
+        size, where = db.size(), db.where
     sessions = sum(sources.values())
     if as_json:
         print_json(
-            {"sessions": sessions, "messages": messages, "sources": sources, "database_bytes": size, "path": str(path)}
+            {"sessions": sessions, "messages": messages, "sources": sources, "database_bytes": size, "path": where}
         )
         return
     print(f"Total sessions: {sessions}")
@@ -84,10 +84,11 @@ def repair(rebuild_index: bool) -> int:
     except StoreCorrupt:
         pass  # so damaged that it can't be opened: what can be saved goes into a new file
     from hermes.home import companion, default_database
+    from hermes.store.opening import store_url
     from hermes.store.soundness import salvage
 
     path = default_database()
-    if configuration().store.url is not None or path.is_dir():
+    if store_url(configuration()) is not None or path.is_dir():
         raise click.ClickException(f"{path} can't be mended from here; restore a backup")
     steps = salvage(path, companion(path, "sessions"))
     with opened(writing=True) as db:
@@ -108,11 +109,13 @@ def _repaired(db: SessionDB, rebuild_index: bool, steps: list[str]) -> int:
 @click.command(help="Finish the full-text index and give free space back to the disk.")
 def optimize() -> None:
     with opened(writing=True) as db:
-        before = database_bytes(db.path)
+        before = db.size()
         indexed = index(db)
         db.vacuum()
-        path = db.path
-    after = database_bytes(path)
+        shared, path = db.is_shared, db.path
+        after = db.size()
+    if not shared:  # closing has moved the rest of the log into the file
+        after = database_bytes(path)
     if indexed:
         print(f"indexed {counted(indexed, 'message')}")
     print(f"{size_of(before)} → {size_of(after)}")
@@ -126,7 +129,7 @@ def backup(file: Path) -> None:
     target = file.expanduser()
     with opened() as db:
         db.backup(target)
-        if db.attachments_dir.is_dir():
+        if db.attachments_dir.is_dir() and not db.is_shared:  # of a server's record they are beside it already
             import shutil
 
             from hermes.home import companion

@@ -14,9 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hermes.errors import StoreError
+
 Row = tuple[Any, ...]
 Params = Sequence[Any]
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
+
+
+class NothingThere(StoreError):
+    """A store that is not there yet was opened for reading."""
 
 
 class Tx(Protocol):
@@ -58,8 +64,12 @@ class Tx(Protocol):
         """The time, by the one clock that all who use the store go by."""
         ...
 
-    def reserve(self, highest: int) -> None:
-        """Messages are about to be stored under ids of their own, up to this one: none of them is given out again."""
+    def reserve(self, highest: int, table: str = "messages") -> None:
+        """Rows are about to be stored under ids of their own, up to this one: none of them is given out again."""
+        ...
+
+    def last_number(self, table: str) -> int:
+        """The highest id the table has ever given out."""
         ...
 
     def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:

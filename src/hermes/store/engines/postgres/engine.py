@@ -23,7 +23,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import NothingThere, Tx
 from hermes.store.engines.postgres import faults, migrate, schema
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
@@ -120,7 +120,7 @@ class PostgresEngine:
         self._key = int.from_bytes(hashlib.sha256(f"hermes {state.schema}".encode()).digest()[:8], "big", signed=True)
         if self.read_only:
             if state.version == 0:
-                raise StoreError(f"{self.where} holds no record of sessions; there is nothing to read")
+                raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self._key, self.where)
         row = connection.execute(f"SELECT {_TIMELINE}".encode()).fetchone()

@@ -83,14 +83,15 @@ class PostgresTx:
     def now(self) -> float:
         return time.time() + self._ahead  # by the server's clock: those of several hosts differ
 
-    def reserve(self, highest: int) -> None:
-        self.ask("LOCK TABLE messages IN SHARE ROW EXCLUSIVE MODE")  # nobody draws a number meanwhile
-        self.ask(
-            "SELECT setval(pg_get_serial_sequence('messages', 'id'), %s) WHERE %s >"
-            " (SELECT coalesce(max(last_value), 0) FROM pg_sequences WHERE schemaname = current_schema()"
-            " AND sequencename = 'messages_id_seq')",
-            (highest, highest),
-        )
+    def reserve(self, highest: int, table: str = "messages") -> None:
+        if highest > self.last_number(table):
+            self.ask(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")  # nobody draws a number meanwhile
+            if highest > self.last_number(table):
+                self.ask("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s)", (table, highest))
+
+    def last_number(self, table: str) -> int:
+        row = self.ask(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq").fetchone()
+        return int(row[0])
 
     def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:
         self.stored.append((message_id, content, form, tool_name, tool_calls))

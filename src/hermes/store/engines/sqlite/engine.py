@@ -303,7 +303,7 @@ class SqliteEngine:
                 tx.run(statement)
 
     def size(self) -> int:
-        files = (self.path.with_name(self.path.name + end) for end in ("", "-wal", "-shm"))
+        files = (self.path.with_name(self.path.name + end) for end in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     # ------------------------------------------------------------------ housekeeping

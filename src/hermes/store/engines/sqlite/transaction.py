@@ -61,8 +61,14 @@ class SqliteTx:
     def now(self) -> float:
         return time.time()
 
-    def reserve(self, highest: int) -> None:
-        """Nothing to do: AUTOINCREMENT goes on from the highest id there ever was."""
+    def reserve(self, highest: int, table: str = "messages") -> None:
+        """AUTOINCREMENT goes on from the highest id there ever was."""
+        if highest > self.last_number(table):
+            self.run("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+            self.run("INSERT INTO sqlite_sequence(name, seq) VALUES(?, ?)", (table, highest))
+
+    def last_number(self, table: str) -> int:
+        return int(self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) or 0)
 
     def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:
         """Nothing to do: what is above the mark is indexed later."""

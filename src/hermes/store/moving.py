@@ -1,0 +1,239 @@
+"""From one store to another, row by row, whichever engine each is on.
+
+What differs is written, what the other has too much is removed, again and again until a whole round finds nothing: that
+round is the proof. So a copy that was cut short goes on where it was, and one made while others wrote comes right in the end.
+Each round sees one moment of the source. Rows are copied as they are, with their ids, those in the trash and the audit log
+included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import HermesError, InvalidInput, StoreError
+from hermes.store import codec
+from hermes.store.codec import Blob
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.sqlite.schema import TABLES
+from hermes.store.gateway_tables import INDEXES as GATEWAY_INDEXES
+from hermes.store.gateway_tables import TABLES as GATEWAY_TABLES
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+AT_ONCE = 200  # rows
+ROUNDS = 5
+_OWN_KEYS = ("fts_indexed_to", "words_noted_to", "adopted_to")  # what an engine notes about its own index
+_NOT_COPIED = ("schema_version", "words")
+Key = tuple[Any, ...]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as its declaration says."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    numbered: bool  # it gives out its keys itself
+
+    def list(self) -> str:
+        return ", ".join(self.columns)
+
+
+def declared(statement: str) -> Table | None:
+    """The table that a CREATE TABLE makes; None when it has no key."""
+    found = re.match(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*)\)[^)]*\Z", statement, re.DOTALL)
+    assert found is not None, statement
+    columns: list[str] = []
+    key: tuple[str, ...] = ()
+    numbered = False
+    for part in re.split(r",\s*(?![^()]*\))", found[2]):
+        words = part.split()
+        whole = re.match(r"PRIMARY KEY \((.*)\)", part.strip())
+        if whole:
+            key = tuple(name.strip() for name in whole[1].split(","))
+        elif words[0] != "UNIQUE":
+            columns.append(words[0])
+            if "PRIMARY KEY" in part:
+                key, numbered = (words[0],), "INTEGER PRIMARY KEY" in part
+    return Table(found[1], tuple(columns), key, numbered) if key else None
+
+
+def _tables(*sources: Sequence[str]) -> list[Table]:
+    every = (declared(statement) for source in sources for statement in source)
+    return [table for table in every if table is not None and table.name not in _NOT_COPIED]
+
+
+@dataclass(slots=True)
+class Moved:
+    """What was done."""
+
+    sessions: int = 0
+    messages: int = 0
+    written: int = 0  # rows
+    removed: int = 0
+    attachments: int = 0
+    rounds: int = 0
+    left: list[str] = field(default_factory=list)  # what still differed after the last round
+
+
+def snapshot(source: SessionDB, target: SessionDB) -> Moved:
+    """Make the target hold what the source holds at this moment, whatever others write meanwhile."""
+    with source._engine.read():
+        return move(source, target)
+
+
+def move(source: SessionDB, target: SessionDB, progress: Progress | None = None) -> Moved:
+    """Make the target hold what the source holds, and prove it. StoreError when others write to it all the time."""
+    if target.read_only:
+        raise InvalidInput(f"{target.where} can only be read")
+    if source.where == target.where:
+        raise InvalidInput(f"{source.where} is where the record is already")
+    there, here = source._engine, target._engine
+    tables = _tables(TABLES)
+    with there.read() as tx:
+        gateway = there.has_table(tx, "gateway_aliases")
+    if gateway:
+        here.make_tables((*GATEWAY_TABLES, *GATEWAY_INDEXES))
+        tables = _tables(TABLES, GATEWAY_TABLES)
+        with there.read() as tx:
+            tables = [table for table in tables if there.has_table(tx, table.name)]
+    moved = Moved()
+    while True:
+        moved.rounds += 1
+        before = moved.written, moved.removed
+        with there.read():
+            for table in tables:
+                _Copy(there, here, table, moved, progress).run()
+        if (moved.written, moved.removed) == before:
+            break
+        if moved.rounds == ROUNDS:
+            raise StoreError(
+                f"{source.where} is being written to while it is copied ({', '.join(sorted(set(moved.left))) or '?'}); stop"
+                " what uses it, and say this again: it goes on from here"
+            )
+    _attachments(source, target, moved)
+    target.catch_up()
+    if not here.shared:
+        _transcripts(target)
+    moved.sessions, moved.messages = target.session_count(), target.message_count()
+    return moved
+
+
+class _Copy:
+    """One table, once through."""
+
+    def __init__(self, there: Engine, here: Engine, table: Table, moved: Moved, progress: Progress | None) -> None:
+        self.there, self.here, self.table, self.moved, self.progress = there, here, table, moved, progress
+
+    def run(self) -> None:
+        wanted, present = self._keys(self.there), set(self._keys(self.here))
+        extra = list(present.difference(wanted))
+        for start in range(0, len(extra), AT_ONCE):
+            self._remove(extra[start : start + AT_ONCE])
+        for start in range(0, len(wanted), AT_ONCE):
+            self._bring(wanted[start : start + AT_ONCE])
+            if self.progress is not None and self.table.name == "messages":
+                self.progress(min(start + AT_ONCE, len(wanted)), len(wanted))
+        if self.table.numbered:
+            self._number()
+
+    def _keys(self, engine: Engine) -> list[Key]:
+        names = ", ".join(self.table.key)
+        with engine.read() as tx:
+            rows = [tuple(map(codec.restored, row)) for row in tx.rows(f"SELECT {names} FROM {self.table.name} ORDER BY {names}")]
+        return [row for row in rows if self.table.name != "state_meta" or row[0] not in _OWN_KEYS]
+
+    def _rows(self, engine: Engine, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        places = [self.table.columns.index(name) for name in self.table.key]
+        with engine.read() as tx:
+            rows = tx.rows(f"SELECT {self.table.list()} FROM {self.table.name} WHERE {self._among(keys)}", _flat(keys))
+        plain = [tuple(_plain(name, value) for name, value in zip(self.table.columns, row, strict=True)) for row in rows]
+        return {tuple(row[place] for place in places): row for row in plain}
+
+    def _among(self, keys: Sequence[Key]) -> str:
+        one = f"({', '.join('?' * len(self.table.key))})"
+        return f"({', '.join(self.table.key)}) IN (VALUES {', '.join([one] * len(keys))})"
+
+    def _bring(self, keys: Sequence[Key]) -> None:
+        wanted, present = self._rows(self.there, keys), self._rows(self.here, keys)
+        changed = {key: row for key, row in wanted.items() if present.get(key) != row}
+        if not changed:
+            return
+        with self.here.write() as tx:
+            if self.table.numbered:
+                tx.reserve(max(key[0] for key in changed), self.table.name)
+            if self.table.name == "sessions" and (known := [key for key in changed if key in present]):
+                tx.run(f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known))  # they may swap titles
+            for key, row in changed.items():
+                self._write(tx, key, row)
+            if self.table.name == "messages":
+                self.here.fulltext.reindex(tx, [key[0] for key in changed])
+        self.moved.written += len(changed)
+        self.moved.left.append(self.table.name)
+
+    def _write(self, tx: Tx, key: Key, row: tuple[Any, ...]) -> None:
+        table = self.table
+        others = [name for name in table.columns if name not in table.key]
+        sets = ", ".join(f"{name} = excluded.{name}" for name in others)
+        try:
+            tx.run(
+                f"INSERT INTO {table.name}({table.list()}) VALUES({', '.join('?' * len(row))})"
+                f" ON CONFLICT({', '.join(table.key)}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}",
+                row,
+            )
+        except HermesError as error:
+            raise StoreError(f"the row {key} of {table.name} can't be copied: {error}") from error
+
+    def _remove(self, keys: Sequence[Key]) -> None:
+        with self.here.write() as tx:
+            if self.table.name == "messages":
+                self.here.fulltext.drop(tx, [key[0] for key in keys])
+            self.moved.removed += tx.run(f"DELETE FROM {self.table.name} WHERE {self._among(keys)}", _flat(keys))
+        self.moved.left.append(self.table.name)
+
+    def _number(self) -> None:
+        """Keys that were given out once are not given out again, even if nothing has them any more."""
+        with self.there.read() as tx:
+            highest = tx.last_number(self.table.name)
+        if highest:
+            with self.here.write() as tx:
+                tx.reserve(highest, self.table.name)
+
+
+def _flat(keys: Sequence[Key]) -> list[Any]:
+    return [value for key in keys for value in key]
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as both engines can take it."""
+    if name == "content_rest":
+        return None if value is None else Blob(value)
+    return codec.restored(value)
+
+
+def _hashes(engine: Engine) -> Iterator[str]:
+    with engine.read() as tx:
+        yield from (row[0] for row in tx.rows("SELECT DISTINCT hash FROM attachments ORDER BY hash"))
+
+
+def _attachments(source: SessionDB, target: SessionDB, moved: Moved) -> None:
+    for digest in list(_hashes(source._engine)):
+        with source._engine.read() as tx:
+            source._attachments.fetch(tx, [digest])
+        if target._attachments.take_over(source.attachments_dir, digest):
+            moved.attachments += 1
+
+
+def _transcripts(target: SessionDB) -> None:
+    """Each session has its transcript beside a file; those that were written elsewhere are written here."""
+    with target._engine.read() as tx:
+        ids = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript IS NOT NULL AND purged IS NULL")]
+    for session_id in ids:
+        if not target._scribe.journal.exists(session_id):
+            target._scribe.rewritten(session_id)
