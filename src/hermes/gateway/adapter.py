@@ -28,7 +28,7 @@ class Capabilities:
     """What a platform can do, so that the gateway asks nothing else of it."""
 
     longest: int  # the length of one message, as `measure` counts; of the Markdown text the gateway hands over
-    measure: Callable[[str], int] = len  # adds up: of two texts together it is the sum, and a character counts at least 1
+    measure: Callable[[str], int] = len  # adds up: two texts together are the sum, a character is at least 1
     edits: bool = False  # a message can be changed after it was sent: replies grow as they are written
     typing: bool = False  # it can be shown that a reply is being written
     threads: bool = False  # create_thread works, at least in some chats
