@@ -151,3 +151,55 @@ def test_the_session_of_another_is_taken_when_they_leave(held: Any) -> None:
     theirs.release()
     until(lambda: held.is_live("one"))
     mine.release()
+
+
+def test_letting_go_soon_lets_go_and_a_turn_that_comes_before_keeps_it(held: Any) -> None:
+    hold, other = Hold(held), Hold(held)
+    assert hold.take("one")
+    assert other.take("two")
+    hold.release_soon()
+    other.release_soon()
+    assert other.take("two")  # before the moment has come
+    until = time.monotonic() + 10
+    while held.is_live("one"):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert held.is_live("two")
+    assert not Hold(held).take("two")
+    other.release()
+    assert Hold(held).take("two")
+
+
+def test_leases_are_renewed_though_others_let_go_all_the_time(held: Any) -> None:
+    hold, busy = Hold(held, ttl=1.2), Hold(held)
+    assert hold.take("one")
+    until = time.monotonic() + 3.0
+    while time.monotonic() < until:
+        assert held.is_live("one")
+        assert busy.take("two")
+        busy.release_soon()
+        time.sleep(0.02)
+    hold.release()
+
+
+def test_many_that_take_and_let_go_at_once_end_with_nobody_holding(held: Any) -> None:
+    names = [f"s{n}" for n in range(8)]
+    for name in names:
+        held.create_session(name, "cli")
+
+    def work(name: str) -> None:
+        hold = Hold(held)
+        for _ in range(40):
+            assert hold.take(name)
+            hold.release_soon()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    until = time.monotonic() + 10
+    while any(held.is_live(name) for name in names):
+        assert time.monotonic() < until
+        time.sleep(0.02)

@@ -105,6 +105,12 @@ class GatewayProcess:
                 return int(line.split()[1]) / 1024
         raise AssertionError("no such line")
 
+    def cpu(self) -> float:
+        """How many seconds of processor time it has used."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def __enter__(self) -> GatewayProcess:
         self.start()
         return self

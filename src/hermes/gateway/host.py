@@ -152,7 +152,7 @@ class Seat:
     def let_go(self) -> None:
         """Between turns others may go on with the session."""
         if self._agent is not None:
-            self._agent.let_go()
+            self._agent.let_go(soon=True)
 
 
 class _Nowhere:

@@ -1,0 +1,114 @@
+"""Many chats at once through a gateway in a process of its own: what came of it, how fast, and at what cost in memory."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from tests.support.gateway_process import GatewayProcess
+from tests.support.labs.plain import PlainLab
+
+AT_ONCE = 400  # messages that wait for their answer at one time
+
+
+@dataclass
+class Outcome:
+    """What a run showed."""
+
+    chats: int
+    messages: int
+    seconds: float = 0.0
+    cpu: float = 0.0  # seconds of the gateway's process
+    memory: list[float] = field(default_factory=list)  # MB, as the run went on
+    kills: int = 0
+    wrong: list[str] = field(default_factory=list)  # chats where something is missing, twice, or in the wrong order
+
+    @property
+    def each(self) -> float:
+        """Milliseconds of the gateway's processor time a message."""
+        return self.cpu / self.messages * 1000
+
+    @property
+    def rate(self) -> float:
+        """Messages answered in a second."""
+        return self.messages / self.seconds
+
+    @property
+    def growth(self) -> float:
+        """The memory of the last third of the run, as a multiple of the middle third's."""
+        third = len(self.memory) // 3
+        middle, last = self.memory[third : 2 * third], self.memory[2 * third :]
+        return (sum(last) / len(last)) / (sum(middle) / len(middle)) if middle else 1.0
+
+
+def chat_of(number: int) -> dict[str, str]:
+    return {"chat_id": f"c{number}", "type": "dm"}
+
+
+def load(
+    gateway: GatewayProcess,
+    lab: PlainLab,
+    *,
+    chats: int,
+    messages: int,
+    kill_every: float | None = None,
+    seed: int = 1,
+    timeout: float = 1800.0,
+) -> Outcome:
+    """Say so many messages in so many chats and wait for all answers; kill the gateway every few seconds, if wanted."""
+    dice, outcome = random.Random(seed), Outcome(chats, messages)
+    gateway.start()
+    begun = sampled = time.monotonic()
+    cpu_before = gateway.cpu()
+    next_kill = begun + (kill_every or 0.0)
+    said = since = 0
+    while len(lab.messages) < messages:
+        now = time.monotonic()
+        assert now - begun < timeout, f"{len(lab.messages)} of {messages} answered after {timeout:g} s"
+        while said < messages and said - len(lab.messages) < AT_ONCE:
+            lab.say(f"n{said // chats}", chat=chat_of(said % chats))
+            said += 1
+        far_enough = since + 20 <= len(lab.messages) < messages * 0.95  # on a busy machine a start takes its time
+        if kill_every is not None and now >= next_kill and far_enough:
+            outcome.cpu += gateway.cpu() - cpu_before
+            gateway.kill()
+            gateway.start()
+            cpu_before = 0.0
+            outcome.kills += 1
+            since = len(lab.messages)
+            next_kill = time.monotonic() + dice.uniform(0.5, 1.5) * kill_every
+        if now - sampled > 0.2:
+            sampled = now
+            outcome.memory.append(gateway.memory())
+        time.sleep(0.005)
+    outcome.seconds = time.monotonic() - begun
+    outcome.cpu += gateway.cpu() - cpu_before
+    assert gateway.stop() == 0, gateway.output()
+    outcome.wrong = wrong(gateway.home, lab, chats, messages)
+    return outcome
+
+
+def wrong(home: Path, lab: PlainLab, chats: int, messages: int) -> list[str]:
+    """What is not as it should be: on the platform, and in the record."""
+    found = []
+    shown: dict[str, list[str]] = {}
+    for one in lab.messages.values():
+        shown.setdefault(one["place"][0], []).append(one["text"])
+    with SessionDB(home / "state.db") as db:
+        store = GatewayDB(db)
+        sessions = {route.key.rpartition(":")[2]: route.session_id for route in store.bound_routes()}
+        for number in range(min(chats, messages)):
+            chat = f"c{number}"
+            said = [f"n{n}" for n in range((messages - number + chats - 1) // chats)]
+            if shown.get(chat) != [f"echo: {text}" for text in said]:
+                found.append(f"{chat} on the platform: {shown.get(chat)}")
+            rows = db.get_messages(sessions.get(chat) or "")
+            if [row["content"] for row in rows if row["role"] == "user"] != said:
+                found.append(f"{chat} in the record")
+        found += [str(problem) for problem in db.check()]
+        found += [f"{len(left)} left" for left in (store.unanswered(), store.unsent()) if left]
+    return found
