@@ -18,7 +18,7 @@ from benchmarks import contestants, machine
 from benchmarks.bench import KEYS, Bench, say
 from benchmarks.cache import Cache
 from benchmarks.data import Data, missing_packages
-from benchmarks.rows import keeping, programs, reading, searching, writing
+from benchmarks.rows import gateway, keeping, programs, reading, searching, writing
 from benchmarks.table import Row, Section, at_least, failed, render
 
 GROUPS: dict[str, Callable[[Bench], Section]] = {
@@ -36,6 +36,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "export": keeping.export,
     "import": reading.importing,
     "program": programs.programs,
+    "gateway": gateway.gateway,
 }
 
 
@@ -79,7 +80,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _bench(options: argparse.Namespace, cache: Cache) -> Bench:
-    without = options.without.split(",")
+    without = options.without.split(",") if _stores_matter(options) else list(KEYS)
     taking_part = {"raw": contestants.raw(), "ours": contestants.ours()}
     if "rival" not in without:
         taking_part["rival"] = contestants.Contestant("rival", cache.rival_python(options.rival_python))
@@ -110,8 +111,7 @@ def _report(options: argparse.Namespace, bench: Bench) -> str:
         "",
         machine.line(contestants.ours(), bench.contestants.get("rival"), bench.cache.disk),
         "",
-        _corpus_line(bench),
-        "",
+        *([_corpus_line(bench), ""] if _stores_matter(options) else []),
         render(rows),
         "",
         f"Goals met: {judged.count('yes')} of {sum(met != '–' for met in judged)}.",
@@ -121,6 +121,11 @@ def _report(options: argparse.Namespace, bench: Bench) -> str:
             "Not the reference corpus, these documentation packages are missing: " + ", ".join(missing) + "."
         )
     return "\n".join([*lines, *(["", *(f"- {remark}" for remark in remarks)] if remarks else [])])
+
+
+def _stores_matter(options: argparse.Namespace) -> bool:
+    """Whether anything is measured on loaded stores; the gateway begins with an empty one, and alone."""
+    return list(options.only) != ["gateway"]
 
 
 def _corpus_line(bench: Bench) -> str:

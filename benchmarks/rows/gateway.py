@@ -1,0 +1,60 @@
+"""Rows about the gateway: many chats at once through `hermes gateway` as a process, on a platform of sockets and a fake model.
+
+The rival takes no part: its gateway can't be given a platform of ours.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.bench import Bench, say
+from benchmarks.table import Cell, Goal, Row, Section, at_most
+from tests.support.echo import Echo
+from tests.support.gateway_load import Outcome, load
+from tests.support.gateway_process import GatewayProcess
+from tests.support.labs.plain import PlainLab
+
+LATENCY = 0.05  # seconds the model thinks
+KILL_EVERY = 4.0  # seconds
+FEW, MANY = 10, 1500
+
+
+def gateway(bench: Bench) -> Section:
+    quick = bench.size == "XS"
+    chats, messages, each = (200, 1500, 1500) if quick else (2000, 20_000, 3000)
+    with Echo(latency=LATENCY) as model:
+        whole = _run(bench, model, chats, messages)
+        killed = _run(bench, model, chats, messages, kill_every=KILL_EVERY)
+        few, many = (_run(bench, model, number, each) for number in (FEW, 300 if quick else MANY))
+    nothing = Goal("0", lambda ours, _: ours == 0)
+    return Section(
+        [
+            _row(f"gateway: {chats:,} chats, {messages:,} messages, a model of 50 ms: messages/s", "/s", whole.rate),
+            _row("· lost, doubled or out of order", "", len(whole.wrong), nothing),
+            _row("· processor time a message", "ms", whole.each),
+            _row("· memory at the most", "MB", max(whole.memory)),
+            _row("· memory in the last third / in the middle third", "×", whole.growth, at_most(1.1, "≤ 1.1")),
+            _row(f"· with kill -9 and a restart every {KILL_EVERY:g} s: messages/s", "/s", killed.rate),
+            _row("· · kills", "", killed.kills),
+            _row("· · lost, doubled or out of order", "", len(killed.wrong), nothing),
+            _row(f"· processor time a message, {few.chats:,} chats", "ms", few.each),
+            _row(f"· processor time a message, {many.chats:,} chats", "ms", many.each),
+            _row("· · the ratio of the two", "×", many.each / few.each, at_most(1.5, "≤ 1.5")),
+        ]
+    )
+
+
+def _row(label: str, unit: str, value: float, goal: Goal | None = None) -> Row:
+    return Row(label, unit, {"ours": Cell(value)}, goal)
+
+
+def _run(bench: Bench, model: Echo, chats: int, messages: int, kill_every: float | None = None) -> Outcome:
+    say(f"gateway: {chats:,} chats, {messages:,} messages{', killed again and again' if kill_every else ''}")
+    lab = PlainLab()
+    bench.cache.home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=bench.cache.home) as folder:
+        process = GatewayProcess(Path(folder) / "home", [lab], model.base_url, display={"busy": "queue"})
+        outcome = load(process, lab, chats=chats, messages=messages, kill_every=kill_every, timeout=3600)
+    lab.close()
+    return outcome
