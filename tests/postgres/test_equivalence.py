@@ -59,6 +59,11 @@ class BothEngines(RuleBasedStateMachine):
         self.file = SessionDB(db_path=root / "file" / "state.db")
         self.server = SessionDB(url=postgres.server().store(self.name), db_path=root / "server" / "state.db")
         self.messages: list[int] = []
+        for name, text in zip(
+            SESSIONS[:4], ("docker 部署配置", "getUserById it's", "x\0y déployé", "a/b.py"), strict=True
+        ):
+            self.create(name, "cli", None, None)
+            self.append(name, "user", text, False)
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -107,7 +112,9 @@ class BothEngines(RuleBasedStateMachine):
         long = f"{text} " * 400 + "zebra crossing"
         self.both(lambda db: db.append_message(name, "tool", long, timestamp=at))
 
-    @rule(query=QUERIES, user=USERS, roles=st.sampled_from([None, ["user"], []]), source=st.sampled_from([None, ["cli"]]))
+    @rule(
+        query=QUERIES, user=USERS, roles=st.sampled_from([None, ["user"], []]), source=st.sampled_from([None, ["cli"]])
+    )
     def search(self, query: str, user: Any, roles: Any, source: Any) -> None:
         def found(db: SessionDB) -> list[Any]:
             hits = db.search_messages(query, role_filter=roles, source_filter=source, visible_to=user, limit=500)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import itertools
 import os
 import shutil
 import socket
@@ -144,7 +143,6 @@ class Shared(Cluster):
         self._users: IO[str] = open(self.folder / "users", "a")
         self._schemas: dict[str, str] = {}
         self._free: list[str] = []
-        self._numbers = itertools.count()
         with self._alone():
             fcntl.flock(self._users, fcntl.LOCK_SH)
             if not self._runs():
@@ -175,6 +173,8 @@ class Shared(Cluster):
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
+                for schema in (*self._schemas.values(), *self._free):
+                    self.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
                 return
             self.stop("immediate")
             shutil.rmtree(self.data, ignore_errors=True)
@@ -186,7 +186,7 @@ class Shared(Cluster):
             if self._free:
                 self._schemas[name] = self._free.pop()
             else:
-                self._schemas[name] = f"t{os.getpid()}_{next(self._numbers)}"
+                self._schemas[name] = f"t{os.urandom(6).hex()}"
                 self.sql(f"CREATE SCHEMA {self._schemas[name]}")
         return self.url(schema=self._schemas[name])
 

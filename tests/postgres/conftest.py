@@ -1,0 +1,29 @@
+"""What the tests of PostgreSQL share: a server's store, made for one test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import postgres
+
+
+@pytest.fixture
+def new_store(tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """new_store() → the URL of an empty store; all of them are gone after the test."""
+    names: list[str] = []
+
+    def make() -> str:
+        names.append(f"{tmp_path} {len(names)}")
+        return postgres.server().store(names[-1])
+
+    yield make
+    for name in names:
+        postgres.server().forget(name)
+
+
+@pytest.fixture
+def url(new_store: Callable[[], str]) -> str:
+    return new_store()
