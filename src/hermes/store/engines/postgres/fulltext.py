@@ -7,14 +7,15 @@ together leaf by leaf. The distinct words of the store lie in `words`, whose tri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Scope
 from hermes.store.engines.documents import columns_of
-from hermes.store.engines.postgres.lexemes import lexeme, parts, quoted
+from hermes.store.engines.postgres.lexemes import Entry, entries, lexeme, quoted
+from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
 from hermes.store.text import phrase, vocabulary, worth_keeping
@@ -25,6 +26,7 @@ BATCH = 200  # messages indexed in one transaction
 _ONCE = 1.6449340668482264  # ts_rank divides by this: what one occurrence counts
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Document = tuple[int, tuple[str, str, str]]
+Found = tuple[int, str, str]  # a message that matches, its session and its role
 
 
 def _leaf(leaf: Leaf) -> str | None:
@@ -68,13 +70,36 @@ def _ranking(tree: Node) -> tuple[str, int]:
     return " | ".join(some), len(some)
 
 
-def _scored(rows: Iterable[Sequence[Any]], number: int) -> list[Candidate]:
-    """How much each message is about the words: their number against its length, bounded."""
-    out = []
-    for message_id, rank, size, session_id, role in rows:
-        count = rank * number * _ONCE
-        out.append((message_id, count / (count + 0.4 + 0.8 * size / 400.0), session_id, role))
-    return out
+def _join(scope: Scope) -> str:
+    return "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
+
+
+def _array(ids: Iterable[int]) -> str:
+    return f"{{{','.join(map(str, ids))}}}"
+
+
+def _units(tree: Node) -> Iterator[Node]:
+    """The parts of a tree that one place in a message answers: its leaves, and those of them that stand for each other."""
+    if isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children)):
+        if expression(tree) is not None:
+            yield tree
+    elif isinstance(tree, Not):
+        yield from _units(tree.keep)
+        yield from _units(tree.drop)
+    else:
+        for child in tree.children:
+            yield from _units(child)
+
+
+def _combined(tree: Node, having: dict[Node, set[int]]) -> set[int] | None:
+    """The messages that answer a tree, from those that answer its units; None when nothing of it is indexed."""
+    if isinstance(tree, Leaf) or tree in having:
+        return having.get(tree)
+    if isinstance(tree, Not):
+        keep, drop = _combined(tree.keep, having), _combined(tree.drop, having)
+        return keep if not keep or not drop else keep - drop
+    sets = [found for child in tree.children if (found := _combined(child, having)) is not None]
+    return (set.intersection if isinstance(tree, And) else set.union)(*sets) if sets else None
 
 
 class PostgresFullText:
@@ -94,12 +119,10 @@ class PostgresFullText:
         return self._write(tx, documents)
 
     def _write(self, tx: PostgresTx, documents: Sequence[Document]) -> set[bytes]:
-        rows: list[tuple[int, int, bool, int, str]] = []
+        rows: list[Entry] = []
         words: set[bytes] = set()
         for message_id, columns in documents:
-            found = parts(columns)
-            for number, (size, text) in enumerate(found):
-                rows.append((message_id, number, len(found) == 1, size, text))
+            rows += entries(message_id, columns)
             words |= vocabulary(columns[0])
             if columns[2]:
                 words |= vocabulary(columns[2])
@@ -182,52 +205,75 @@ class PostgresFullText:
         match = expression(tree)
         if match is None or cap <= 0:
             return []
-        ranking, number = _ranking(tree)
-        join = "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
-        rows = tx.planned(
-            "SELECT f.message_id, ts_rank('{1,1,1,1}', f.words, ?::tsquery), f.size, f.session_id, f.role FROM (SELECT"
-            " w.message_id, w.words, w.size, m.session_id, m.role FROM message_words w JOIN messages m ON m.id = w.message_id"
-            f" {join} WHERE w.whole AND w.words @@ ?::tsquery AND {scope.where} ORDER BY w.message_id DESC LIMIT ?) f",
-            (ranking, match, *scope.params, cap),
+        newest, some_long = tx.row(
+            "SELECT coalesce(max(message_id), 0), EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1)"
+            " FROM message_words"
         )
-        found = _scored(rows, number)
-        if tx.row("SELECT 1 FROM message_words WHERE NOT whole LIMIT 1") is not None:
-            found = [*found, *self._long_ones(tx, tree, scope, cap, join)]
-        return sorted(found, key=lambda candidate: -candidate[0])[:cap]
+        widening = Widening(newest, cap)
+        found: list[Found] = []
+        for looked_at in widening:
+            found = self._whole_ones(tx, match, looked_at, scope, cap)
+            widening.found = len(found)
+        if some_long:
+            reach = newest - found[-1][0] if len(found) >= cap else newest
+            found = sorted([*found, *self._long_ones(tx, tree, window(newest, reach), scope, cap)], reverse=True)[:cap]
+        return self._weighed(tx, tree, found)
 
-    def _long_ones(self, tx: Any, tree: Node, scope: Scope, cap: int, join: str) -> list[Candidate]:
+    def _whole_ones(self, tx: Any, match: str, where: Window, scope: Scope, cap: int) -> list[Found]:
+        """The newest matches in a window, newest first.
+
+        They are taken from the index and put in order before anything else is looked at (OFFSET 0 says so to the
+        planner, which does not know how dear it is to look into the words of message after message). Only where the
+        scope may be much narrower than the words, and the window is all there is, the planner decides.
+        """
+        fence = "" if where.condition is None and scope.needs_sessions else " ORDER BY place DESC OFFSET 0"
+        rows: list[Found] = tx.planned(
+            "SELECT w.message_id, m.session_id, m.role FROM (SELECT message_id, message_id + 0 AS place FROM message_words"
+            f" WHERE whole AND words @@ ?::tsquery{fence}) w JOIN messages m ON m.id = w.message_id {_join(scope)}"
+            f" WHERE {scope.where} ORDER BY w.place DESC LIMIT ?",
+            (where.within(match), *scope.params, cap),
+        )
+        return rows
+
+    def _long_ones(self, tx: Any, tree: Node, where: Window, scope: Scope, cap: int) -> list[Found]:
         """The same of messages that have several rows in the index."""
-        ids = self._with_parts(tx, tree)
+        asked = list(_units(tree))
+        having: list[set[int]] = [set() for _ in asked]
+        for number, message_id in tx.planned(
+            " UNION ALL ".join(
+                f"SELECT {number}, message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery"
+                for number in range(len(asked))
+            ),
+            [where.within(str(expression(unit))) for unit in asked],
+        ):
+            having[number].add(message_id)
+        ids = _combined(tree, dict(zip(asked, having, strict=True)))
         if not ids:
             return []
-        ranking, number = _ranking(tree)
-        rows = tx.planned(
-            "SELECT w.message_id, max(ts_rank('{1,1,1,1}', w.words, ?::tsquery)), sum(w.size), m.session_id, m.role"
-            f" FROM message_words w JOIN messages m ON m.id = w.message_id {join} WHERE NOT w.whole"
-            f" AND w.message_id = ANY(?::bigint[]) AND {scope.where} GROUP BY w.message_id, m.session_id, m.role"
-            " ORDER BY w.message_id DESC LIMIT ?",
-            (ranking, f"{{{','.join(map(str, ids))}}}", *scope.params, cap),
+        rows: list[Found] = tx.planned(
+            f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[]) AND {scope.where}"
+            " ORDER BY m.id DESC LIMIT ?",
+            (_array(ids), *scope.params, cap),
         )
-        return _scored(rows, number)
+        return rows
 
-    def _with_parts(self, tx: Any, tree: Node) -> set[int] | None:
-        """Messages that match, whichever of their parts has what was asked for; None when nothing of it is indexed."""
-        if isinstance(tree, Not):
-            keep, drop = self._with_parts(tx, tree.keep), self._with_parts(tx, tree.drop)
-            return keep if not keep or not drop else keep - drop
-        if isinstance(tree, And):
-            sets = [found for found in (self._with_parts(tx, child) for child in tree.children) if found is not None]
-            return set.intersection(*sets) if sets else None
-        if isinstance(tree, Or) and not all(isinstance(child, Leaf) for child in tree.children):
-            sets = [found for found in (self._with_parts(tx, child) for child in tree.children) if found is not None]
-            return set.union(*sets) if sets else None
-        match = expression(tree)
-        if match is None:
-            return None
-        rows = tx.planned(
-            "SELECT DISTINCT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery", (match,)
-        )
-        return {row[0] for row in rows}
+    def _weighed(self, tx: Any, tree: Node, found: Sequence[Found]) -> list[Candidate]:
+        """How much each message is about the words: their number against its length, bounded.
+
+        How often a long one has each word would be dear to find out and says little next to its length: once is assumed.
+        """
+        if not found:
+            return []
+        ranking, number = _ranking(tree)
+        weights = {}
+        for message_id, rank, size in tx.rows(
+            "SELECT message_id, max(CASE WHEN whole THEN ts_rank('{1,1,1,1}', words, ?::tsquery) END), sum(size)"
+            " FROM message_words WHERE message_id = ANY(?::bigint[]) GROUP BY message_id",
+            (ranking, _array(row[0] for row in found)),
+        ):
+            count = number if rank is None else rank * number * _ONCE
+            weights[message_id] = count / (count + 0.4 + 0.8 * float(size) / 400.0)
+        return [(message_id, weights.get(message_id, 0.0), session, role) for message_id, session, role in found]
 
     # ------------------------------------------------------------------ words
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hermes.store import codec
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
-from hermes.store.engines.postgres.lexemes import parts
+from hermes.store.engines.postgres.lexemes import entries
 
 Problem = dict[str, Any]
 
@@ -40,8 +40,8 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Problem]:
 def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Problem]:
     wanted = [
         (message_id, number, text)
-        for message_id, columns in fulltext.documents(tx, message_ids)
-        for number, (_, text) in enumerate(parts(columns))
+        for given, columns in fulltext.documents(tx, message_ids)
+        for message_id, number, _, _, text in entries(given, columns)
     ]
     rows = tx.ask(
         "SELECT DISTINCT coalesce(w.message_id, given.id), w.message_id IS NULL FROM unnest(%s::bigint[], %s::int[],"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from hermes.store.engines.postgres.stretches import names
 from hermes.store.query import MAX_PHRASE_WORDS
 from hermes.store.text import index_words
 
@@ -35,6 +36,16 @@ def _sequence(columns: Iterable[str]) -> list[str]:
                 words.append(GAP)
             words.extend(index_words(text))
     return words
+
+
+# A row of message_words: message, part, whether that is the whole of it, how many words it has, and the words.
+Entry = tuple[int, int, bool, int, str]
+
+
+def entries(message_id: int, columns: Sequence[str]) -> list[Entry]:
+    """The rows of message_words that a message, given as its index columns, has."""
+    found, where = parts(columns), names(message_id)
+    return [(message_id, number, len(found) == 1, size, f"{text} {where}") for number, (size, text) in enumerate(found)]
 
 
 def parts(columns: Sequence[str]) -> list[tuple[int, str]]:

@@ -59,12 +59,11 @@ FULL_TEXT: tuple[str, ...] = (
     # Every search looks through the pending list; keeper.py empties it long before an append has to.
     "CREATE INDEX idx_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE whole",
     "CREATE INDEX idx_words_parts ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE NOT whole",
-    "CREATE INDEX idx_parts ON message_words (message_id) WHERE NOT whole",
+    # Says whether there are long messages at all, and no more: an index of all their parts would tempt the planner to read them.
+    "CREATE INDEX idx_parts ON message_words (message_id) WHERE NOT whole AND part = 1",
     # Not unique: whoever brings a new word would have to wait for all others that bring it at the same moment.
     'CREATE TABLE words (word text COLLATE "C" NOT NULL)',
     "CREATE INDEX idx_word ON words (word)",
     "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
-    # Whole words are few compared with their occurrences; the planner has to know the common ones well.
-    "ALTER TABLE message_words ALTER COLUMN words SET STATISTICS 1000",
 )
 ALL_VIEWS: tuple[str, ...] = tuple(translated(statement) for statement in VIEWS)
