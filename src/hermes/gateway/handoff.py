@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hermes.commands.handing import patience  # a claim holds so long without a sign of life
-from hermes.errors import HermesError, PlatformError, PlatformUnreachable, SlowDown
+from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import DM, Chat, Event, Sender, as_json, from_json
 from hermes.gateway.keys import Source, build_session_key
 from hermes.store.gateway_db import Placed
 
 if TYPE_CHECKING:
     from hermes.gateway.runner import Gateway
+    from hermes.store.db import SessionDB
 
 LOOK_SECONDS = 1.0
 THREAD_SECONDS = 60.0  # for a platform to make a thread
@@ -29,6 +32,24 @@ ARRIVAL = (
     "[From the gateway, not typed by the user: this conversation was handed over from {origin} to {platform}. Confirm in one"
     " sentence that it goes on here, then sum up in a few lines where things stand: what was asked, what is done, what is open.]"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What we have taken on. Whatever is done for it is done only as long as nobody else has claimed it since."""
+
+    db: SessionDB
+    session_id: str
+    token: int
+
+    async def do(self, change: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Change something in the store; Fenced when the claim has passed to another."""
+
+        def fenced() -> Any:
+            with self.db.fenced(f"handoff:{self.session_id}", self.token):
+                return change(*given, **named)
+
+        return await asyncio.to_thread(fenced)
 
 
 class Handoffs:
@@ -62,47 +83,52 @@ class Handoffs:
         task.add_done_callback(self._tasks.discard)
 
     async def _take(self, session_id: str, platform: str, asked_at: float) -> None:
-        db, placed = self._gateway.db, None
+        db, placed, claim = self._gateway.db, None, None
         try:
-            if not await asyncio.to_thread(db.claim_handoff, session_id, lease=patience()):
+            token = await asyncio.to_thread(db.take_handoff, session_id, lease=patience())
+            if token is None:
                 return
-            beat = asyncio.create_task(self._beat(session_id))
+            claim = Claim(db, session_id, token)
+            beat = asyncio.create_task(self._beat(claim))
             try:
-                placed, event = await self._bring(session_id, platform, asked_at)
+                placed, event = await self._bring(claim, platform, asked_at)
                 await self._gateway.speak(placed.key, event)
             finally:
                 beat.cancel()
-            if not await asyncio.to_thread(db.complete_handoff, session_id):
+            if not await claim.do(db.complete_handoff, session_id):
                 raise PlatformError("whoever asked for it has given it up")
             _log.info("session %s goes on at %s", session_id, platform)
+        except Fenced as error:  # what we did of it is that one's to go on with, or to take back
+            _log.warning("handoff of %s to %s: %s", session_id, platform, error)
         except Exception as error:
             expected = isinstance(error, HermesError | OSError)
             _log.error("handoff of %s to %s failed: %s", session_id, platform, error, exc_info=not expected)
             why = (str(error) if expected else "") or f"{type(error).__name__}: {error}"
-            await asyncio.to_thread(self._undo, session_id, placed, why)
+            if claim is not None:
+                await self._undo(claim, placed, why)
         finally:
             self._under_way.discard(session_id)
 
-    def _undo(self, session_id: str, placed: Placed | None, why: str) -> None:
+    async def _undo(self, claim: Claim, placed: Placed | None, why: str) -> None:
         """Things are as they were, and whoever asked can read why."""
         try:
             if placed is not None:
-                self._gateway.store.take_back(placed)
-            self._gateway.db.fail_handoff(session_id, why)
+                await claim.do(self._gateway.store.take_back, placed)
+            await claim.do(self._gateway.db.fail_handoff, claim.session_id, why)
         except HermesError as error:
             _log.error("that a handoff failed could not be noted: %s", error)  # its lease runs out
 
-    async def _beat(self, session_id: str) -> None:
+    async def _beat(self, claim: Claim) -> None:
         while True:
             await asyncio.sleep(patience() / 4)
             try:
-                await asyncio.to_thread(self._gateway.db.heartbeat_handoff, session_id, lease=patience())
+                await claim.do(self._gateway.db.heartbeat_handoff, claim.session_id, lease=patience())
             except HermesError as error:
-                _log.warning("the claim on %s could not be renewed: %s", session_id, error)
+                _log.warning("the claim on %s could not be renewed: %s", claim.session_id, error)
 
-    async def _bring(self, asked: str, platform: str, asked_at: float) -> tuple[Placed, Event]:
+    async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Placed, Event]:
         """Make the place and bind it to the session; where it is, and what the agent is to answer there."""
-        gateway = self._gateway
+        gateway, asked = self._gateway, claim.session_id
         session_id = await asyncio.to_thread(gateway.db.get_compression_tip, asked)
         session = await asyncio.to_thread(gateway.db.get_session, session_id)
         if session is None:
@@ -112,20 +138,20 @@ class Handoffs:
             # whoever claimed it before us got so far
             placed, chat = Placed(route.key, session_id, None, None), from_json(route.chat, Chat)
         else:
-            placed, chat = await self._bind(session, platform)
+            placed, chat = await self._bind(claim, session, platform)
         words = ARRIVAL.format(origin=_called(session["source"]), platform=_called(platform))
         sender = Sender(user_id=None, name="gateway")
         return placed, Event(id=f"{WHO}:{asked}:{asked_at}", chat=chat, text=words, sender=sender)
 
-    async def _bind(self, session: dict[str, Any], platform: str) -> tuple[Placed, Chat]:
+    async def _bind(self, claim: Claim, session: dict[str, Any], platform: str) -> tuple[Placed, Chat]:
         gateway = self._gateway
         home = await asyncio.to_thread(gateway.home_chat, platform)
         if home is None:
             raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where handoffs should go")
-        await asyncio.to_thread(gateway.db.reopen_session, session["id"])
+        await claim.do(gateway.db.reopen_session, session["id"])
         chat = await self._place(home, session["title"] or f"Hermes {session['id']}")
         key, shared = place_key(gateway, chat)
-        placed = await asyncio.to_thread(
+        placed = await claim.do(
             gateway.store.place, key, session["id"], platform=platform, chat_type=chat.type, chat=as_json(chat),
             display_name=chat.name, shared=shared,
         )  # fmt: skip

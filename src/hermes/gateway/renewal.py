@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import HermesError
+from hermes.errors import Fenced, HermesError
 from hermes.gateway import resets
 from hermes.gateway.host import Seat
 
@@ -58,24 +58,35 @@ def begin_anew(gateway: Gateway, key: str) -> None:
             agent.let_go()  # our own hold may last a moment longer than its turn
         if db.is_live(session["id"]):
             return  # it is being talked in at a terminal
-        old = _save_what_matters(gateway, route, session)
-        if gateway.stopping:
+        seat = Seat(gateway, None, route, None, session_id=session["id"])
+        try:
+            if not seat.agent.hold():
+                return  # somebody was quicker
+            old = _save_what_matters(gateway, seat, session)
+            if gateway.stopping:
+                return
+            with seat.agent.fenced():  # if we were stopped for long, somebody may be talking in it by now
+                db.end_session(old, reason)
+                gateway.store.let_go(key, previous=old, reason=reason)
+        except Fenced as error:
+            _log.warning("%s does not begin anew: %s", key, error)
             return
-        db.end_session(old, reason)
+        finally:
+            seat.let_go()
+    else:
+        gateway.store.let_go(key, previous=old, reason=reason)
     gateway.agents.drop(key)
-    gateway.store.let_go(key, previous=old, reason=reason)
     if old is not None and ending:
         gateway.ended(old, reason)
     gateway.touched()
     _log.info("%s begins anew (%s)", key, reason)
 
 
-def _save_what_matters(gateway: Gateway, route: Route, session: dict[str, Any]) -> str:
+def _save_what_matters(gateway: Gateway, seat: Seat, session: dict[str, Any]) -> str:
     """One turn in which the agent may note what will matter later; the session it ended in (it may have been compressed).
 
     That it fails must not stop a reset.
     """
-    seat = Seat(gateway, None, route, None, session_id=session["id"])
     if not gateway.agents.model.calls_tools or not session["message_count"]:
         return str(session["id"])
     try:
@@ -84,12 +95,12 @@ def _save_what_matters(gateway: Gateway, route: Route, session: dict[str, Any]) 
         for _ in agent.turn(resets.FAREWELL) if agent.tools else ():
             if gateway.stopping:
                 agent.interrupt()
+    except Fenced:
+        raise
     except HermesError as error:
         _log.warning("what matters of %s could not be saved before its reset: %s", session["id"], error)
     except Exception:  # a tool or model that misbehaves: the conversation must not stay for ever because of it
         _log.exception("what matters of %s could not be saved before its reset", session["id"])
-    finally:
-        seat.let_go()
     return seat.session_id
 
 

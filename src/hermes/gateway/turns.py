@@ -16,7 +16,7 @@ from hermes.agent.events import Done, Followed, Text, ToolStarted
 from hermes.agent.events import Event as TurnEvent
 from hermes.agent.events import Notice as TurnNotice
 from hermes.commands.registry import parse, run_command, text_of
-from hermes.errors import HermesError, ModelError, StoreClosed, StoreError
+from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway import renewal
 from hermes.gateway.access import speaker
 from hermes.gateway.events import Event, as_json, from_json
@@ -93,7 +93,10 @@ class Turns:
                     if self._gateway.halted.wait(pause):
                         return
                     pause = min(30.0, pause * 2)
-                    item = self._again(item)
+                    known = self._again(item)
+                    if known is None and isinstance(error, Fenced):
+                        return  # whoever took over has answered this, too
+                    item = known or item
                 except Exception as error:  # a mistake of ours: the person must hear of it, and the next message comes
                     _log.exception("a message in %s could not be answered", lane.key)
                     self._apologise(item, error)
@@ -101,13 +104,13 @@ class Turns:
         finally:
             self._gateway.done_with(item.inbox_id)
 
-    def _again(self, said: Said) -> Said:
-        """A message whose answer failed in the middle, as the store knows it now."""
+    def _again(self, said: Said) -> Said | None:
+        """A message whose answer failed in the middle, as the store knows it now; None when it waits no more."""
         try:
             row = self._store.still(said.inbox_id)
         except StoreError:
             return said
-        return said if row is None else said_of(row)
+        return None if row is None else said_of(row)
 
     def _apologise(self, said: Said, error: Exception) -> None:
         gateway, chat = self._gateway, said.event.chat

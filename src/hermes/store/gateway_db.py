@@ -1,7 +1,7 @@
 """GatewayDB: what the gateway keeps beside the sessions, in the same store and in the same transactions.
 
 One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, mail.py or people.py.
-Safe to share between threads. Small writes of the gateway's event loop can be gathered into one (`together`).
+Safe to share between threads; `SessionDB.fenced` counts here, too. Small writes of the gateway's event loop can be gathered into one (`together`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class GatewayDB:
 
     def together(self, steps: Sequence[Callable[[Tx], Any]]) -> list[Any]:
         """Do several small things in one transaction; what each returned."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return [step(tx) for step in steps]
 
     def identity(self) -> str:
@@ -70,7 +70,7 @@ class GatewayDB:
 
         known = self.db.get_meta(IDENTITY)
         if known is None:
-            with self._engine.write() as tx:
+            with self.db._changing() as tx:
                 tx.run(
                     "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO NOTHING",
                     (IDENTITY, secrets.token_hex(4)),
@@ -97,7 +97,7 @@ class GatewayDB:
         known = self.route(key)
         if known is not None and (known.chat, known.display_name) == (chat, display_name or known.display_name):
             return known
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return routes.put(
                 tx, key, platform=platform, chat_type=chat_type, chat=chat, display_name=display_name, user_id=user_id,
                 shared=shared, now=self.clock(),
@@ -108,7 +108,7 @@ class GatewayDB:
     ) -> Placed:  # fmt: skip
         """A session is brought to a place: the key is known and leads to it, both or neither. What was before."""
         now = self.clock()
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             known, came_from = routes.get(tx, key), routes.of_session(tx, session_id)
             routes.put(
                 tx, key, platform=platform, chat_type=chat_type, chat=chat, display_name=display_name, user_id=None,
@@ -122,7 +122,7 @@ class GatewayDB:
     def take_back(self, placed: Placed) -> None:
         """A session was not brought there after all: both places lead to what they led to, unless they moved on."""
         now = self.clock()
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             there = routes.get(tx, placed.key)
             if there is None or there.session_id != placed.session_id:
                 return
@@ -136,22 +136,22 @@ class GatewayDB:
 
     def bind(self, key: str, session_id: str) -> None:
         """From now on this session is talked in under this key, and under no other."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             routes.bind(tx, key, session_id, self.clock())
 
     def let_go(self, key: str, *, previous: str | None = None, reason: str | None = None) -> None:
         """The next message under this key begins a session; after a reset it links to the previous one."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             routes.let_go(tx, key, self.clock(), previous=previous, reason=reason)
 
     def set_pending_title(self, key: str, title: str | None) -> None:
         """The session that begins next under this key is to be called so."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             routes.set_pending_title(tx, key, title, self.clock())
 
     def follow(self, old: str, new: str) -> None:
         """A conversation goes on in another session: it was compressed."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             routes.follow(tx, old, new, self.clock())
 
     def bound_routes(self, *, quiet_since: float | None = None) -> list[Route]:
@@ -168,7 +168,7 @@ class GatewayDB:
 
     def receive(self, platform: str, event_id: str, key: str, event: str) -> int | None:
         """Keep an event; its number, also when it was kept before and waits. None when it was answered before."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return mail.receive(tx, platform, event_id, key, event, self.clock())
 
     def unanswered(self) -> list[Received]:
@@ -188,7 +188,7 @@ class GatewayDB:
 
     def begin(self, inbox_id: int, session_id: str | None = None) -> None:
         """A process works on an event (by answering in that session)."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             mail.begin(tx, inbox_id, self.clock(), session_id)
 
     def say(
@@ -209,7 +209,7 @@ class GatewayDB:
 
         ready = self.db._ready({"role": "user", "content": content})
         message_id = self.db._append(session_id, ready, also=also)
-        return message_id, posted[0] if posted else None
+        return message_id, posted[-1] if posted else None
 
     def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[dict[str, Any]] = ()) -> list[Outgoing]:
         """An event is answered: it leaves the inbox and its reply enters the outbox, both or neither.
@@ -218,7 +218,7 @@ class GatewayDB:
         finished before, what of that reply is not sent yet.
         """
         now = self.clock()
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             shown = mail.finish(tx, inbox_id, now)
             if shown is None:
                 return mail.unsent(tx, inbox_id)
@@ -238,7 +238,7 @@ class GatewayDB:
 
     def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
         """Something is to be sent that answers nothing."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return mail.post(tx, platform, chat, text, nonce, self.clock(), reply_to=reply_to)
 
     def unsent(self, inbox_id: int | None = None) -> list[Outgoing]:
@@ -248,7 +248,7 @@ class GatewayDB:
 
     def leave_unsent(self, outbox_id: int, why: str) -> None:
         """Something is not to be sent any more."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             mail.unsendable(tx, outbox_id, why, self.clock())
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
@@ -258,7 +258,7 @@ class GatewayDB:
 
     def forget_mail(self, older_than_days: float = 7) -> int:
         """Remove what was done with longer ago; how many rows. Redeliveries older than this are not recognised."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return mail.forget(tx, self.clock() - older_than_days * 86400)
 
     # ------------------------------------------------------------------------------------------ people and homes
@@ -275,12 +275,12 @@ class GatewayDB:
 
     def shut_out(self, platform: str, user_id: str) -> bool:
         """Somebody may no longer talk; False when they were not let in by pairing."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return people.shut_out(tx, platform, user_id)
 
     def make_pairing(self, code: str, platform: str, user_id: str, name: str | None, chat: str) -> bool:
         """Note a code for somebody; False while they have one that holds, or too many wait."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return people.make_pairing(tx, code, platform, user_id, name, chat, self.clock())
 
     def waiting_pairings(self) -> list[dict[str, Any]]:
@@ -292,11 +292,11 @@ class GatewayDB:
         """Let in whoever has this code; None when nobody has it. StoreBusy after five tries in a minute."""
         from hermes.errors import StoreBusy
 
-        with self._engine.write() as tx:  # of its own: a try counts whatever becomes of it
+        with self.db._changing() as tx:  # of its own: a try counts whatever becomes of it
             allowed = people.try_counts(tx, self.clock())
         if not allowed:
             raise StoreBusy("too many codes were tried; wait a minute")
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return people.approve(tx, code, self.clock())
 
     def welcome(self, text: str) -> list[Outgoing]:
@@ -305,7 +305,7 @@ class GatewayDB:
             if not people.newcomers(tx):
                 return []
         nonce, now = self.identity(), self.clock()
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             return [
                 mail.post(tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now)
                 for one in people.newcomers(tx)
@@ -314,7 +314,7 @@ class GatewayDB:
 
     def set_home(self, platform: str, chat: str, by: str | None = None) -> None:
         """Where handoffs and deliveries to a platform go (a chat as JSON)."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             people.set_home(tx, platform, chat, by, self.clock())
 
     def home(self, platform: str) -> str | None:
@@ -326,7 +326,7 @@ class GatewayDB:
 
     def set_status(self, platform: str, state: str, *, identity: str | None = None, error: str | None = None) -> None:
         """How a platform is doing: "connecting", "connected", "lost", "refused" or "stopped"."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             self.note_status(tx, platform, state, identity=identity, error=error)
 
     def note_status(
@@ -359,7 +359,7 @@ class GatewayDB:
 
     def set_alias(self, digest: str, session_id: str) -> None:
         """A conversation with this digest is that session."""
-        with self._engine.write() as tx:
+        with self.db._changing() as tx:
             tx.run(
                 "INSERT INTO gateway_aliases(digest, session_id, made_at) VALUES(?, ?, ?)"
                 " ON CONFLICT(digest) DO UPDATE SET session_id = excluded.session_id",
