@@ -325,10 +325,13 @@ def test_a_log_that_has_grown_long_and_who_has_the_store_open(home: Path) -> Non
     assert line[0] == "remark" and "has grown to 300.0 MB" in line[1] and line[2] == "hermes sessions optimize"
 
 
-def test_a_store_url_this_version_cant_use(home: Path) -> None:
-    config(home, "store: {url: 'postgresql://me:secret@host/db'}\n")
+def test_a_store_url_that_leads_nowhere(home: Path) -> None:
+    config(home, "store: {url: 'postgresql://me:secret@127.0.0.1:1/db'}\n")
     line = only(home, "store")
-    assert line[0] == "wrong" and line[2] == "hermes config unset store.url" and "secret@" not in line[1]
+    assert line[0] == "wrong" and "can't be reached" in line[1] and "store.url" in line[2] and "secret" not in line[1]
+    config(home, "store: {url: 'mysql://me:secret@127.0.0.1/db'}\n")
+    line = only(home, "store")
+    assert line[0] == "wrong" and "postgresql://" in line[1] and "secret" not in line[1]
 
 
 def test_the_transcripts_folder(home: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from hermes.config import Config, environment
+import os
+
+from hermes.config import Config
 from hermes.home import default_database
 from hermes.store.db import SessionDB
 from hermes.store.engines.base import NothingThere
 
 
 def store_url(config: Config) -> str | None:
-    """Where the record is: HERMES_STORE_URL (of the environment or <home>/.env), else config.yaml; None: in the home."""
-    return environment().get("HERMES_STORE_URL") or config.store.url
+    """Where the record is: HERMES_STORE_URL, else as config.yaml says; None: in the home."""
+    return os.environ.get("HERMES_STORE_URL") or config.store.url
 
 
 def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
