@@ -1,7 +1,8 @@
 """GatewayDB: what the gateway keeps beside the sessions, in the same store and in the same transactions.
 
 One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, mail.py or people.py.
-Safe to share between threads; `SessionDB.fenced` counts here, too. Small writes of the gateway's event loop can be gathered into one (`together`).
+Safe to share between threads; `SessionDB.fenced` counts here, too. Small writes of the gateway's event loop can be
+gathered into one (`together`).
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hermes.store import mail, people, routes
+from hermes.store import instances, mail, people, routes
 from hermes.store.engines.base import Tx
 from hermes.store.gateway_tables import INDEXES, TABLES
 from hermes.store.mail import Outgoing, Received
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GatewayDB", "Notice", "Outgoing", "Placed", "Received", "Route"]
 
+T = TypeVar("T")
 IDENTITY = "gateway_identity"
 
 
@@ -57,12 +59,17 @@ class GatewayDB:
 
     def _is_there(self) -> bool:
         with self._engine.read() as tx:
-            return self._engine.has_table(tx, "gateway_aliases")
+            return self._engine.has_table(tx, "gateway_serving")
 
     def together(self, steps: Sequence[Callable[[Tx], Any]]) -> list[Any]:
         """Do several small things in one transaction; what each returned."""
         with self.db._changing() as tx:
             return [step(tx) for step in steps]
+
+    def look(self, question: Callable[[Tx], T]) -> T:
+        """Ask something in one transaction that changes nothing; what it returned."""
+        with self._engine.read() as tx:
+            return question(tx)
 
     def identity(self) -> str:
         """A name of this store's gateway that no other has, for naming messages on platforms."""
@@ -259,6 +266,7 @@ class GatewayDB:
     def forget_mail(self, older_than_days: float = 7) -> int:
         """Remove what was done with longer ago; how many rows. Redeliveries older than this are not recognised."""
         with self.db._changing() as tx:
+            instances.forget_served(tx)
             return mail.forget(tx, self.clock() - older_than_days * 86400)
 
     # ------------------------------------------------------------------------------------------ people and homes

@@ -166,7 +166,8 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
         message_id = tx.insert(_INSERT, (session_id, *ready.values))
     else:
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
-    tx.message_stored(message_id, ready.text, ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS])
+    form, name, calls = ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS]
+    tx.message_stored(message_id, ready.timestamp, ready.text, form, name, calls)
     for digest, mime, size in ready.lifted:
         tx.run(
             "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",

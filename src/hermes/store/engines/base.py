@@ -72,8 +72,10 @@ class Tx(Protocol):
         """The highest id the table has ever given out."""
         ...
 
-    def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:
-        """Told of each message row: its whole content and the columns that are searched, as stored."""
+    def message_stored(
+        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
+    ) -> None:
+        """Told of each message row: its time, its whole content and the columns that are searched, as stored."""
         ...
 
 

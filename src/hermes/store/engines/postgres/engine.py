@@ -20,18 +20,19 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from hermes.errors import StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
+from hermes.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Tx
 from hermes.store.engines.postgres import faults, migrate, schema
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
+from hermes.store.engines.postgres.pool import Link, Pool
 from hermes.store.engines.postgres.transaction import PostgresTx
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 CONNECTIONS = 16
-PAUSED = 60  # seconds after which the server ends a transaction that says nothing: its process was stopped
+PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
+PAUSED_READER = 60  # it is in nobody's way
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
     "application_name": "hermes",
@@ -41,8 +42,18 @@ _DEFAULTS: dict[str, str | int] = {
     "tcp_user_timeout": 30_000,
 }
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_TOGETHER = b"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text"
-_TIMELINE = "CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END"
+_WRITE = f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '{PAUSED}s'; SELECT"
+_NUMBER = "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8"
+_TOGETHER = f"{_WRITE} {_NUMBER}".encode()
+_SERVER = (
+    "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
+    " pg_postmaster_start_time()::text, extract(epoch FROM clock_timestamp())::float8"
+)
+# Waits until the replicas that have to confirm commits have everything up to here.
+_CONFIRM = (
+    b"SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''"
+    b" THEN pg_logical_emit_message(true, 'hermes', '') END"
+)
 
 
 class PostgresEngine:
@@ -61,45 +72,50 @@ class PostgresEngine:
         self._durability = durability
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
-        given = conninfo_to_dict(url)
-        self._conninfo = make_conninfo(url, **{key: value for key, value in _DEFAULTS.items() if key not in given})
-        self._timeline = ""
+        self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
+        self._conninfo = _complete(url, read_only)
         with self._translated(), self._connect() as connection:
             self._prepare(connection)
-        self._pool: ConnectionPool[Any] = ConnectionPool(
-            self._conninfo,
-            min_size=0,
-            max_size=CONNECTIONS,
-            max_idle=300.0,
-            kwargs={"autocommit": True},
-            configure=self._configure,
-            open=True,
-            name="hermes",
-        )
+        self._pool = Pool(self._connect, CONNECTIONS, self.where)
 
     # ------------------------------------------------------------------ opening
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> Link:
         try:
-            connection = psycopg.connect(self._conninfo, autocommit=True)
+            connection = Link.connect(self._conninfo, autocommit=True)
         except psycopg.Error as error:
             raise faults.unreachable(error, self.where) from error
-        self._configure(connection)
+        try:
+            self._configure(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
-    def _configure(self, connection: psycopg.Connection[Any]) -> None:
+    def _configure(self, connection: Link) -> None:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type of number: one prepared statement
         connection.prepare_threshold = 2
         settings = {
             "client_encoding": "UTF8",
             "jit": "off",
             "lock_timeout": f"{PATIENCE:g}s",
-            "idle_in_transaction_session_timeout": f"{PAUSED}s",
+            "idle_in_transaction_session_timeout": f"{PAUSED_READER}s",
             "default_transaction_read_only": "on" if self.read_only else "off",
         }
         if self._durability == "normal":
             settings["synchronous_commit"] = "off"
-        connection.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()).encode())
+        said = [*(f"SET {name} = '{value}'" for name, value in settings.items()), _SERVER]
+        cursor = connection.execute("; ".join(said).encode())
+        while cursor.nextset():
+            pass
+        connection.timeline, connection.started_at, now = cursor.fetchone() or ("", "", time.time())
+        self._ahead = now - time.time()
+
+        def told(notice: psycopg.errors.Diagnostic) -> None:
+            if notice.source_function == "SyncRepWaitForLSN":
+                connection.unconfirmed = True
+
+        connection.add_notice_handler(told)
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         """Make the database ready."""
@@ -123,44 +139,35 @@ class PostgresEngine:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self._key, self.where)
-        row = connection.execute(f"SELECT {_TIMELINE}".encode()).fetchone()
-        self._timeline = "" if row is None else str(row[0])
-        self._alone = (
-            f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({self._key}), pg_current_xact_id()::text"
-        ).encode()
+            self._secure(connection.execute)
+        self._alone = f"{_WRITE} pg_advisory_xact_lock({self._key}), {_NUMBER}".encode()
 
     # ------------------------------------------------------------------ transactions
 
-    def _borrow(self, begin: bytes) -> tuple[psycopg.Connection[Any], Any]:
-        """A connection on which a transaction has begun; one that turns out to be dead is left for another."""
+    def _borrow(self, begin: bytes) -> tuple[Link, Any]:
+        """A connection on which a transaction has begun; a server that is being restarted is waited for."""
         end = time.monotonic() + PATIENCE
         while True:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed")
             try:
-                connection = self._pool.getconn(timeout=max(0.1, end - time.monotonic()))
-            except PoolClosed:
-                raise StoreClosed(f"{self.where} was closed") from None
-            except PoolTimeout as error:
-                self._connect().close()  # says why, if the server is the reason
-                raise StoreBusy(f"all {CONNECTIONS} connections to {self.where} are in use; try again") from error
+                connection = self._pool.take(end - time.monotonic())
+            except (StoreUnreachable, StoreBusy):
+                if time.monotonic() > end - 0.2:
+                    raise
+                time.sleep(0.1)
+                continue
             try:
                 cursor = connection.execute(begin)
-                if cursor.nextset():
-                    return connection, cursor.fetchone()
-                return connection, None
+                while cursor.nextset():
+                    pass
+                return connection, cursor.fetchone() if cursor.description else None
             except BaseException as error:
                 lost = faults.is_lost(error, connection)
-                self._give_back(connection)
+                self._pool.give_back(connection)
                 if not lost or time.monotonic() > end:
                     raise
-                time.sleep(0.02)
-
-    def _give_back(self, connection: psycopg.Connection[Any]) -> None:
-        try:
-            self._pool.putconn(connection)  # one that is broken, or still in a transaction, is mended or thrown away
-        except ValueError:
-            connection.close()
+                self._pool.forget()
 
     @contextmanager
     def read(self) -> Iterator[PostgresTx]:
@@ -170,7 +177,7 @@ class PostgresEngine:
             return
         with self._translated():
             connection, _ = self._borrow(_READ)
-            self._local.tx = tx = PostgresTx(connection)
+            self._local.tx = tx = PostgresTx(connection, ahead=self._ahead)
             try:
                 with self._translated(connection):
                     yield tx
@@ -180,7 +187,7 @@ class PostgresEngine:
                 raise
             finally:
                 self._local.tx = None
-                self._give_back(connection)
+                self._pool.give_back(connection)
 
     @contextmanager
     def write(self, *, holding: Sequence[str] = (), alone: bool = True) -> Iterator[PostgresTx]:
@@ -190,7 +197,9 @@ class PostgresEngine:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         with self._translated():
             connection, numbered = self._borrow(self._alone if alone else _TOGETHER)
-            self._local.tx = tx = PostgresTx(connection, str(numbered[-1]))
+            *_, number, now = numbered
+            self._ahead = now - time.time()
+            self._local.tx = tx = PostgresTx(connection, number, ahead=self._ahead)
             try:
                 with self._translated(connection):
                     if alone:
@@ -204,51 +213,76 @@ class PostgresEngine:
                 raise
             finally:
                 self._local.tx = None
-                self._give_back(connection)
+                self._pool.give_back(connection)
 
     def _commit(self, tx: PostgresTx) -> set[bytes]:
         """Index what was stored and commit, in one go to the server and back; the words that are in the list now."""
         words: set[bytes] = set()
+        connection = tx.connection
         try:
             if tx.stored:
-                with tx.connection.pipeline():
+                with connection.pipeline():
                     words = self.fulltext.write_stored(tx)
-                    tx.connection.execute(b"COMMIT")
+                    done = connection.execute(b"COMMIT")
             else:
-                tx.connection.execute(b"COMMIT")
+                done = connection.execute(b"COMMIT")
         except psycopg.Error as error:
-            if not faults.is_lost(error, tx.connection):
+            if not faults.is_lost(error, connection):
                 raise
             self._settle(tx, error)
+            return words
+        if done.statusmessage != "COMMIT":  # a statement had failed, and whoever asked for it went on all the same
+            raise StoreError(f"{self.where} took back what was to be stored, as a part of it had failed")
+        if connection.unconfirmed:
+            connection.unconfirmed = False
+            raise StoreUnreachable(
+                f"{self.where} has stored it, but no replica has confirmed it: a failover would lose it",
+                maybe_stored=True,
+            )
         return words
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
-        """The connection was lost while a transaction was being committed: ask the server what became of it."""
+        """The connection was lost while a transaction was being committed: find out what became of it."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            try:
-                with self._connect() as connection:
-                    row = connection.execute(
-                        f"SELECT pg_xact_status(%s::xid8), {_TIMELINE}".encode(), (tx.xid,)
-                    ).fetchone()
-            except (psycopg.Error, StoreError):
-                time.sleep(0.1)
-                continue
-            status, timeline = row or (None, "")
-            if timeline != self._timeline:
-                break  # another server has taken over: its numbers may mean something else
-            if status == "committed":
+            stored = None
+            with suppress(psycopg.Error, StoreError), self._connect() as connection:
+                stored = self._was_stored(connection, tx)
+            if stored:
                 return
-            if status == "aborted":
-                raise StoreUnreachable(
-                    f"the connection to {self.where} was lost; nothing was stored, try again"
-                ) from error
-            time.sleep(0.1)  # the server does not know yet that we are gone
+            if stored is False:
+                raise faults.translate(error, self.where, tx.connection) from error
+            time.sleep(0.1)
         raise StoreUnreachable(
             f"the connection to {self.where} was lost at the last moment, and whether it was stored can't be found out;"
             " look before you repeat it",
             maybe_stored=True,
         ) from error
+
+    def _was_stored(self, connection: Link, tx: PostgresTx) -> bool | None:
+        """Whether a transaction was committed; None as long as that can't be said.
+
+        After a crash or a failover the server may have given its number to another one, so what it stored is looked for.
+        """
+        if not connection.timeline:
+            return None  # a replica; perhaps it is about to take over
+        try:
+            row = connection.execute(b"SELECT pg_xact_status(%s::xid8)", (tx.xid,)).fetchone()
+        except psycopg.errors.InvalidParameterValue:
+            return False  # this server has not come to that number yet
+        status = None if row is None else row[0]
+        if status == "aborted":
+            return False
+        if status != "committed":
+            return None  # the server does not know yet that we are gone
+        if tx.evidence is not None:
+            sql = b"SELECT 1 FROM messages WHERE id = %s AND timestamp = %s"
+            if connection.execute(sql, tx.evidence).fetchone() is None:
+                return False
+        elif (connection.timeline, connection.started_at) != (tx.connection.timeline, tx.connection.started_at):
+            return None
+        connection.execute(_CONFIRM)
+        return None if connection.unconfirmed else True
 
     @contextmanager
     def _translated(self, connection: psycopg.Connection[Any] | None = None) -> Iterator[None]:
@@ -268,6 +302,14 @@ class PostgresEngine:
         with self.write() as tx:
             for statement in statements:
                 tx.run(schema.translated(statement))
+            self._secure(tx.connection.execute)
+
+    def _secure(self, run: Callable[..., Any]) -> None:
+        """If rows are kept apart by role, new tables are closed to tenants, too."""
+        if run(b"SELECT to_regclass('hermes_tenants') IS NOT NULL").fetchone()[0]:
+            from hermes.store.engines.postgres import security
+
+            security.cover(run)
 
     def size(self) -> int:
         with self.read() as tx:
@@ -349,6 +391,20 @@ class PostgresEngine:
             self._closed = True
             self._keeper.stop()
             self._pool.close()
+
+
+def _complete(url: str, read_only: bool) -> str:
+    """What libpq is to be told: the URL, and what it leaves open."""
+    try:
+        given = conninfo_to_dict(url)
+        defaults = dict(_DEFAULTS)
+        if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
+            defaults["target_session_attrs"] = "read-write"  # of several servers the one that is no replica
+        return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
+    except psycopg.Error:
+        raise InvalidInput(  # not what libpq says: that may quote the password
+            "the URL of the store can't be read; in names and passwords write : / @ % and the like as %3A %2F %40 %25"
+        ) from None
 
 
 def _abandon(connection: psycopg.Connection[Any]) -> None:

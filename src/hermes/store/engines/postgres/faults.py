@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from hermes.errors import (
     HermesError,
@@ -37,6 +38,11 @@ _KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[HermesError], str], ..
         StoreBusy,
         "is being changed by another process in the same place; nothing was stored, try again",
     ),
+    (
+        (errors.QueryCanceled,),
+        StoreBusy,
+        "took longer than the server allows (statement_timeout); nothing was stored, try again",
+    ),
     ((errors.DataCorrupted, errors.IndexCorrupted), StoreCorrupt, "is damaged; restore it from a backup"),
     ((errors.InvalidCatalogName,), StoreError, "does not exist on the server; create it: createdb NAME"),
     (
@@ -45,6 +51,23 @@ _KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[HermesError], str], ..
         "does not let this user in; look at the user name and the password in the URL",
     ),
     ((errors.ConfigurationLimitExceeded, errors.ConfigFileError), StoreError, "is not set up as it should be"),
+)
+_WORDS: tuple[tuple[re.Pattern[str], type[HermesError], str], ...] = (
+    (
+        re.compile(r"too many clients|too many connections|connection slots are reserved"),
+        StoreBusy,
+        "has no connection left; try again, or raise max_connections on the server",
+    ),
+    (
+        re.compile(r'database "[^"]*" does not exist'),
+        StoreError,
+        "does not exist on the server; create it: createdb NAME",
+    ),
+    (
+        re.compile(r'authentication|password|role "[^"]*"|no pg_hba\.conf entry|permission denied for database'),
+        StoreError,
+        "does not let this user in; look at the user name and the password in the URL",
+    ),
 )
 _LOST = (
     errors.AdminShutdown,
@@ -59,14 +82,15 @@ _LOST = (
 def shown(url: str) -> str:
     """A URL as it may be shown: where the record is, without the password."""
     try:
-        parts = urlsplit(url)
-        asked = dict(parse_qsl(parts.query))
-        host = parts.hostname or asked.get("host") or "localhost"
-        port = parts.port or asked.get("port")
-    except ValueError:
+        known = conninfo_to_dict(url)
+    except psycopg.Error:
         return "the PostgreSQL database"
-    user = f"{parts.username}@" if parts.username else ""
-    return f"postgresql://{user}{host}{f':{port}' if port else ''}/{parts.path.lstrip('/')}"
+    hosts = str(known.get("host") or known.get("hostaddr") or "localhost").split(",")
+    ports = str(known.get("port") or "").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    places = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False))
+    user = f"{known['user']}@" if known.get("user") else ""
+    return f"postgresql://{user}{places}/{known.get('dbname') or ''}"
 
 
 def is_lost(error: BaseException, connection: psycopg.Connection[Any] | None) -> bool:
@@ -92,20 +116,19 @@ def translate(error: psycopg.Error, where: str, connection: psycopg.Connection[A
 
 
 def unreachable(error: psycopg.Error, where: str) -> HermesError:
-    """Why no connection could be made."""
+    """Why no connection could be made. (libpq gives no code for it, only words.)"""
     for kinds, ours, hint in _KINDS:
         if isinstance(error, kinds):
             return ours(f"{where} {hint} ({_first_line(error)})")
     text = str(error)
-    if "does not exist" in text and "database" in text:
-        return StoreError(f"{where} does not exist on the server; create it: createdb NAME ({_first_line(error)})")
-    if "authentication" in text or "role" in text:
-        return StoreError(
-            f"{where} does not let this user in; look at the user name and the password in the URL"
-            f" ({_first_line(error)})"
-        )
+    for words, ours, hint in _WORDS:
+        if words.search(text):
+            return ours(f"{where} {hint} ({_first_line(error)})")
     return StoreUnreachable(f"{where} can't be reached; is the server running? ({_first_line(error)})")
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """What is said first; of several servers what each of them says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    each = [line for line in lines if line.startswith("- ")] or lines[:1]
+    return "; ".join(line.rpartition("connection failed: ")[2] for line in each)

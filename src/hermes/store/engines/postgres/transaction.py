@@ -11,7 +11,7 @@ from hermes.store.engines.base import HELD, Params, Row
 from hermes.store.engines.postgres import texts
 
 if TYPE_CHECKING:
-    import psycopg
+    from hermes.store.engines.postgres.pool import Link
 
 _QUOTED = re.compile(r"('(?:[^']|'')*')|(\?)|(%)")
 
@@ -31,14 +31,15 @@ def translated(sql: str) -> bytes:
 class PostgresTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_ahead", "_cursor", "connection", "stored", "xid")
+    __slots__ = ("_ahead", "_cursor", "connection", "evidence", "stored", "xid")
 
-    def __init__(self, connection: psycopg.Connection[Any], xid: str | None = None, *, ahead: float = 0.0) -> None:
+    def __init__(self, connection: Link, xid: str | None = None, *, ahead: float = 0.0) -> None:
         """`ahead` is how many seconds the server's clock is ahead of ours."""
         self.connection = connection
         self._ahead = ahead
         self.xid = xid  # by which the server knows, even after the connection is lost, what became of it
         self._cursor = connection.cursor()
+        self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
 
     def ask(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> Any:
@@ -93,5 +94,8 @@ class PostgresTx:
         row = self.ask(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq").fetchone()
         return int(row[0])
 
-    def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:
+    def message_stored(
+        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
+    ) -> None:
+        self.evidence = (message_id, at)
         self.stored.append((message_id, content, form, tool_name, tool_calls))

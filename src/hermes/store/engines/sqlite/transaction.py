@@ -70,5 +70,7 @@ class SqliteTx:
     def last_number(self, table: str) -> int:
         return int(self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) or 0)
 
-    def message_stored(self, message_id: int, content: Any, form: Any, tool_name: Any, tool_calls: Any) -> None:
+    def message_stored(
+        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
+    ) -> None:
         """Nothing to do: what is above the mark is indexed later."""

@@ -1,0 +1,83 @@
+"""Connections that are kept from one transaction to the next: a few of them, each used by one thread at a time.
+
+A connection is made by the thread that needs it, so what stands in the way is told at once and as it is; nothing runs in
+the background, and a server that comes back is noticed by the next call.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from hermes.errors import StoreBusy
+
+IDLE = 300.0  # seconds after which a connection that nobody needed is closed
+
+
+class Link(psycopg.Connection[Any]):
+    """A connection, and what is known of the server at its other end."""
+
+    timeline = ""  # "" on a replica; another one after a failover
+    started_at = ""
+    unconfirmed = False  # a commit returned although the replica that has to confirm it did not
+
+
+class Pool:
+    """At most `size` connections."""
+
+    def __init__(self, connect: Callable[[], Link], size: int, where: str) -> None:
+        self._connect = connect
+        self._size, self._where = size, where
+        self._places = threading.BoundedSemaphore(size)
+        self._lock = threading.Lock()
+        self._idle: deque[tuple[Link, float]] = deque()  # the one used last is taken first
+        self._closed = False
+
+    def take(self, patience: float) -> Link:
+        """A connection of one's own; StoreBusy when all are in use for so long, or why none can be made."""
+        if not self._places.acquire(timeout=max(0.0, patience)):
+            raise StoreBusy(f"all {self._size} connections to {self._where} are in use; try again")
+        try:
+            kept = self._kept()
+            return kept if kept is not None else self._connect()
+        except BaseException:
+            self._places.release()
+            raise
+
+    def _kept(self) -> Link | None:
+        now, old = time.monotonic(), []
+        with self._lock:
+            link = self._idle.pop()[0] if self._idle else None
+            while self._idle and now - self._idle[0][1] > IDLE:
+                old.append(self._idle.popleft()[0])
+        for one in old:
+            one.close()
+        return link
+
+    def give_back(self, link: Link) -> None:
+        """Done with it. One that is broken, or still in a transaction, is not used again."""
+        fit = not link.closed and link.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        with self._lock:
+            fit = fit and not self._closed
+            if fit:
+                self._idle.append((link, time.monotonic()))
+        if not fit:
+            link.close()
+        self._places.release()
+
+    def forget(self) -> None:
+        """One turned out to be dead: the others of its time are hardly better."""
+        with self._lock:
+            idle, self._idle = self._idle, deque()
+        for link, _ in idle:
+            link.close()
+
+    def close(self) -> None:
+        """Close all that are not in use; the others when they are given back."""
+        self._closed = True
+        self.forget()
