@@ -1,0 +1,369 @@
+"""Row-level security: a tenant's database role sees its own and what is shared with it, whatever SQL it says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from hermes.errors import InvalidInput, StoreError
+from hermes.store.engines.postgres import security
+from hermes.store.gateway_db import GatewayDB
+from hermes_state import SessionDB
+from tests.support import postgres
+from tests.support.program import run
+
+VERSIONS = [name.removeprefix("postgres") for name in postgres.ENGINES if name != "sqlite"]
+BEGINNING = "You are a helpful assistant. " * 60
+SECRET = "xylophone"  # stands in everything of Bob's
+CLOSED = ("leases", "audit", "words", "state_meta")
+HOLDS_TEXT = (
+    "sessions", "messages", "system_prompts", "session_refs", "session_rewinds", "session_tags", "session_members",
+    "attachments", "attachment_data", "message_words", "words", "audit", "leases", "state_meta", "gateway_inbox",
+    "gateway_outbox", "gateway_routes", "gateway_people", "gateway_pairings", "visible_sessions", "visible_messages",
+)  # fmt: skip
+
+
+@dataclass
+class House:
+    """A store with two tenants, Alice and Bob, and their database roles."""
+
+    server: postgres.Shared
+    url: str
+    alice: str
+    bob: str
+
+    def of(self, role: str) -> str:
+        """The store's URL for somebody else."""
+        return self.url.replace("postgres@", f"{quote(role)}@", 1)
+
+    def ask(self, role: str, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.of(role), autocommit=True) as connection:
+            return connection.execute(sql.encode(), params or None).fetchall()
+
+    def do(self, role: str, sql: str) -> int:
+        with psycopg.connect(self.of(role), autocommit=True) as connection:
+            return connection.execute(sql.encode()).rowcount
+
+
+def _fill(db: SessionDB) -> None:
+    db.create_session("alices", "telegram", user_id="1", system_prompt=BEGINNING + "Alice likes tea.")
+    db.append_message("alices", "user", "teapot of mine, said Alice")
+    db.set_session_title("alices", "tea")
+    db.tag_session("alices", "kitchen")
+    db.create_session("bobs", "telegram", user_id="2", system_prompt=BEGINNING + f"Bob has a {SECRET}.")
+    data = "data:image/png;base64," + base64.b64encode(b"a picture of a " + SECRET.encode() * 30).decode()
+    db.append_message(
+        "bobs",
+        "user",
+        [{"type": "text", "text": f"{SECRET} teapot"}, {"type": "image_url", "image_url": {"url": data}}],
+    )
+    db.append_message("bobs", "tool", f"{SECRET} {'words ' * 200}" * 60, tool_name="terminal")
+    db.set_session_title("bobs", f"{SECRET} plan")
+    db.tag_session("bobs", SECRET)
+    db.branch_session("bobs", new_session_id="bobs-branch")
+    db.create_session("shared", "telegram", user_id="2")
+    db.append_message("shared", "user", "a trumpet for both")
+    db.share_session("shared", "telegram", "1")
+    db.create_session("nobodys", "cli")
+    db.append_message("nobodys", "user", f"the owner's {SECRET}")
+
+
+@contextmanager
+def _built(version: str, name: str) -> Iterator[House]:
+    server = postgres.server(version)
+    mark = hashlib.sha256(name.encode()).hexdigest()[:12]
+    alice, bob = f"alice_{mark}", f'Bob "{mark}'
+    roles = [f'"{role.replace(chr(34), chr(34) * 2)}"' for role in (alice, bob)]
+    server.sql(*(f"CREATE ROLE {role} LOGIN" for role in roles))
+    url = server.store(name)
+    try:
+        with SessionDB(url=url) as db:
+            _fill(db)
+        security.switch_on(url)
+        security.let_in(url, alice, "telegram", "1")
+        security.let_in(url, bob, "telegram", "2")
+        yield House(server, url, alice, bob)
+    finally:
+        server.forget(name)
+        for role in roles:
+            server.sql(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+@pytest.fixture(params=VERSIONS, scope="module")
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One that tests only look at."""
+    with _built(request.param, str(tmp_path_factory.mktemp("house"))) as built:
+        yield built
+
+
+@pytest.fixture(params=VERSIONS)
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    """One that a test changes."""
+    with _built(request.param, str(tmp_path)) as built:
+        yield built
+
+
+def test_a_tenant_reads_its_own_and_what_is_shared_with_it(house: House) -> None:
+    assert house.ask(house.alice, "SELECT id FROM sessions ORDER BY id") == [("alices",), ("shared",)]
+    assert house.ask(house.alice, "SELECT count(*) FROM messages") == [(2,)]
+    assert house.ask(house.alice, "SELECT content FROM visible_messages ORDER BY id") == [
+        ("teapot of mine, said Alice",),
+        ("a trumpet for both",),
+    ]
+    assert house.ask(house.alice, "SELECT tag FROM session_tags") == [("kitchen",)]
+    assert {row[0] for row in house.ask(house.bob, "SELECT id FROM sessions")} == {
+        "bobs", "bobs-branch", "shared",
+    }  # fmt: skip
+
+
+def test_nothing_of_another_tenant_is_in_any_table_or_view_by_select_or_by_copy(house: House) -> None:
+    with psycopg.connect(house.of(house.alice), autocommit=True) as connection:
+        for name in HOLDS_TEXT:
+            for sql in (f"SELECT * FROM {name}", f"COPY (SELECT * FROM {name}) TO STDOUT", f"COPY {name} TO STDOUT"):
+                try:
+                    if sql.startswith("COPY"):
+                        with connection.cursor().copy(sql.encode()) as copy:
+                            told = b"".join(bytes(part) for part in copy).decode()
+                    else:
+                        told = repr(connection.execute(sql.encode()).fetchall())
+                except (
+                    psycopg.errors.InsufficientPrivilege,
+                    psycopg.errors.UndefinedTable,
+                    psycopg.errors.WrongObjectType,
+                ):
+                    continue
+                assert SECRET not in told, sql
+                assert "bobs" not in told, sql
+                assert SECRET.encode().hex() not in told, sql
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) FROM messages WHERE content LIKE '%xylophone%'",
+        "SELECT count(*) FROM message_words WHERE words @@ 'xylophone'::tsquery",
+        "SELECT count(*) FROM words WHERE word LIKE '%xyloph%'",
+        "SELECT count(*) FROM sessions WHERE title LIKE 'xylo%'",
+        "SELECT count(*) FROM visible_sessions WHERE system_prompt LIKE '%xylo%'",
+        "SELECT count(*) FROM session_tags WHERE tag = 'xylophone'",
+        "SELECT count(*) FROM attachments",
+        "SELECT count(*) FROM attachment_data",
+        "SELECT count(*) FROM session_refs",
+        "SELECT count(*) FROM messages WHERE session_id = 'bobs'",
+        "SELECT count(*) FROM (SELECT hermes_own_sessions() AS id) f WHERE id = 'bobs'",
+        "SELECT count(*) FROM hermes_tenants WHERE user_id = '2'",
+        "SELECT count(hermes_prompt(repeat('0', 64)))",
+    ],
+)
+def test_no_question_counts_or_finds_what_is_anothers(house: House, sql: str) -> None:
+    assert house.ask(house.alice, sql) == [(0,)]
+
+
+def test_an_error_does_not_tell_what_is_in_anothers_rows(house: House) -> None:
+    """Dividing by zero wherever a text matches is how one reads through a filter that looks too late."""
+    for table, column in (("messages", "content"), ("sessions", "title"), ("sessions", "system_prompt")):
+        sql = f"SELECT count(*) FROM {table} WHERE CASE WHEN {column} LIKE '%xylo%' THEN 1 / (length({column}) * 0) = 1 ELSE false END"
+        assert house.ask(house.alice, sql) == [(0,)]
+    sql = "SELECT count(*) FROM message_words WHERE CASE WHEN words @@ 'xylophone'::tsquery THEN 1 / (size * 0) = 1 ELSE false END"
+    assert house.ask(house.alice, sql) == [(0,)]
+
+
+def test_a_function_of_the_tenants_own_is_not_shown_anothers_rows(house: House) -> None:
+    with psycopg.connect(house.of(house.alice), autocommit=True) as connection:
+        connection.execute(
+            b"CREATE FUNCTION pg_temp.peek(text) RETURNS boolean COST 0.0001 LANGUAGE plpgsql AS"
+            b" $$ BEGIN RAISE NOTICE 'seen %', $1; RETURN true; END $$"
+        )
+        told: list[str] = []
+        connection.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+        connection.execute(b"SELECT count(*) FROM messages WHERE pg_temp.peek(content)")
+        connection.execute(b"SELECT count(*) FROM message_words WHERE pg_temp.peek(words::text)")
+        connection.execute(b"SELECT count(*) FROM visible_sessions WHERE pg_temp.peek(title)")
+        connection.execute(b"SELECT count(*) FROM visible_messages WHERE pg_temp.peek(content)")
+    assert any("teapot" in line for line in told)
+    assert not any(SECRET in line for line in told)
+
+
+def test_statistics_do_not_tell_either(house: House) -> None:
+    house.server.sql("ANALYZE")
+    assert house.ask(house.alice, "SELECT count(*) FROM pg_stats WHERE schemaname = current_schema()") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE sessions SET title = 'xylophone plan' WHERE id = 'alices'",
+        "UPDATE sessions SET id = 'bobs' WHERE id = 'alices'",
+        "UPDATE sessions SET user_id = '2' WHERE id = 'alices'",
+        "INSERT INTO sessions(id, source, user_id, started_at, title) VALUES('new', 'telegram', '1', 1, 'xylophone plan')",
+        "INSERT INTO sessions(id, source, user_id, started_at) VALUES('bobs', 'telegram', '1', 1)",
+        "INSERT INTO session_members(session_id, source, user_id) VALUES('bobs', 'telegram', '1')",
+        "INSERT INTO session_refs(session_id, ord, from_session, first_id, last_id) VALUES('alices', 1, 'bobs', 0, 99)",
+        "INSERT INTO words(word) VALUES('xylophone')",
+        "INSERT INTO attachments(hash, message_id) VALUES('0', 1)",
+        "INSERT INTO hermes_tenants VALUES(session_user, 'telegram', '2')",
+        "UPDATE hermes_tenants SET user_id = '2'",
+        "DELETE FROM messages",
+        "DELETE FROM sessions WHERE id = 'bobs'",
+        "UPDATE messages SET content = ''",
+        "TRUNCATE messages",
+        "COPY sessions (id, source, started_at) FROM STDIN",
+        "ALTER TABLE sessions DISABLE ROW LEVEL SECURITY",
+        "DROP POLICY hermes_tenant ON sessions",
+        "CREATE VIEW peek AS SELECT 1",
+        "SELECT nextval('messages_id_seq')",
+    ],
+)
+def test_what_could_collide_with_anothers_rows_is_refused_whether_it_would_or_not(house: House, sql: str) -> None:
+    """A unique title that is taken, an id that exists: the answer is the same as for one that is free."""
+    with pytest.raises(psycopg.errors.InsufficientPrivilege) as told:
+        house.do(house.alice, sql)
+    assert SECRET not in str(told.value)
+    free = sql.replace("xylophone", "free").replace("bobs", "free")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege) as same:
+        house.do(house.alice, free)
+    assert str(told.value) == str(same.value)
+
+
+def test_a_tenant_marks_and_trashes_its_own_sessions_only(fresh: House) -> None:
+    assert fresh.do(fresh.alice, "UPDATE sessions SET pinned_at = 1 WHERE pinned_at IS NULL") == 1  # not the shared one
+    assert fresh.do(fresh.alice, "UPDATE sessions SET trashed_at = 1 WHERE id IN ('bobs', 'shared', 'nobodys')") == 0
+    assert fresh.do(fresh.bob, "UPDATE sessions SET trashed_at = 1 WHERE id = 'shared'") == 1
+    assert fresh.ask(fresh.alice, "SELECT id FROM sessions") == [("alices",)]  # what is in the trash is shared no more
+    assert fresh.ask(fresh.alice, "SELECT count(*) FROM message_words") == [(1,)]
+    assert fresh.do(fresh.bob, "UPDATE sessions SET trashed_at = NULL WHERE id = 'shared'") == 1
+    assert fresh.ask(fresh.alice, "SELECT count(*) FROM sessions") == [(2,)]
+
+
+def test_a_setting_or_another_role_does_not_make_one_somebody_else(house: House) -> None:
+    with psycopg.connect(house.of(house.alice), autocommit=True) as connection:
+        for sql in (f'SET ROLE "{house.bob.replace(chr(34), chr(34) * 2)}"', "SET SESSION AUTHORIZATION postgres"):
+            with pytest.raises(psycopg.Error):
+                connection.execute(sql.encode())
+        connection.execute(b"SET row_security = off")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):  # rather than show too much
+            connection.execute(b"SELECT * FROM sessions")
+    with psycopg.connect(house.url, autocommit=True) as connection:  # somebody who may be both, one at a time
+        connection.execute(f'SET ROLE "{house.alice}"'.encode())
+        row = connection.execute(b"SELECT count(*) FROM sessions").fetchone()
+    assert row == (2,)
+
+
+def test_a_temporary_table_of_the_tenants_does_not_stand_in_for_one_of_the_store(house: House) -> None:
+    with psycopg.connect(house.of(house.alice), autocommit=True) as connection:
+        connection.execute(b"CREATE TEMP TABLE hermes_tenants (role text, source text, user_id text)")
+        connection.execute(b"INSERT INTO hermes_tenants VALUES(session_user, 'telegram', '2')")
+        row = connection.execute(b"SELECT count(*) FROM messages").fetchone()
+    assert row == (2,)
+
+
+def test_a_prompt_is_whole_for_its_tenant_though_it_is_stored_as_the_end_of_anothers(house: House) -> None:
+    for role, end in ((house.alice, "Alice likes tea."), (house.bob, f"Bob has a {SECRET}.")):
+        row = house.ask(role, "SELECT system_prompt FROM visible_sessions WHERE id IN ('alices', 'bobs')")[0]
+        assert row == (BEGINNING + end,)
+    for role, theirs in ((house.alice, "Bob"), (house.bob, "Alice")):
+        assert theirs not in repr(house.ask(role, "SELECT text FROM system_prompts"))
+
+
+def test_carried_messages_are_seen_through_the_session_that_carries_them(fresh: House) -> None:
+    with SessionDB(url=fresh.url) as db:
+        db.share_session("bobs-branch", "telegram", "1")
+    found = fresh.ask(fresh.alice, "SELECT content FROM visible_messages WHERE session_id = 'bobs-branch'")
+    assert any(SECRET in content for (content,) in found)
+    assert fresh.ask(fresh.alice, "SELECT count(*) FROM sessions WHERE id = 'bobs'") == [(0,)]
+    with SessionDB(url=fresh.url) as db:
+        db.delete_session("bobs-branch")
+    assert fresh.ask(fresh.alice, "SELECT count(*) FROM messages WHERE session_id = 'bobs'") == [(0,)]
+
+
+def test_the_program_itself_reads_lists_and_searches_as_a_tenant(house: House) -> None:
+    with SessionDB(url=house.of(house.alice), read_only=True) as db:
+        assert {row["id"] for row in db.list_sessions_rich()} == {"alices", "shared"}
+        assert [hit["session_id"] for hit in db.search_messages("teapot")] == ["alices"]
+        assert [hit["session_id"] for hit in db.search_messages("trumpet")] == ["shared"]
+        assert db.search_messages(SECRET) == []
+        assert db.search_messages("xylo") == []
+        assert db.get_session("bobs") is None
+        session = db.get_session("alices")
+        assert session is not None
+
+
+def test_the_owner_sees_and_writes_everything_as_before(fresh: House) -> None:
+    with SessionDB(url=fresh.url) as db:
+        assert db.session_count() == 5
+        assert len(db.search_messages(SECRET)) >= 2
+        db.append_message("alices", "user", "written by the program")
+        assert db.check() == []
+    assert fresh.ask(fresh.alice, "SELECT count(*) FROM messages WHERE content = 'written by the program'") == [(1,)]
+
+
+def test_tables_made_later_are_closed_even_to_who_is_granted_everything(fresh: House) -> None:
+    with SessionDB(url=fresh.url) as db:
+        GatewayDB(db).receive("telegram", "1", "key", SECRET)
+    (place,) = fresh.ask(fresh.alice, "SELECT current_schema()::text")[0]
+    fresh.server.sql(f'GRANT SELECT ON ALL TABLES IN SCHEMA {place} TO "{fresh.alice}"')
+    for table in ("gateway_people", "gateway_inbox", "gateway_outbox", "gateway_routes", *CLOSED):
+        assert fresh.ask(fresh.alice, f"SELECT count(*) FROM {table}") == [(0,)], table
+
+
+def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House) -> None:
+    assert security.tenants(fresh.url) == sorted([(fresh.alice, "telegram", "1"), (fresh.bob, "telegram", "2")])
+    assert security.shut_out(fresh.url, fresh.alice)
+    assert not security.shut_out(fresh.url, fresh.alice)
+    with pytest.raises(psycopg.Error):
+        fresh.ask(fresh.alice, "SELECT id FROM sessions")
+    security.switch_on(fresh.url)  # again, as after an upgrade
+    assert fresh.ask(fresh.bob, "SELECT count(*) FROM sessions WHERE id = 'alices'") == [(0,)]
+    security.switch_off(fresh.url)
+    assert security.tenants(fresh.url) == []
+    with pytest.raises(psycopg.Error):
+        fresh.ask(fresh.bob, "SELECT id FROM sessions")
+    with SessionDB(url=fresh.url) as db:
+        assert db.session_count() == 5
+
+
+def test_only_a_role_that_exists_and_is_not_the_owner_can_be_a_tenant(house: House) -> None:
+    with pytest.raises(InvalidInput, match="no database role"):
+        security.let_in(house.url, "nobody_of_that_name", "telegram", "1")
+    with pytest.raises(InvalidInput, match="sees everything"):
+        security.let_in(house.url, "postgres", "telegram", "1")
+    with pytest.raises(StoreError):  # a tenant can't let anybody in
+        security.let_in(house.of(house.alice), house.alice, "telegram", "2")
+
+
+def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh: House, tmp_path: Path) -> None:
+    security.switch_off(fresh.url)
+    home = tmp_path / "a home"
+    at = {"HERMES_STORE_URL": fresh.url}
+    done = run("sessions", "migrate", "--rls", "--tenant", f"{fresh.alice}=telegram:1", home=home, env=at)
+    assert (done.status, done.err) == (0, "")
+    assert "row-level security is on; 1 tenant" in done.out
+    assert fresh.ask(fresh.alice, "SELECT count(*) FROM sessions") == [(2,)]
+    done = run("sessions", "migrate", "--no-rls", home=home, env=at)
+    assert (done.status, done.out) == (0, "row-level security is off\n")
+    with pytest.raises(psycopg.Error):
+        fresh.ask(fresh.alice, "SELECT count(*) FROM sessions")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "Say where to"),
+        (["--rls", "--tenant", "alice"], "ROLE=SOURCE:USER_ID"),
+        (["--tenant", "alice=telegram:1"], "goes with --rls"),
+        (["--rls"], "only PostgreSQL keeps rows apart"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_what_was_said(words: list[str], told: str, tmp_path: Path) -> None:
+    done = run("sessions", "migrate", *words, home=tmp_path / "home")
+    assert done.status == 2 or (words == ["--rls"] and done.status == 1)
+    assert told in done.err
