@@ -1,0 +1,128 @@
+"""What PostgreSQL can't hold comes back all the same, and its index has the words that SQLite's has."""
+
+from __future__ import annotations
+
+import re
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.store.codec import Blob
+from hermes.store.engines.postgres import lexemes, texts
+from hermes.store.engines.postgres.transaction import translated
+from hermes.store.engines.sqlite.schema import TOKENIZER
+from hermes.store.moving import declared
+from hermes.store.text import index_text, index_words
+from hermes_state import SessionDB
+
+ANY = st.text(st.characters())  # lone surrogates and NUL among them
+ODD = st.text(st.sampled_from("\0\ud800\udfff\ufdd0a0fd部"))
+
+
+@given(ANY | ODD, ANY | ODD)
+def test_every_text_comes_back_and_equal_ones_stay_equal(one: str, other: str) -> None:
+    stored = texts.fit(one)
+    assert texts.unfit(stored) == one
+    assert "\0" not in stored and stored.encode().decode() == stored
+    assert (stored == texts.fit(other)) == (one == other)
+    assert texts.fit(one + other) == stored + texts.fit(other)  # so what begins alike still does
+
+
+@given(st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans() | ANY | st.floats(allow_nan=False)))
+def test_parameters_keep_their_values(given_values: list[object]) -> None:
+    assert [texts.unfit(v) if isinstance(v, str) else v for v in texts.values(given_values)] == given_values
+
+
+def test_bytes_are_text_unless_they_say_otherwise() -> None:
+    assert texts.value("x\ud800".encode("utf-8", "surrogatepass")) == "x\ufdd0d800"
+    assert texts.value(Blob(b"\xff\0")) == b"\xff\0"
+    assert texts.value(float("nan")) is None and texts.value(True) == 1
+    with pytest.raises(TypeError, match="list"):
+        texts.value([1])
+
+
+@given(ANY | ODD, ANY | ODD)
+def test_any_text_goes_through_a_server(server: SessionDB, key: str, value: str) -> None:
+    server.set_meta(key, value)
+    assert server.get_meta(key) == value
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> SessionDB:
+    from tests.support import postgres
+
+    return SessionDB(tmp_path_factory.mktemp("texts") / "state.db", url=postgres.server().store("test_texts"))
+
+
+@given(st.lists(st.sampled_from(["a = ?", "'?'", "'it''s ? 50%'", "b LIKE '%x%'", "c % 2 = ?", " "])).map(" ".join))
+def test_question_marks_outside_quotes_become_parameters(sql: str) -> None:
+    ours = translated(sql).decode()
+    outside = re.sub(r"'(?:[^']|'')*'", "", sql)
+    assert len(re.findall(r"(?<!%)(?:%%)*%s", ours)) == outside.count("?")
+    assert ours.replace("%s", "?").replace("%%", "%") == sql
+
+
+# ------------------------------------------------------------------------------------------ words
+
+LETTERS = st.sampled_from("abcXYZ019_ .,-/'\"\n()éÜßđøł\u0301ñ部署配置文テスト한글ไทยกहिन्दी🙂❶½²ªΩЖё") | st.characters(
+    categories=["Lu", "Ll", "Nd", "Po", "Zs", "Sm"], max_codepoint=0x24F
+)
+
+
+@pytest.fixture(scope="module")
+def fts5() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    connection.execute(f"CREATE VIRTUAL TABLE x USING fts5(content, content='', tokenize='{TOKENIZER}')")
+    connection.execute("CREATE VIRTUAL TABLE v USING fts5vocab(x, instance)")
+    return connection
+
+
+@given(st.text(LETTERS, max_size=60))
+def test_the_words_are_those_of_the_sqlite_index(fts5: apsw.Connection, text: str) -> None:
+    fts5.execute("INSERT INTO x(x) VALUES('delete-all')")
+    fts5.execute("INSERT INTO x(rowid, content) VALUES(1, ?)", (index_text(text),))
+    assert list(index_words(text)) == [row[0] for row in fts5.execute("SELECT term FROM v ORDER BY offset")]
+
+
+@given(st.lists(st.text(st.sampled_from("ab_ 部署🙂é"), max_size=30), min_size=1, max_size=3))
+def test_every_word_has_its_place_and_columns_do_not_touch(columns: list[str]) -> None:
+    ((size, written),) = lexemes.parts(columns)
+    places = {
+        int(place): word for word, numbers in re.findall(r"'([^']+)':([\d,]+)", written) for place in numbers.split(",")
+    }
+    expected: list[str] = []
+    for column in filter(None, columns):
+        expected += [""] if expected else []
+        expected += index_words(column)
+    assert [places.get(number, "") for number in range(1, len(expected) + 1)] == expected
+    assert size == len(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["x " * 200_000, "x y " * 50_000, " ".join(f"w{n}" for n in range(40_000)), "z" * 500_000]
+)
+def test_a_long_text_becomes_parts_that_overlap_by_a_phrase(text: str) -> None:
+    found = lexemes.parts((text, "", ""))
+    words = list(map(lexemes.lexeme, index_words(text)))
+    assert all(size <= lexemes.PART_WORDS + 1 for size, _ in found)
+    held: set[tuple[str, ...]] = set()
+    for _, written in found:
+        assert len(written) < 1_000_000
+        places: dict[int, str] = {}
+        for word, numbers in re.findall(r"'([^']+)':([\d,]+)", written):
+            every = numbers.split(",")
+            assert len(every) <= 255
+            places.update((int(place), word) for place in every)
+        row = [places[number] for number in sorted(places)]
+        held.update(tuple(row[i : i + 8]) for i in range(max(1, len(row) - 7)))
+    assert all(tuple(words[i : i + 8]) in held for i in range(0, max(1, len(words) - 7), 97))
+
+
+def test_tables_are_read_from_their_declarations() -> None:
+    plain = declared("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, UNIQUE (a, id))")
+    assert plain is not None and (plain.columns, plain.key, plain.numbered) == (("id", "a"), ("id",), True)
+    pair = declared("CREATE TABLE IF NOT EXISTS t (a TEXT NOT NULL, b REAL, PRIMARY KEY (a, b)) WITHOUT ROWID")
+    assert pair is not None and (pair.columns, pair.key, pair.numbered) == (("a", "b"), ("a", "b"), False)
+    assert declared("CREATE TABLE IF NOT EXISTS t (a TEXT)") is None
