@@ -146,14 +146,19 @@ class _Copy:
     def _keys(self, engine: Engine) -> list[Key]:
         names = ", ".join(self.table.key)
         with engine.read() as tx:
-            rows = [tuple(map(codec.restored, row)) for row in tx.rows(f"SELECT {names} FROM {self.table.name} ORDER BY {names}")]
+            rows = [
+                tuple(map(codec.restored, row))
+                for row in tx.rows(f"SELECT {names} FROM {self.table.name} ORDER BY {names}")
+            ]
         return [row for row in rows if self.table.name != "state_meta" or row[0] not in _OWN_KEYS]
 
     def _rows(self, engine: Engine, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         places = [self.table.columns.index(name) for name in self.table.key]
         with engine.read() as tx:
             rows = tx.rows(f"SELECT {self.table.list()} FROM {self.table.name} WHERE {self._among(keys)}", _flat(keys))
-        plain = [tuple(_plain(name, value) for name, value in zip(self.table.columns, row, strict=True)) for row in rows]
+        plain = [
+            tuple(_plain(name, value) for name, value in zip(self.table.columns, row, strict=True)) for row in rows
+        ]
         return {tuple(row[place] for place in places): row for row in plain}
 
     def _among(self, keys: Sequence[Key]) -> str:
@@ -169,7 +174,9 @@ class _Copy:
             if self.table.numbered:
                 tx.reserve(max(key[0] for key in changed), self.table.name)
             if self.table.name == "sessions" and (known := [key for key in changed if key in present]):
-                tx.run(f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known))  # they may swap titles
+                tx.run(
+                    f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known)
+                )  # they may swap titles
             for key, row in changed.items():
                 self._write(tx, key, row)
             if self.table.name == "messages":
