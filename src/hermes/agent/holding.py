@@ -34,7 +34,7 @@ class Hold:
         self._lock = threading.Lock()
         self._session_id: str | None = None
         self._token: int | None = None
-        self._sure_at = 0.0  # when it was last certain that the lease is ours
+        self._sure_at = 0.0  # when it was last certain that the lease is ours; the clock that leases run by
         self._leaving = False
 
     def take(self, session_id: str) -> bool:
@@ -42,10 +42,10 @@ class Hold:
         with self._lock:
             self._leaving = False
             if self._session_id == session_id and self._token is not None:
-                if time.monotonic() - self._sure_at < self.ttl / 2:
+                if 0 <= time.time() - self._sure_at < self.ttl / 2:
                     return True
                 if self._db.renew_lease(f"session:{session_id}", self._token, self.ttl):
-                    self._sure_at = time.monotonic()
+                    self._sure_at = time.time()
                     return True
                 self._token = None
             self._let_go()
@@ -80,7 +80,7 @@ class Hold:
 
     def sure(self) -> None:
         """The lease was just prolonged."""
-        self._sure_at = time.monotonic()
+        self._sure_at = time.time()
 
     def doubt(self) -> None:
         """A write was fenced off: the lease is somebody else's, or was. The next `take` asks the store again."""
@@ -101,7 +101,7 @@ class Hold:
         token = self._db.hold_session(session_id, self._holder, self.ttl)
         if token is None and free_from_the_dead(self._db, session_id):
             token = self._db.hold_session(session_id, self._holder, self.ttl)
-        self._sure_at = time.monotonic()
+        self._sure_at = time.time()
         return token
 
     def _let_go(self) -> None:
