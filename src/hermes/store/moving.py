@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import HermesError, InvalidInput, StoreError
+from hermes.errors import InvalidInput, StoreCorrupt, StoreError
 from hermes.store import codec
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
@@ -177,25 +177,39 @@ class _Copy:
                 tx.run(
                     f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known)
                 )  # they may swap titles
-            for key, row in changed.items():
-                self._write(tx, key, row)
+            self._write(tx, list(changed.values()))
             if self.table.name == "messages":
-                self.here.fulltext.reindex(tx, [key[0] for key in changed])
+                self._index(tx, changed, present)
         self.moved.written += len(changed)
         self.moved.left.append(self.table.name)
 
-    def _write(self, tx: Tx, key: Key, row: tuple[Any, ...]) -> None:
+    def _write(self, tx: Tx, rows: Sequence[tuple[Any, ...]]) -> None:
         table = self.table
         others = [name for name in table.columns if name not in table.key]
         sets = ", ".join(f"{name} = excluded.{name}" for name in others)
         try:
-            tx.run(
-                f"INSERT INTO {table.name}({table.list()}) VALUES({', '.join('?' * len(row))})"
+            tx.run_many(
+                f"INSERT INTO {table.name}({table.list()}) VALUES({', '.join('?' * len(table.columns))})"
                 f" ON CONFLICT({', '.join(table.key)}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}",
-                row,
+                rows,
             )
-        except HermesError as error:
-            raise StoreError(f"the row {key} of {table.name} can't be copied: {error}") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"a row of {table.name} can't be copied: {error}") from error
+
+    def _index(self, tx: Tx, changed: dict[Key, tuple[Any, ...]], present: dict[Key, tuple[Any, ...]]) -> None:
+        """Each engine indexes in its own way: as rows are stored, or later, or because it is told to."""
+        for key, row in changed.items():
+            if key not in present:
+                told = dict(zip(self.table.columns, row, strict=True))
+                try:
+                    whole = codec.joined(told["content"], told["content_rest"])
+                except StoreCorrupt:  # it is copied as it is; `check` finds it there as here
+                    whole = told["content"]
+                tx.message_stored(
+                    key[0], told["timestamp"], whole, told["content_format"], told["tool_name"], told["tool_calls"]
+                )
+        self.here.fulltext.index_now(tx, [key[0] for key in changed if key not in present])
+        self.here.fulltext.reindex(tx, [key[0] for key in changed if key in present])
 
     def _remove(self, keys: Sequence[Key]) -> None:
         with self.here.write() as tx:

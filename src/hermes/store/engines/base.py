@@ -48,6 +48,10 @@ class Tx(Protocol):
         """Execute a change; how many rows it touched."""
         ...
 
+    def run_many(self, sql: str, many: Sequence[Params]) -> None:
+        """Execute a change once with each of these parameters."""
+        ...
+
     def insert(self, sql: str, params: Params = ()) -> int:
         """Execute an INSERT into a table with an integer key; the new key."""
         ...

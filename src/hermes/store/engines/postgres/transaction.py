@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,9 @@ class PostgresTx:
 
     def run(self, sql: str, params: Params = ()) -> int:
         return int(self._execute(sql, params).rowcount)
+
+    def run_many(self, sql: str, many: Sequence[Params]) -> None:
+        self._cursor.executemany(translated(sql), [texts.values(params) for params in many])
 
     def insert(self, sql: str, params: Params = ()) -> int:
         return int(self._execute(f"{sql} RETURNING id", params).fetchone()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -47,6 +48,10 @@ class SqliteTx:
     def run(self, sql: str, params: Params = ()) -> int:
         self._cursor(sql, params)
         return self.connection.changes()
+
+    def run_many(self, sql: str, many: Sequence[Params]) -> None:
+        for params in many:
+            self._cursor(sql, params)
 
     def insert(self, sql: str, params: Params = ()) -> int:
         self._cursor(sql, params)
