@@ -28,12 +28,17 @@ TABLES: tuple[str, ...] = (
     " error TEXT, error_at REAL, updated_at REAL NOT NULL)",
     # A conversation that a client sends whole each time, by a digest of it: the session it is.
     "CREATE TABLE IF NOT EXISTS gateway_aliases (digest TEXT PRIMARY KEY, session_id TEXT NOT NULL, made_at REAL NOT NULL)",
+    # Where several gateways share a store: who they are, and which of them serves a chat in which something waits.
+    "CREATE TABLE IF NOT EXISTS gateway_instances (name TEXT PRIMARY KEY, label TEXT NOT NULL, boot TEXT NOT NULL,"
+    " platforms TEXT NOT NULL, joined_at REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS gateway_serving (key TEXT PRIMARY KEY, instance TEXT NOT NULL)",
 )  # fmt: skip
 
 INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_routes_session ON gateway_routes(session_id) WHERE session_id IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_routes_user_at ON gateway_routes(last_user_at) WHERE session_id IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_inbox_open ON gateway_inbox(id) WHERE finished_at IS NULL",
+    "CREATE INDEX IF NOT EXISTS idx_inbox_key ON gateway_inbox(key) WHERE finished_at IS NULL",
     "CREATE INDEX IF NOT EXISTS idx_inbox_finished ON gateway_inbox(finished_at) WHERE finished_at IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_outbox_open ON gateway_outbox(id) WHERE sent_at IS NULL AND error IS NULL",
     "CREATE INDEX IF NOT EXISTS idx_outbox_inbox ON gateway_outbox(inbox_id)",

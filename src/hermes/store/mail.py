@@ -68,6 +68,21 @@ def unanswered(tx: Tx) -> list[Received]:
     ]
 
 
+def some(tx: Tx, inbox_ids: Sequence[int]) -> list[Received]:
+    """Of these events those that wait to be answered, in the order they came."""
+    return [
+        Received(*row)
+        for row in tx.rows(
+            f"SELECT {_INBOX} FROM gateway_inbox WHERE finished_at IS NULL AND id IN ({_marks(inbox_ids)}) ORDER BY id",
+            inbox_ids,
+        )
+    ]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values)) or "NULL"
+
+
 def still(tx: Tx, inbox_id: int) -> Received | None:
     """An event as the store knows it, if it still waits to be answered."""
     row = tx.row(f"SELECT {_INBOX} FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
@@ -147,6 +162,26 @@ def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
     which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
     rows = tx.rows(
         f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL{which} ORDER BY id", values
+    )
+    return [Outgoing(*row) for row in rows]
+
+
+def waiting_for(tx: Tx, platforms: Sequence[str]) -> list[int]:
+    """The numbers of all parts that wait to be sent to these platforms, in order."""
+    rows = tx.rows(
+        "SELECT id FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL"
+        f" AND platform IN ({_marks(platforms)}) ORDER BY id",
+        platforms,
+    )
+    return [int(row[0]) for row in rows]
+
+
+def parts(tx: Tx, outbox_ids: Sequence[int]) -> list[Outgoing]:
+    """Of these parts those that wait to be sent, in order."""
+    rows = tx.rows(
+        f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND id IN ({_marks(outbox_ids)})"
+        " ORDER BY id",
+        outbox_ids,
     )
     return [Outgoing(*row) for row in rows]
 

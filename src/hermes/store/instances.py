@@ -1,0 +1,184 @@
+"""Gateways that share a store: which of them live, and which of them serves which chat.
+
+Each has a row here and a lease `gateway:<name>` as its sign of life; what it stores is fenced by that lease. A chat (a
+session key) is given to one of the living when something is said there while nothing waits; until all of it is answered,
+what else is said there goes to the same one, so that it stays in order. What a dead one leaves is given to others in the
+transaction that declares it dead: from then on nothing it does counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from hermes.store import leases
+from hermes.store.engines.base import Tx
+
+_LIVES = "l.holder IS NOT NULL AND l.expires_at > ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A gateway of several."""
+
+    name: str  # `host:process:…`: the holder of its lease
+    label: str  # what a start again does not change
+    boot: str  # which run of which machine it is part of
+    platforms: frozenset[str]  # what its configuration enables
+    joined_at: float
+    lives: bool
+
+    @property
+    def owner(self) -> str:
+        """What the names of all holders of its process begin with."""
+        host, process = self.name.split(":")[:2]
+        return f"{host}:{process}:"
+
+
+def lease_of(name: str) -> str:
+    """The lease that is an instance's sign of life."""
+    return f"gateway:{name}"
+
+
+def platform_lease(platform: str) -> str:
+    """The lease of whoever is connected to a platform."""
+    return f"platform:{platform}"
+
+
+def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
+    """From now on there is this instance; the token of its lease."""
+    token = leases.seize(tx, lease_of(name), name, ttl)
+    tx.run(
+        "INSERT INTO gateway_instances(name, label, boot, platforms, joined_at) VALUES(?, ?, ?, ?, ?)",
+        (name, label, boot, "\n".join(sorted(platforms)), tx.now()),
+    )
+    return token
+
+
+def everyone(tx: Tx) -> list[Instance]:
+    """All instances, those included whose death nobody has noticed yet; the one that came first is the first."""
+    rows = tx.rows(
+        f"SELECT i.name, i.label, i.boot, i.platforms, i.joined_at, CASE WHEN {_LIVES} THEN 1 ELSE 0 END"
+        " FROM gateway_instances i LEFT JOIN leases l ON l.name = 'gateway:' || i.name ORDER BY i.joined_at, i.name",
+        (tx.now(),),
+    )
+    return [
+        Instance(name, label, boot, frozenset(platforms.split("\n")), joined_at, bool(lives))
+        for name, label, boot, platforms, joined_at, lives in rows
+    ]
+
+
+def choose(key: str, platform: str, living: Iterable[Instance]) -> str | None:
+    """The instance a chat belongs to, as all would say who know of the same living ones; None when none has the platform.
+
+    When one comes or goes, only chats of that one move. One that was started again gets its chats back.
+    """
+
+    def weight(one: Instance) -> tuple[bytes, bytes]:
+        return _digest(key, one.label), _digest(key, one.name)
+
+    able = [one for one in living if platform in one.platforms]
+    return max(able, key=weight).name if able else None
+
+
+def _digest(key: str, name: str) -> bytes:
+    return hashlib.blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def assign(tx: Tx, key: str, platform: str) -> None:
+    """Something is about to be kept for a chat: see to it that somebody serves it."""
+    if tx.row(
+        "SELECT 1 FROM gateway_serving s WHERE s.key = ?"
+        " AND EXISTS (SELECT 1 FROM gateway_inbox i WHERE i.key = s.key AND i.finished_at IS NULL)",
+        (key,),
+    ):
+        return  # whoever answers what is there has the rest, too; if that one is dead, all of it moves together
+    chosen = choose(key, platform, [one for one in everyone(tx) if one.lives])
+    if chosen is not None:
+        give(tx, key, chosen)
+
+
+def give(tx: Tx, key: str, name: str) -> None:
+    """From now on this instance serves the chat."""
+    tx.run(
+        "INSERT INTO gateway_serving(key, instance) VALUES(?, ?)"
+        " ON CONFLICT(key) DO UPDATE SET instance = excluded.instance",
+        (key, name),
+    )
+
+
+def given(tx: Tx, name: str) -> list[int]:
+    """The numbers of all events that wait to be answered by this instance, in the order they came."""
+    rows = tx.rows(
+        "SELECT i.id FROM gateway_inbox i JOIN gateway_serving s ON s.key = i.key"
+        " WHERE i.finished_at IS NULL AND s.instance = ? ORDER BY i.id",
+        (name,),
+    )
+    return [int(row[0]) for row in rows]
+
+
+def serves(tx: Tx, name: str, key: str) -> bool:
+    """Whether a chat is served by this instance."""
+    return tx.row("SELECT 1 FROM gateway_serving WHERE key = ? AND instance = ?", (key, name)) is not None
+
+
+def served_elsewhere(tx: Tx, key: str, name: str) -> bool:
+    """Whether another instance answers something in this chat just now."""
+    return (
+        tx.row(
+            "SELECT 1 FROM gateway_serving s JOIN gateway_inbox i ON i.key = s.key"
+            " WHERE s.key = ? AND s.instance <> ? AND i.finished_at IS NULL AND i.begun_at IS NOT NULL",
+            (key, name),
+        )
+        is not None
+    )
+
+
+def astray(tx: Tx, platforms: Collection[str]) -> bool:
+    """Whether something of these platforms waits that no instance serves."""
+    rows = tx.rows(
+        "SELECT DISTINCT i.platform FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"
+        " LEFT JOIN gateway_instances g ON g.name = s.instance WHERE i.finished_at IS NULL AND g.name IS NULL"
+    )
+    return any(platform in platforms for (platform,) in rows)
+
+
+def bury(tx: Tx, gone: Collection[str] = ()) -> int:
+    """Those who give no sign of life any more, and those known to be gone, are no instances any more; how many.
+
+    Whatever they held is free, and what waits for them is given to the living. (Not while others write: see Engine.write.)
+    """
+    instances = everyone(tx)
+    dead = [one for one in instances if not one.lives or one.name in gone]
+    for one in dead:
+        for lease in _held(tx, one.owner):
+            leases.void(tx, lease)
+        leases.void(tx, lease_of(one.name))
+        tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
+    living = [one for one in instances if one not in dead]
+    names = {one.name for one in living}
+    for key, platform, instance in tx.rows(
+        "SELECT DISTINCT i.key, i.platform, s.instance FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"
+        " WHERE i.finished_at IS NULL"
+    ):
+        if instance not in names and (chosen := choose(key, platform, living)) is not None:
+            give(tx, key, chosen)
+    return len(dead)
+
+
+def _held(tx: Tx, owner: str) -> list[str]:
+    """The leases of a process, in the order in which leases are locked."""
+    rows = tx.rows(
+        "SELECT name FROM leases WHERE holder IS NOT NULL AND substr(holder, 1, ?) = ? ORDER BY name",
+        (len(owner), owner),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def forget_served(tx: Tx) -> int:
+    """Remove what is known of chats where nothing waits; how many."""
+    return tx.run(
+        "DELETE FROM gateway_serving WHERE NOT EXISTS"
+        " (SELECT 1 FROM gateway_inbox i WHERE i.key = gateway_serving.key AND i.finished_at IS NULL)"
+    )
