@@ -18,7 +18,7 @@ from benchmarks import contestants, machine
 from benchmarks.bench import KEYS, Bench, say
 from benchmarks.cache import Cache
 from benchmarks.data import Data, missing_packages
-from benchmarks.rows import gateway, keeping, programs, reading, searching, writing
+from benchmarks.rows import gateway, keeping, postgres, programs, reading, searching, writing
 from benchmarks.table import Row, Section, at_least, failed, render
 
 GROUPS: dict[str, Callable[[Bench], Section]] = {
@@ -37,6 +37,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "import": reading.importing,
     "program": programs.programs,
     "gateway": gateway.gateway,
+    "postgres": postgres.postgres,
 }
 
 

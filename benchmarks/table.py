@@ -15,7 +15,6 @@ from benchmarks.contestants import Result
 Rounds = dict[str, list[Result]]
 Pick = Callable[[Result], float | None]
 NONE = "–"
-HEAD = "| measured | rival 0.19 | raw SQLite (the limit) | ours | ours / rival | goal | met |"
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,37 @@ class Goal:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns of a table: who is in it, whose goals are judged, and against whom."""
+
+    names: dict[str, str]
+    judged: str
+    against: str
+    ratio: str
+
+
+RIVAL = Columns(
+    {"rival": "rival 0.19", "raw": "raw SQLite (the limit)", "ours": "ours"}, "ours", "rival", "ours / rival"
+)
+POSTGRES = Columns({"ours": "SQLite", "postgres": "PostgreSQL 18"}, "postgres", "ours", "PostgreSQL / SQLite")
+
+
+@dataclass(frozen=True)
 class Row:
     label: str
     unit: str  # "/s", "ms", "s", "MB", "%", "×" or "" (a count)
     cells: dict[str, Cell]
     goal: Goal | None = None
+    columns: Columns = RIVAL
 
     def met(self) -> str:
-        """yes, no, ? (the rival's figure is missing) or – (nothing was promised)."""
-        if self.goal is None or "ours" not in self.cells:
+        """yes, no, ? (the other's figure is missing) or – (nothing was promised)."""
+        if self.goal is None or self.columns.judged not in self.cells:
             return NONE
-        mine = self.cells["ours"].value
+        mine = self.cells[self.columns.judged].value
         if mine is None:
             return "**no**"
-        answer = self.goal.test(mine, self.cells.get("rival", Cell()).value)
+        answer = self.goal.test(mine, self.cells.get(self.columns.against, Cell()).value)
         return "?" if answer is None else "yes" if answer else "**no**"
 
 
@@ -104,12 +120,18 @@ def failed(label: str, reason: str, keys: Iterable[str], goal: Goal | None = Non
 
 
 def render(rows: list[Row]) -> str:
-    lines = [HEAD, "|---|--:|--:|--:|--:|---|---|"]
+    """All rows; a table for each set of columns."""
+    tables = {row.columns.ratio: row.columns for row in rows}
+    return "\n\n".join(_table(columns, [row for row in rows if row.columns is columns]) for columns in tables.values())
+
+
+def _table(columns: Columns, rows: list[Row]) -> str:
+    lines = [
+        "| " + " | ".join(["measured", *columns.names.values(), columns.ratio, "goal", "met"]) + " |",
+        "|---|" + "--:|" * (len(columns.names) + 1) + "---|---|",
+    ]
     for row in rows:
-        parts = [
-            row.label,
-            *(_show(row.cells.get(key, Cell()), row.unit) for key in ("rival", "raw", "ours")),
-        ]
+        parts = [row.label, *(_show(row.cells.get(key, Cell()), row.unit) for key in columns.names)]
         parts += [_ratio(row), row.goal.text if row.goal else NONE, row.met()]
         lines.append("| " + " | ".join(part.replace("|", "\\|") for part in parts) + " |")
     return "\n".join(lines)
@@ -139,7 +161,7 @@ def _digits(value: float) -> str:
 
 
 def _ratio(row: Row) -> str:
-    mine, theirs = row.cells.get("ours", Cell()).value, row.cells.get("rival", Cell()).value
+    mine, theirs = (row.cells.get(key, Cell()).value for key in (row.columns.judged, row.columns.against))
     if mine is None or not theirs or row.unit in ("%", ""):
         return NONE
     return f"{mine / theirs:.3g}×"

@@ -6,12 +6,11 @@ that work put off is not work hidden, and whether every message is in the file.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from typing import Any
 
 from benchmarks.jobs.common import Config, latencies, main, quiet_gc, sample
-from benchmarks.jobs.stores import open_store
+from benchmarks.jobs.stores import open_store, plain_sql
 
 
 def append(config: Config) -> dict[str, Any]:
@@ -43,12 +42,9 @@ def append(config: Config) -> dict[str, Any]:
     }
 
 
-def _rows(path: str) -> int:
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
-    try:
-        return int(db.execute("SELECT count(*) FROM messages").fetchone()[0])
-    finally:
-        db.close()
+def _rows(where: str) -> int:
+    with plain_sql(where) as ask:
+        return int(ask("SELECT count(*) FROM messages")[0][0])
 
 
 if __name__ == "__main__":

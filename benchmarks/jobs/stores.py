@@ -8,7 +8,9 @@ migrations.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,22 +38,23 @@ RAW_SEARCH = "SELECT rowid FROM fts WHERE fts MATCH ? ORDER BY rank LIMIT ?"
 
 def open_store(config: Config, path: str | None = None) -> SessionStore | RawStore:
     """The contestant's store named by the job's configuration, opened."""
-    where = Path(path or config["store"])
+    where = path or config["store"]
     durability = config.get("durability", "full")
     if config["contestant"] == "raw":
-        return RawStore(where, durability)
-    return SessionStore(where, config["contestant"] == "ours", durability)
+        return RawStore(Path(where), durability)
+    return SessionStore(where, config["contestant"] != "rival", durability)
 
 
 class SessionStore:
-    """A SessionDB, ours or the rival's."""
+    """A SessionDB, ours (in a file or on a server) or the rival's."""
 
-    def __init__(self, path: Path, ours: bool, durability: str) -> None:
+    def __init__(self, where: str, ours: bool, durability: str) -> None:
         from hermes_state import SessionDB
 
         self.ours = ours
         extra: dict[str, Any] = {"durability": durability} if ours else {}
-        self.db: Any = SessionDB(db_path=path, **extra)
+        extra |= {"url": where} if _on_server(where) else {"db_path": Path(where)}
+        self.db: Any = SessionDB(**extra)
 
     def create(self, session: dict[str, Any]) -> None:
         columns = {name: session.get(name) for name in SESSION_COLUMNS}
@@ -222,10 +225,28 @@ def _raw_row(session_id: str, message: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
+def _on_server(where: str) -> bool:
+    return where.startswith("postgresql:")
+
+
+@contextmanager
+def plain_sql(where: str) -> Iterator[Callable[..., Any]]:
+    """A store looked at with plain SQL (`?` for parameters), past everything that is measured."""
+    if _on_server(where):
+        import psycopg
+
+        with psycopg.connect(where) as server:
+            yield lambda sql, *params: server.execute(sql.replace("?", "%s").encode(), params).fetchall()
+        return
+    db = sqlite3.connect(f"file:{where}?mode=ro", uri=True, timeout=30)
+    try:
+        yield lambda sql, *params: db.execute(sql, params).fetchall()
+    finally:
+        db.close()
+
+
 def message_places(path: Path) -> Iterator[tuple[int, str, int]]:
     """(message id, session id, place in its session from 0) of every message in a SessionDB's file."""
-    import sqlite3
-
     seen: dict[str, int] = {}
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
         for message_id, session_id in db.execute("SELECT id, session_id FROM messages ORDER BY id"):

@@ -6,12 +6,11 @@ Afterwards plain SQL looks for what the promise is about: every acknowledged mes
 from __future__ import annotations
 
 import multiprocessing
-import sqlite3
 import time
 from typing import Any
 
 from benchmarks.jobs.common import Config, latencies, main, quiet_gc, sample
-from benchmarks.jobs.stores import open_store
+from benchmarks.jobs.stores import open_store, plain_sql
 
 FIRST_TIMESTAMP = 1_770_000_000.0
 
@@ -76,16 +75,15 @@ def _writer(
     answers.put({"session": session["id"], "taken": taken, "stamps": stamps, "failures": failures, "end": end})
 
 
-def _verify(path: str, found: list[dict[str, Any]]) -> dict[str, int]:
+def _verify(where: str, found: list[dict[str, Any]]) -> dict[str, int]:
     lost = doubled = disordered = 0
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
-    for answer in found:
-        rows = db.execute("SELECT timestamp FROM messages WHERE session_id = ? ORDER BY id", (answer["session"],))
-        there = [row[0] for row in rows]
-        lost += len(set(answer["stamps"]) - set(there))
-        doubled += len(there) - len(set(there))
-        disordered += there != sorted(there)
-    db.close()
+    with plain_sql(where) as ask:
+        for answer in found:
+            rows = ask("SELECT timestamp FROM messages WHERE session_id = ? ORDER BY id", answer["session"])
+            there = [row[0] for row in rows]
+            lost += len(set(answer["stamps"]) - set(there))
+            doubled += len(there) - len(set(there))
+            disordered += there != sorted(there)
     return {"lost": lost, "doubled": doubled, "disordered": disordered}
 
 
