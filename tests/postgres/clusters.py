@@ -1,7 +1,7 @@
 """Servers of a test's own, that it may stop, crash, fill and promote; and a wire to one that it may cut.
 
-    with cluster("18") as server:                      # synchronous_commit is on: what is acknowledged survives a crash
-        with Wire(server.port) as wire: …              # SessionDB(url=wire.url(server)) speaks through it
+with cluster("18") as server:                      # synchronous_commit is on: what is acknowledged survives a crash
+    with Wire(server.port) as wire: …              # SessionDB(url=wire.url(server)) speaks through it
 """
 
 from __future__ import annotations
@@ -56,26 +56,25 @@ class Wire:
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._lose: bytes | None = None  # cut instead of passing on an answer that has this in it
+        self._for_good = False
         self._left: int | None = None  # bytes that still pass from the client before a cut
         self.passed = 0  # bytes that came from clients
         self.cuts = 0
-        self.closed = False  # nobody gets through
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        threading.Thread(target=self._listen, daemon=True, name="wire").start()
+        self.port = 0
+        self.open()
 
     def url(self, server: Cluster, **more: str) -> str:
         """The URL of the server's database through this wire."""
         asked = "&".join(f"{key}={value}" for key, value in more.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres{f'?{asked}' if asked else ''}"
 
-    def lose_answer(self, words: bytes) -> None:
-        """The next answer of the server with these words in it is lost, and the connection with it."""
+    def lose_answer(self, words: bytes, *, for_good: bool = False) -> None:
+        """The next answer of the server with these words in it is lost, and the connection (all of them) with it."""
         with self._lock:
-            self._lose = words
+            self._lose, self._for_good = words, for_good
 
-    def cut_after(self, count: int) -> None:
-        """Cut when so many more bytes have come from clients: in the middle of whatever they say then."""
+    def cut_after(self, count: int | None) -> None:
+        """Cut when so many more bytes have come from clients: in the middle of whatever they say then (None: not)."""
         with self._lock:
             self._left = count
 
@@ -86,14 +85,26 @@ class Wire:
         for pair in pairs:
             self._end(pair)
 
+    def open(self) -> None:
+        """Let clients in."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._listen, args=(self._listener,), daemon=True, name="wire").start()
+
+    def shut(self) -> None:
+        """Nobody gets through any more, and those who had are cut."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits for the next one
+        self._listener.close()
+        self.cut()
+
     def __enter__(self) -> Wire:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.close()
-        self.cut()
+        self.shut()
 
     def _end(self, pair: tuple[socket.socket, socket.socket]) -> None:
         for one in pair:
@@ -101,15 +112,12 @@ class Wire:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
-    def _listen(self) -> None:
+    def _listen(self, listener: socket.socket) -> None:
         while True:
             try:
-                client = self._listener.accept()[0]
+                client = listener.accept()[0]
             except OSError:
                 return
-            if self.closed:
-                client.close()
-                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
@@ -119,7 +127,8 @@ class Wire:
             with self._lock:
                 self._pairs.add(pair)
             for source, sink in (pair, pair[::-1]):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with suppress(OSError):  # cut in this moment
+                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._pass_on, args=(pair, source, sink), daemon=True).start()
 
     def _pass_on(self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket) -> None:
@@ -127,6 +136,8 @@ class Wire:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 keep, cut = self._looked_at(data, from_client)
+                if cut and self._for_good:
+                    self.shut()
                 sink.sendall(data[:keep])
                 if cut:
                     break

@@ -9,6 +9,7 @@ loses nor doubles anything.
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 import warnings
@@ -54,6 +55,10 @@ _CONFIRM = (
     b"SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''"
     b" THEN pg_logical_emit_message(true, 'hermes', '') END"
 )
+
+logging.getLogger("psycopg").addHandler(
+    logging.NullHandler()
+)  # what it warns of we tell ourselves, and not on the screen
 
 
 class PostgresEngine:
