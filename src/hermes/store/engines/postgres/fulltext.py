@@ -213,7 +213,7 @@ class PostgresFullText:
         widening = Widening(newest, cap)
         found: list[Found] = []
         for looked_at in widening:
-            found = self._whole_ones(tx, match, looked_at, scope, cap)
+            found += self._whole_ones(tx, match, looked_at, scope, cap - len(found))
             widening.found = len(found)
         if some_long:
             reach = newest - found[-1][0] if len(found) >= cap else newest
@@ -225,14 +225,15 @@ class PostgresFullText:
 
         They are taken from the index and put in order before anything else is looked at (OFFSET 0 says so to the
         planner, which does not know how dear it is to look into the words of message after message). Only where the
-        scope may be much narrower than the words, and the window is all there is, the planner decides.
+        scope may be much narrower than the words, and the window is all there is, the planner decides. (`+ 0`: the order of
+        ids is nothing to begin with.)
         """
         fence = "" if where.condition is None and scope.needs_sessions else " ORDER BY place DESC OFFSET 0"
         rows: list[Found] = tx.planned(
             "SELECT w.message_id, m.session_id, m.role FROM (SELECT message_id, message_id + 0 AS place FROM message_words"
-            f" WHERE whole AND words @@ ?::tsquery{fence}) w JOIN messages m ON m.id = w.message_id {_join(scope)}"
-            f" WHERE {scope.where} ORDER BY w.place DESC LIMIT ?",
-            (where.within(match), *scope.params, cap),
+            f" WHERE whole AND words @@ ?::tsquery AND message_id + 0 < ?{fence}) w JOIN messages m ON m.id = w.message_id"
+            f" {_join(scope)} WHERE {scope.where} ORDER BY w.place DESC LIMIT ?",
+            (where.within(match), where.end, *scope.params, cap),
         )
         return rows
 

@@ -26,42 +26,45 @@ def names(message_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The newest messages: those whose id is `first` or more, as a part of a tsquery; None for all there are."""
+    """Messages from the id `first` on up to one before `end`, as a part of a tsquery; None where that is all there are."""
 
     first: int
+    end: int
     condition: str | None
 
     def within(self, match: str) -> str:
-        """A tsquery, in this window only."""
+        """A tsquery that finds what matches in this window, and perhaps more from `end` on."""
         return match if self.condition is None else f"({match}) & {self.condition}"
 
 
-def window(newest: int, length: int) -> Window:
-    """The window that holds at least the newest `length` ids."""
+def window(newest: int, length: int, end: int | None = None) -> Window:
+    """The window that holds at least the newest `length` ids, up to `end`."""
+    end = newest + 1 if end is None else end
     for shift in SHIFTS:
-        last, first = newest >> shift, max(0, newest - length) >> shift
+        last, first = (end - 1) >> shift, max(0, newest - length) >> shift
         if first == 0:
             break
         if last - first < MOST_AT_ONCE:
             blocks = " | ".join(f"'#{shift}.{block}'" for block in range(last, first - 1, -1))
-            return Window(first << shift, f"({blocks})")
-    return Window(0, None)
+            return Window(first << shift, end, f"({blocks})")
+    return Window(0, end, None)
 
 
 class Widening:
-    """From the newest messages to all of them, until a search has found what it needs."""
+    """From the newest messages to all of them, each window below the one before, until a search has what it needs."""
 
     def __init__(self, newest: int, needed: int) -> None:
         self._newest, self._needed = newest, needed
-        self.found = 0  # told after each window
+        self.found = 0  # in all windows so far: told after each
 
     def __iter__(self) -> Iterator[Window]:
-        length = 1 << FIRST_SHIFT
+        length, end = 1 << FIRST_SHIFT, self._newest + 1
         while True:
-            now = window(self._newest, length)
+            now = window(self._newest, length, end)
             yield now
-            if now.condition is None or self.found >= self._needed:
+            end = now.first
+            if end == 0 or self.found >= self._needed:
                 return
-            looked_at = self._newest - now.first + 1
+            looked_at = self._newest - end + 1
             likely = int(1.3 * looked_at * self._needed / self.found) if self.found else looked_at * WIDEN
-            length = max(length * 2, min(likely, looked_at * WIDEN))
+            length = max(looked_at * 2, min(likely, looked_at * WIDEN))
