@@ -87,9 +87,13 @@ class Fate:
         return self.seen
 
     def _event(self, frame: Any, event: str, called: Any) -> None:
-        if event not in ("c_call", "c_return") or called.__name__ not in IO_CALLS:
+        code = frame.f_code
+        if event in ("call", "return"):
+            if code.co_name != "wait" or "psycopg" not in code.co_filename:  # to a server and back
+                return
+        elif event not in ("c_call", "c_return") or called.__name__ not in IO_CALLS:
             return
-        if frame.f_code.co_filename == __file__:
+        if code.co_filename == __file__:
             return  # the script's own pipe
         self.seen += 1
         if self.seen == self.at:
@@ -133,6 +137,11 @@ class Stage:
         if at is not None:
             self.fate = Fate(at, how)
         self.fate.begin()
+
+    def do_fenced(self, lease: str, token: int, call: str, *args: Any) -> Any:
+        """A call that depends on a lease."""
+        with self.db.fenced(lease, token):
+            return getattr(self.db, call)(*args)
 
     def do_counted(self) -> int:
         return self.fate.end()
