@@ -42,7 +42,7 @@ def _process(db: Any) -> str | None:
     from hermes.gateway.starting import running
 
     found = running(db)
-    return None if found is None else f"process {found.process} on {found.host}"
+    return ", ".join(f"process {one.process} on {one.host}" for one in found) or None
 
 
 def platforms(config: Config) -> Found:

@@ -84,23 +84,26 @@ def stop() -> int:
 
     with store(read_only=True) as db:
         found = running(db)
-        if found is None:
+        if not found:
             click.echo("No gateway runs.", err=True)
             return 1
-        if not found.here:
-            raise click.ClickException(f"the gateway runs on {found.host} (process {found.process}); stop it there")
-        try:
-            os.kill(found.process, signal.SIGTERM)
-        except ProcessLookupError:
-            pass  # in this very moment
-        except PermissionError:
-            raise click.ClickException(f"process {found.process} belongs to somebody else; stop it as them") from None
-        deadline = time.monotonic() + 20
-        while (now := running(db)) is not None and now.name == found.name:
+        here = [one for one in found if one.here]
+        if not here:
+            where = " and ".join(f"on {one.host} (process {one.process})" for one in found)
+            raise click.ClickException(f"the gateway runs {where}; stop it there")
+        for one in here:
+            try:
+                os.kill(one.process, signal.SIGTERM)
+            except ProcessLookupError:
+                pass  # in this very moment
+            except PermissionError:
+                raise click.ClickException(f"process {one.process} belongs to somebody else; stop it as them") from None
+        deadline, names = time.monotonic() + 20, {one.name for one in here}
+        while left := [one for one in running(db) if one.name in names]:
             if time.monotonic() > deadline:
-                raise click.ClickException(f"process {found.process} does not end; look into its log")
+                raise click.ClickException(f"process {left[0].process} does not end; look into its log")
             time.sleep(0.05)
-    click.echo("The gateway has ended.")
+    click.echo("The gateway has ended." if len(found) == len(here) else "The gateway of this machine has ended.")
     return 0
 
 

@@ -27,7 +27,7 @@ _COLUMNS = (
 
 def report(db: SessionDB, config: Config) -> dict[str, Any]:
     """Everything there is to tell, as plain data."""
-    from hermes.gateway.starting import API, running
+    from hermes.gateway.starting import API, connected_by, running
     from hermes.store.gateway_db import GatewayDB
 
     gateway, found = GatewayDB(db), running(db)
@@ -39,12 +39,14 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
     platforms = []
     for name in names:
         row = known.get(name) or {}
-        state = "stopped" if found is None else row.get("state", "not started")
+        state = row.get("state", "not started") if found else "stopped"
+        by = connected_by(db, name)
         platforms.append(
             {
                 "platform": name,
                 "state": state,
                 "identity": row.get("identity"),
+                **({} if by is None else {"host": by.host, "process": by.process}),
                 "since": row.get("since") if state == "connected" else None,
                 "sessions": sessions.get(name, 0),
                 **{what: counts.get(name, {}).get(what, 0) for what in ("waiting", "unsent", "failed")},
@@ -52,13 +54,17 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
                 "error_at": row.get("error_at"),
             }
         )
-    process = None if found is None else {"host": found.host, "process": found.process}
-    return {"running": found is not None, **(process or {}), "platforms": platforms, "now": time.time()}
+    gateways = [{"host": one.host, "process": one.process} for one in found]
+    about = {"running": bool(found), **(gateways[0] if gateways else {}), "gateways": gateways}
+    return {**about, "platforms": platforms, "now": time.time()}
 
 
 def show(found: dict[str, Any]) -> None:
     """The same for people."""
-    if found["running"]:
+    if len(found["gateways"]) > 1:
+        who = ", ".join(f"process {one['process']} on {one['host']}" for one in found["gateways"])
+        click.echo(f"{len(found['gateways'])} gateways share the chats ({who}).")
+    elif found["running"]:
         click.echo(f"The gateway runs (process {found['process']} on {found['host']}).")
     else:
         click.echo("No gateway runs. `hermes gateway` starts it.")
@@ -79,7 +85,7 @@ def show(found: dict[str, Any]) -> None:
     width = screen_width()
     click.echo()
     click.echo("\n".join(table(_COLUMNS, rows, width, terminal=sys.stdout.isatty())))
-    notes = [note for one in found["platforms"] for note in _notes(one, found["now"])]
+    notes = [note for one in found["platforms"] for note in _notes(one, found["now"], len(found["gateways"]) > 1)]
     if notes:
         click.echo()
     for note in notes:
@@ -87,9 +93,11 @@ def show(found: dict[str, Any]) -> None:
         click.echo("\n".join([first, *(f"  {line}" for line in others)]))
 
 
-def _notes(one: dict[str, Any], now: float) -> list[str]:
+def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
     """What there is to say beneath the table."""
     name, notes = one["platform"], []
+    if several and "host" in one:
+        notes.append(f"{name}: connected by process {one['process']} on {one['host']}")
     if one["failed"]:
         notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log says why")
     if one["error"]:

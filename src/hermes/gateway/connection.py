@@ -128,6 +128,11 @@ class Connection:
         except Exception:
             self.log.exception("letting go failed")
 
+    async def stand_by(self) -> None:
+        """Another gateway is connected to the platform from now on."""
+        await self.delivery.reset()
+        self.log.info("another gateway has this platform; this one stands by")
+
     async def show_menu(self, commands: list[tuple[str, str]]) -> None:
         """Put the commands into the platform's menu, once it is connected; that it fails is a line in the log."""
         if not self.adapter.capabilities.menu:

@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
+    Fenced,
     HermesError,
     PlatformError,
     PlatformRefused,
@@ -26,7 +27,7 @@ from hermes.errors import (
 from hermes.gateway.events import Chat, from_json
 from hermes.gateway.growing import Growing
 from hermes.gateway.splitting import split, with_cursor
-from hermes.store import mail
+from hermes.store import leases, mail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,6 +58,11 @@ class Delivery:
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self.connected = asyncio.Event()
+        self.sure: Callable[[], bool] = lambda: True  # that nobody else sends to this platform in this moment
+        self.fence: Callable[[], tuple[str, int] | None] = lambda: None  # the lease that makes sure of it
+        self.followed = False  # whether somebody looks into the outbox all the time, and posts what is there
+        self.under_way: set[int] = set()  # parts that are in a queue, or were until a moment ago
+        self.replies: set[int] = set()  # the events whose replies are shown here
         self.on_trouble: Callable[[Exception], None] = lambda error: None
         self._adapter = adapter
         self._writer = writer
@@ -66,20 +72,31 @@ class Delivery:
         self._queues: dict[Place, deque[Growing | Outgoing]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._anew = asyncio.Event()  # set, and replaced, whenever a connection stands
+        self._through: set[int] = set()  # of those under way the ones that are done with
 
     # ------------------------------------------------------------------------------------------ from the gateway
 
     def begin(self, reply: Growing) -> None:
         """Show a reply from now on, after what waits for that place already."""
+        self.replies.add(reply.inbox_id)
         self._enqueue(reply.chat, reply)
 
     def post(self, part: Outgoing) -> None:
-        """Send a part of the outbox, after what waits for that place already."""
-        self._enqueue(from_json(part.chat, Chat), part)
+        """Send a part of the outbox, after what waits for that place already; once, however often it is posted."""
+        if part.id not in self.under_way:
+            self.under_way.add(part.id)
+            self._enqueue(from_json(part.chat, Chat), part)
 
     def post_at_once(self, part: Outgoing) -> None:
         """Send a part beside whatever is being shown there: a question that the reply itself waits for."""
-        self._start(self._do(part))
+        if part.id not in self.under_way:
+            self.under_way.add(part.id)
+            self._start(self._do(part))
+
+    def forget_through(self) -> None:
+        """Forget the parts that are done with: whoever looks into the outbox from now on does not find them there."""
+        self.under_way -= self._through
+        self._through.clear()
 
     def stands(self) -> None:
         """There is a connection: whatever waits for one goes on at once."""
@@ -102,6 +119,14 @@ class Delivery:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def reset(self) -> None:
+        """The same, and forget everything: another gateway sends it from now on."""
+        await self.stop()
+        self._queues.clear()
+        self.under_way.clear()
+        self.replies.clear()
+        self._through.clear()
 
     # ------------------------------------------------------------------------------------------ queues
 
@@ -130,8 +155,16 @@ class Delivery:
         try:
             if isinstance(job, Growing):
                 await self._show(job)
+                self.under_way.update(part.id for part in job.parts or ())
+                self._through.update(part.id for part in job.parts or ())
+                self.replies.discard(job.inbox_id)
             else:
                 await self._send(from_json(job.chat, Chat), job)
+                self._through.add(job.id)
+            if not self.followed:
+                self.forget_through()
+        except Fenced as error:
+            self._log.info("something is for another gateway to send: %s", error)
         except Exception as error:  # a mistake of ours, or the store is gone: it stays in the outbox, the others go on
             self._log.exception("something could not be sent now: %s", type(error).__name__)
             self.on_trouble(error)
@@ -149,11 +182,11 @@ class Delivery:
         doubtful, tries, mistakes = part.begun_at is not None, 0, 0
         message_id: str | None = None
         while message_id is None:
-            await self.connected.wait()
+            await self._ready()
             safe = capabilities.idempotent or part.edits is not None
             if not safe and part.begun_at is None:
-                part.begun_at = self._clock()
-                await self._note(lambda tx: mail.sending(tx, part.id, part.begun_at))
+                await self._note(self._sending(part))
+                await self._ready()
             try:
                 async with asyncio.timeout(PATIENCE):
                     text = part.text if safe or not doubtful else self._marked(part.text)
@@ -198,6 +231,28 @@ class Delivery:
         await self._adapter.edit(chat, part.edits, text)
         return part.edits
 
+    async def _ready(self) -> None:
+        """Wait until there is a connection, and it is certain that sending there is for us to do."""
+        while not self._open:
+            if self.connected.is_set():
+                await asyncio.sleep(0.05)
+            else:
+                await self.connected.wait()
+
+    @property
+    def _open(self) -> bool:
+        return self.connected.is_set() and self.sure()
+
+    def _sending(self, part: Outgoing) -> Callable[[Tx], None]:
+        """What notes that a part is about to be sent, if that is still for us to do."""
+        part.begun_at, fence = self._clock(), self.fence()
+
+        def step(tx: Tx) -> None:
+            leases.check(tx, [] if fence is None else [fence])
+            mail.sending(tx, part.id, part.begun_at)
+
+        return step
+
     def _marked(self, text: str) -> str:
         """A text with the remark that it may be there already, as far as there is room for one."""
         capabilities = self._adapter.capabilities
@@ -217,7 +272,7 @@ class Delivery:
             try:
                 await self._writer(step)
                 return
-            except StoreClosed:
+            except (StoreClosed, Fenced):
                 raise
             except StoreError as error:
                 self._log.warning("what is being sent can't be noted yet: %s", error)
@@ -249,10 +304,10 @@ class Delivery:
         typing += TYPING_AFTER
         while reply.parts is None:
             now = time.monotonic()
-            if capabilities.typing and now >= typing and self.connected.is_set():
+            if capabilities.typing and now >= typing and self._open:
                 typing = now + TYPING_SECONDS
                 await self._type(reply.chat)
-            if streams and now >= next_look and self.connected.is_set():
+            if streams and now >= next_look and self._open:
                 reply.changed.clear()
                 wait = await self._grow(reply)
                 streams, next_look = wait is not None, time.monotonic() + (wait or 0.0)
@@ -286,6 +341,7 @@ class Delivery:
                 if number >= len(reply.shown):
                     await self._show_next(reply, shown)
                 elif reply.texts[number] != shown:
+                    self._only_if_open()
                     async with asyncio.timeout(PATIENCE):
                         await self._adapter.edit(reply.chat, reply.shown[number], shown)
                     reply.texts[number] = shown
@@ -308,7 +364,8 @@ class Delivery:
         nonce = reply.part_nonce(len(reply.shown))
         twice_is_once = self._adapter.capabilities.idempotent
         if not twice_is_once:
-            await self._writer(lambda tx: mail.show(tx, reply.inbox_id, [*reply.shown, ""], nonce))
+            await self._writer(lambda tx: self._note_shown(tx, reply, [*reply.shown, ""], nonce))
+        self._only_if_open()
         again, reply.unsure = reply.unsure, True
         try:
             async with asyncio.timeout(PATIENCE):
@@ -326,7 +383,16 @@ class Delivery:
         reply.unsure = False
         reply.texts.append("" if len(reply.shown) in reply.tried else shown)  # what an earlier try sent is not known
         reply.shown.append(message_id)
-        await self._writer(lambda tx: mail.show(tx, reply.inbox_id, list(reply.shown), nonce))
+        await self._writer(lambda tx: self._note_shown(tx, reply, list(reply.shown), nonce))
+
+    def _note_shown(self, tx: Tx, reply: Growing, message_ids: list[str], nonce: str) -> None:
+        """Where a reply grows, if it is still ours: whoever has taken it over shows it elsewhere."""
+        leases.check(tx, [] if reply.fence is None else [reply.fence])
+        mail.show(tx, reply.inbox_id, message_ids, nonce)
+
+    def _only_if_open(self) -> None:
+        if not self._open:
+            raise PlatformUnreachable("sending is not for us to do in this moment")
 
     async def _complete(self, reply: Growing) -> None:
         capabilities = self._adapter.capabilities
@@ -345,6 +411,7 @@ class Delivery:
             await self._send(reply.chat, part, edit_after=again)
         for message_id in reply.shown[len(parts) :] if parts else []:  # it had grown longer before it began anew
             try:
+                self._only_if_open()
                 await self._adapter.edit(reply.chat, message_id, "…")
             except PlatformError:
                 pass

@@ -17,11 +17,12 @@ class Growing:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, chat: Chat, *, inbox_id: int, nonce: str, shown: Sequence[str] = (),
-        resumed: bool = False,
+        resumed: bool = False, fence: tuple[str, int] | None = None,
     ) -> None:  # fmt: skip
         """`shown` is what the store knows of it: ids of messages, the last one empty where it may be there or not."""
         self.chat = chat
         self.inbox_id = inbox_id
+        self.fence = fence  # the lease it is written under, where several gateways share the chats
         self.nonce = nonce
         self.shown = [one for one in shown if one]  # the platform's ids of the messages it is shown in so far
         self.texts = [""] * len(self.shown)  # what each of them shows, as far as is known

@@ -226,7 +226,7 @@ class ChatHost:
         """Show a turn as a reply. From here on it is one that can be taken up after a kill, like any other."""
         said, gateway = self._said, self.gateway
         gateway.store.begin(said.inbox_id, self.session_id)
-        reply = gateway.growing(self.chat, said.inbox_id, said.shown)
+        reply = gateway.growing(self.chat, said)
         gateway.begin(reply)
         try:
             try:

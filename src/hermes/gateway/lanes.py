@@ -67,6 +67,11 @@ class Lanes:
         with self._lock:
             return self._lanes.get(key)
 
+    def current(self, lane: Lane) -> Any:
+        """What happens in a lane, or is just about to; None when nothing does."""
+        with self._lock:
+            return lane.waiting[0] if lane.running is None and lane.waiting else lane.running
+
     def lanes(self) -> list[Lane]:
         """All lanes with something to do."""
         with self._lock:

@@ -31,6 +31,8 @@ def expired(gateway: Gateway) -> list[str]:
     found = []
     for route in gateway.store.bound_routes(quiet_since=gateway.clock()):
         lane = gateway.lanes.get(route.key)
+        if gateway.sharing is not None and not gateway.sharing.is_ours(route.key, route.platform):
+            continue
         if _due(gateway, route) is not None and (lane is None or (lane.running is None and not lane.waiting)):
             found.append(route.key)
     return found
@@ -62,6 +64,9 @@ def begin_anew(gateway: Gateway, key: str) -> None:
         try:
             if not seat.agent.hold():
                 return  # somebody was quicker
+            now = gateway.store.route(key)
+            if now is None or now.session_id != route.session_id:
+                return  # and is through with it already
             old = _save_what_matters(gateway, seat, session)
             if gateway.stopping:
                 return

@@ -11,8 +11,10 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +33,11 @@ from hermes.gateway.index import Index
 from hermes.gateway.keys import build_session_key, is_shared, source_of
 from hermes.gateway.lanes import Lane, Lanes
 from hermes.gateway.questions import Question, read_answer
+from hermes.gateway.sharing import Sharing
 from hermes.gateway.stopping import wind_down
 from hermes.gateway.turns import Expired, Said, Turns, is_turn, said_of
 from hermes.gateway.writer import Writer
-from hermes.store import mail, routes
+from hermes.store import instances, mail, routes
 from hermes.store.gateway_db import GatewayDB
 
 if TYPE_CHECKING:
@@ -70,7 +73,10 @@ class Gateway:
         self.connections: dict[str, Connection] = {}
         self._adapters = adapters
         self._nonce = self.store.identity()
-        self._in_hand: set[int] = set()  # events that are in a lane
+        self._in_hand: set[int] = set()  # events that are in a lane, or were until a moment ago
+        self._done: set[int] = set()  # of them those that are in none any more
+        names = [adapter.platform for adapter, _ in adapters]
+        self.sharing = Sharing(self, names) if db.is_shared else None  # other gateways may serve the same chats
         self._index = Index(self.store, db.sessions_dir)
         self._stop = asyncio.Event()
 
@@ -92,9 +98,12 @@ class Gateway:
         await asyncio.to_thread(self.agents.toolbox.connect)
         for problem in self.agents.toolbox.problems:
             _log.warning("%s", problem)
-        await asyncio.to_thread(self._take_up)
         menu = [(one.name, one.help) for one in known(GATEWAY)]
-        work = [connection.run() for connection in self.connections.values()]
+        if self.sharing is None:
+            await asyncio.to_thread(self._take_up)
+            work = [connection.run() for connection in self.connections.values()]
+        else:
+            work = await self._take_part(self.sharing)
         work += [connection.show_menu(menu) for connection in self.connections.values()]
         work += [Handoffs(self).run(), self._watch_resets(), self._index.follow(), self._welcome()]
         tasks = [asyncio.create_task(one) for one in work]
@@ -114,6 +123,55 @@ class Gateway:
         """Wait until `stop` is called."""
         await self._stop.wait()
 
+    async def _take_part(self, sharing: Sharing) -> list[Coroutine[Any, Any, None]]:
+        """Be one of several gateways; what there is to do for it all the time."""
+        for platform, connection in self.connections.items():
+            connection.delivery.followed = True
+            connection.delivery.sure = partial(sharing.sure, platform)
+            connection.delivery.fence = partial(sharing.platform_fence, platform)
+        await sharing.join()
+        return [sharing.run(), sharing.follow(), *(sharing.keep(one) for one in self.connections.values())]
+
+    def known_work(self, platforms: Sequence[str]) -> tuple[set[int], dict[str, set[int]]]:
+        """What is in hand: events, and what is being sent to these platforms. What was done with until now is forgotten.
+
+        Whoever looks into the store after this finds nothing of that there; what is done with later may still be found.
+        """
+        self._in_hand -= self._done
+        self._done.clear()
+        sending = {}
+        for platform in platforms:
+            delivery = self.connections[platform].delivery
+            delivery.forget_through()
+            sending[platform] = set(delivery.under_way)
+        return set(self._in_hand), sending
+
+    def take_work(self, rows: Sequence[mail.Received], parts: Sequence[mail.Outgoing], fence: tuple[str, int]) -> None:
+        """Parts to send and events to answer that were found in the store. The parts come first: they were said before."""
+        for part in parts:
+            connection = self._connected(part.platform)
+            being_shown = connection is not None and part.inbox_id in connection.delivery.replies
+            if part.inbox_id not in self._in_hand and not being_shown:  # else whoever answers it sends it, too
+                self._post_now(part, part.nonce.startswith(self._question_nonce))
+        for row in rows:
+            if row.id in self._in_hand:
+                continue
+            self._in_hand.add(row.id)
+            said = self._readable(row)
+            if said is None:
+                self._in_thread(self.store.finish, row.id, row.platform, "")
+            else:
+                said.fence = fence
+                self._put_into_lane(row.key, said)
+
+    def _readable(self, row: mail.Received) -> Said | None:
+        """An event as the store has it; None when it can't be read."""
+        try:
+            return said_of(row)
+        except ValueError as error:
+            _log.error("an event can't be read and is left out: %s", error)
+            return None
+
     def _take_up(self) -> None:
         """What an earlier process left: parts to send, and events to answer."""
         for part in self.store.unsent():
@@ -125,14 +183,12 @@ class Gateway:
             if row.platform not in self.connections:
                 _log.warning("%s is not enabled; a message from it waits", row.platform)
                 continue
-            try:
-                said = said_of(row)
-            except ValueError as error:
-                _log.error("an event can't be read and is left out: %s", error)
+            said = self._readable(row)
+            if said is None:
                 self.store.finish(row.id, row.platform, "")
-                continue
-            self._in_hand.add(row.id)
-            self.lanes.add(row.key, said)
+            else:
+                self._in_hand.add(row.id)
+                self.lanes.add(row.key, said)
 
     # ------------------------------------------------------------------------------------------ coming in
 
@@ -151,18 +207,23 @@ class Gateway:
 
     def _kept(self, key: str, number: int | None, event: Event) -> None:
         """An event is safe. This happens in the order they came, even if the adapter did not wait for it."""
-        if number is not None and number not in self._in_hand:  # else it is a redelivery
+        if self.sharing is not None:
+            self.sharing.wake()  # it may be another's to answer; if it is ours, it comes in its order
+        elif number is not None and number not in self._in_hand:  # else it is a redelivery
             self._in_hand.add(number)
             self._put_into_lane(key, Said(number, event))
 
     def done_with(self, inbox_id: int) -> None:
-        """An event is no longer in a lane."""
-        self._in_hand.discard(inbox_id)
+        """An event is no longer in a lane; from any thread."""
+        if self.sharing is None:
+            self._in_hand.discard(inbox_id)
+        else:
+            self._on_loop(self._done.add, inbox_id)  # after what it has to send was handed over there
 
     def _keep(self, tx: Tx, key: str, event: Event, shared: bool) -> int | None:
         """In one transaction: the event, and the route it belongs to."""
         chat, sender, now = event.chat, event.sender, self.clock()
-        fresh = mail.receive(tx, chat.platform, event.id, key, as_json(event), now)
+        fresh = self._receive(tx, key, event)
         if fresh is not None:
             routes.put(
                 tx, key, platform=chat.platform, chat_type=chat.type, chat=as_json(chat),
@@ -170,6 +231,11 @@ class Gateway:
                 user_id=None if shared else sender.id, shared=shared, now=now,
             )  # fmt: skip
         return fresh
+
+    def _receive(self, tx: Tx, key: str, event: Event) -> int | None:
+        if self.sharing is not None:
+            instances.assign(tx, key, event.chat.platform)
+        return mail.receive(tx, event.chat.platform, event.id, key, as_json(event), self.clock())
 
     async def _stranger(self, connection: Connection, event: Event) -> None:
         connection.log.info("not let in: %s in %s", event.sender.id, place_of(event.chat))
@@ -202,12 +268,16 @@ class Gateway:
             return True
         command, lane = parse(event.text.strip()), self.lanes.get(key)
         asked = lane is not None and isinstance(lane.data, Question) and lane.data.asked == event.sender.id
+        if self.sharing is not None and not asked and read_answer(event.text) is not None:  # another may have asked
+            name = self.sharing.name
+            asked = self.store.look(lambda tx: instances.served_elsewhere(tx, key, name))
         return asked or (command is not None and is_known(command[0], GATEWAY))  # others' commands are for other bots
 
     def _put_into_lane(self, key: str, said: Said) -> None:
         """Answer it, in its turn. What can't wait for its turn: an answer to a question, and /stop."""
         lane = self.lanes.get(key)
-        if lane is not None and lane.running is not None:
+        running = None if lane is None else self.lanes.current(lane)
+        if lane is not None and running is not None:
             event = said.event
             question = lane.data
             if isinstance(question, Question) and question.asked == event.sender.id:
@@ -219,13 +289,13 @@ class Gateway:
             command = parse(event.text.strip())
             stops = command is not None and command[0] == "stop"
             busy = self.config.display.platforms.get(event.chat.platform, {}).get("busy", self.config.display.busy)
-            if stops or (command is None and busy == "interrupt" and is_turn(lane.running)):
-                self._interrupt(lane, lane.running)
+            if stops or (command is None and busy == "interrupt" and is_turn(running)):
+                self._interrupt(lane, running)
         self.lanes.add(key, said)
 
     def _interrupt(self, lane: Lane, item: Any) -> None:
         """End what runs in a lane soon; again and again, since a turn that only just begins may not have heard it."""
-        if lane.running is item:
+        if self.lanes.current(lane) is item:
             agent = self.agents.get(lane.key)
             if agent is not None:
                 agent.interrupt()
@@ -233,14 +303,21 @@ class Gateway:
 
     def _heard(self, said: Said) -> None:
         """An event was the answer to a question; that is all."""
-        self.store.finish(said.inbox_id, said.event.chat.platform, as_json(said.event.chat))
-        self.done_with(said.inbox_id)
+        try:
+            with self.fenced(said.fence):
+                self.store.finish(said.inbox_id, said.event.chat.platform, as_json(said.event.chat))
+        finally:
+            self.done_with(said.inbox_id)
+
+    def fenced(self, fence: tuple[str, int] | None) -> AbstractContextManager[None]:
+        """In this block, what this thread stores is stored only while that lease is ours (see SessionDB.fenced)."""
+        return nullcontext() if fence is None else self.db.fenced(*fence)
 
     async def speak(self, key: str, event: Event) -> None:
         """Have the agent answer something nobody typed, under a key; returns when the answer has arrived there."""
-        platform, text, now = event.chat.platform, as_json(event), self.clock()
+        platform = event.chat.platform
         await self.writer(
-            lambda tx: mail.receive(tx, platform, event.id, key, text, now),
+            lambda tx: self._receive(tx, key, event),
             lambda number: self._kept(key, number, event),
         )
         while True:
@@ -256,15 +333,17 @@ class Gateway:
 
     # ------------------------------------------------------------------------------------------ going out
 
-    def growing(self, chat: Chat, inbox_id: int, shown: Sequence[str] = (), *, resumed: bool = False) -> Growing:
+    def growing(self, chat: Chat, said: Said, *, resumed: bool = False) -> Growing:
         """A reply that is about to be written."""
         place = self.delivered_to(chat) or chat
-        nonce = f"{self._nonce}-{inbox_id}"
-        return Growing(self.loop, place, inbox_id=inbox_id, nonce=nonce, shown=shown, resumed=resumed)
+        nonce = f"{self._nonce}-{said.inbox_id}"
+        return Growing(
+            self.loop, place, inbox_id=said.inbox_id, nonce=nonce, shown=said.shown, resumed=resumed, fence=said.fence
+        )
 
     def begin(self, reply: Growing) -> None:
-        """Show a reply from now on."""
-        connection = self.connections.get(reply.chat.platform)
+        """Show a reply from now on; where another gateway has the platform, that one sends it when it is whole."""
+        connection = self._connected(reply.chat.platform)
         if connection is not None and not reply.begun:
             reply.begun = True
             self._on_loop(connection.delivery.begin, reply)
@@ -301,10 +380,15 @@ class Gateway:
         """Send what is in the outbox; from any thread."""
         self._on_loop(self._post_now, part)
 
+    def _connected(self, platform: str) -> Connection | None:
+        """A platform we are to send to."""
+        return self.connections.get(platform) if self.sharing is None or self.sharing.has(platform) else None
+
     def _post_now(self, part: mail.Outgoing, at_once: bool = False) -> None:
-        connection = self.connections.get(part.platform)
+        connection = self._connected(part.platform)
         if connection is None:
-            _log.warning("%s is not enabled; a message to it waits in the outbox", part.platform)
+            if self.sharing is None:  # else whoever has the platform finds it in the outbox
+                _log.warning("%s is not enabled; a message to it waits in the outbox", part.platform)
         elif at_once:
             connection.delivery.post_at_once(part)
         else:
@@ -383,7 +467,7 @@ class Gateway:
         while True:
             try:
                 for key in await asyncio.to_thread(renewal.expired, self):
-                    self.lanes.add(key, Expired())
+                    self.lanes.add(key, Expired(None if self.sharing is None else self.sharing.fence))
                 if self.loop.time() >= forget_at:
                     forget_at += FORGET_SECONDS
                     await asyncio.to_thread(self.store.forget_mail)

@@ -105,23 +105,43 @@ class Running:
         return self.host == socket.gethostname()
 
 
-def running(db: SessionDB) -> Running | None:
-    """Who is the gateway of a store; None when nobody is, or it was killed."""
+def running(db: SessionDB) -> list[Running]:
+    """Who is the gateway of a store, or who they are where several share it; [] when nobody is, or it was killed."""
     from hermes.agent.holding import is_gone
+    from hermes.gateway.sharing import boot
+    from hermes.store import instances
+    from hermes.store.gateway_db import GatewayDB
 
+    if db.is_shared:
+        store, here = GatewayDB(db), boot()
+        everyone = store.look(instances.everyone) if store.is_there() else []
+        return [_running(one.name) for one in everyone if one.lives and not (one.boot == here and is_gone(one.name))]
     name = db.lease_holder(LEASE)
-    if name is None or is_gone(name):
-        return None
+    return [] if name is None or is_gone(name) else [_running(name)]
+
+
+def connected_by(db: SessionDB, platform: str) -> Running | None:
+    """Which of several gateways is connected to a platform; None when there is only one, or none is."""
+    from hermes.store.instances import platform_lease
+
+    name = db.lease_holder(platform_lease(platform)) if db.is_shared else None
+    return None if name is None else _running(name)
+
+
+def _running(name: str) -> Running:
     host, _, rest = name.partition(":")
     number = rest.partition(":")[0]
     return Running(name, host, int(number) if number.isdigit() else 0)
 
 
 @contextmanager
-def only_one(db: SessionDB) -> Iterator[int]:
-    """Be the gateway of a store, or say who is. The token of the lease."""
+def only_one(db: SessionDB) -> Iterator[int | None]:
+    """Be the gateway of a store, or say who is. The token of the lease; None where several may share the store."""
     from hermes.agent.holding import is_gone
 
+    if db.is_shared:
+        yield None
+        return
     token = db.acquire_lease(LEASE, holder(), LEASE_SECONDS)
     if token is None:
         other = db.lease_holder(LEASE)
@@ -131,8 +151,8 @@ def only_one(db: SessionDB) -> Iterator[int]:
                 db.release_lease(LEASE, gone)
             token = db.acquire_lease(LEASE, holder(), LEASE_SECONDS)
     if token is None:
-        other_one = running(db)
-        who = f"process {other_one.process} on {other_one.host}" if other_one is not None else "it is just ending"
+        others = running(db)
+        who = f"process {others[0].process} on {others[0].host}" if others else "it is just ending"
         raise HermesError(f"a gateway runs already ({who}); `hermes gateway stop` ends it")
     try:
         yield token
@@ -154,7 +174,8 @@ async def serve(
 
     with only_one(db) as token:
         ending = asyncio.Event()
-        beat = asyncio.create_task(_beat(db, token, ending))  # from now on: a model may take minutes to load
+        # From now on, since a model may take minutes to load. Where several share the store, each has its own way.
+        beat = None if token is None else asyncio.create_task(_beat(db, token, ending))
         try:
             model = await asyncio.to_thread(choose_model, config, db)
             _log.info("%s answers", model.describe())
@@ -169,7 +190,8 @@ async def serve(
                 ending.set()
                 await end
         finally:
-            beat.cancel()
+            if beat is not None:
+                beat.cancel()
 
 
 def _asked_to_end(ending: asyncio.Event) -> None:

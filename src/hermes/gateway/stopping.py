@@ -47,6 +47,8 @@ async def wind_down(gateway: Gateway, tasks: Iterable[asyncio.Task[Any]]) -> Non
     for task in tasks:
         task.cancel()
     await _within(LEAVE_SECONDS, *tasks, *(connection.stop(LEAVE_SECONDS) for connection in connections))
+    if gateway.sharing is not None:
+        await _within(LEAVE_SECONDS, gateway.sharing.leave())  # what waits is others' to do from now on
     await _within(
         LEAVE_SECONDS,
         gateway.writer.idle(),

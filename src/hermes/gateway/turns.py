@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.events import Done, Followed, Text, ToolStarted
@@ -23,6 +24,7 @@ from hermes.gateway.events import Event, as_json, from_json
 from hermes.gateway.growing import Growing
 from hermes.gateway.host import ChatHost, Seat
 from hermes.gateway.media import content_of
+from hermes.store import instances, mail
 from hermes.store.gateway_db import Notice, Received, Route
 
 if TYPE_CHECKING:
@@ -47,18 +49,21 @@ class Said:
     begun: bool = False  # a process that died had begun with it
     session_id: str | None = None  # and had stored it there
     shown: tuple[str, ...] = ()
+    fence: tuple[str, int] | None = None  # the lease it is answered under, where several gateways share the chats
 
 
 @dataclass(slots=True)
 class Expired:
     """A conversation may have to begin anew."""
 
+    fence: tuple[str, int] | None = None
 
-def said_of(row: Received) -> Said:
+
+def said_of(row: Received, fence: tuple[str, int] | None = None) -> Said:
     """An event as the store has it; ValueError when it can't be read."""
     shown = () if row.shown is None else tuple(row.shown.split("\n"))
     event = from_json(row.event, Event)
-    return Said(row.id, event, begun=row.begun_at is not None, session_id=row.session_id, shown=shown)
+    return Said(row.id, event, begun=row.begun_at is not None, session_id=row.session_id, shown=shown, fence=fence)
 
 
 def is_turn(item: Any) -> bool:
@@ -77,18 +82,27 @@ class Turns:
 
     def work(self, lane: Lane, item: Said | Expired) -> None:
         """One thing of a lane, to its end. A store that is busy or full is waited for: no message is given up."""
-        if isinstance(item, Expired):
-            renewal.begin_anew(self._gateway, lane.key)
-            return
+        with self._gateway.fenced(item.fence):
+            if isinstance(item, Expired):
+                renewal.begin_anew(self._gateway, lane.key)
+            else:
+                self._work(lane, item)
+
+    def _work(self, lane: Lane, item: Said) -> None:
         pause = 0.5
         try:
             while True:
                 try:
-                    self._answer(lane, item)
+                    current = self._current(lane.key, item)
+                    if current is not None:
+                        self._answer(lane, current)
                     return
                 except StoreClosed:
                     return
                 except StoreError as error:
+                    if isinstance(error, Fenced) and item.fence is not None and error.lease == item.fence[0]:
+                        _log.warning("%s is answered by another gateway: %s", lane.key, error)
+                        return
                     _log.error("%s waits for the store: %s", lane.key, error)
                     if self._gateway.halted.wait(pause):
                         return
@@ -110,12 +124,40 @@ class Turns:
             row = self._store.still(said.inbox_id)
         except StoreError:
             return said
-        return None if row is None else said_of(row)
+        return None if row is None else said_of(row, said.fence)
+
+    def _current(self, key: str, said: Said) -> Said | None:
+        """A message as it is now: where several gateways share the chats, another may have had it meanwhile.
+
+        None when it is not for us to answer, or given to whoever can fetch what came with it.
+        """
+        gateway, sharing = self._gateway, self._gateway.sharing
+        if sharing is None or said.fence is None:
+            return said
+        name, platform = said.fence[0].partition(":")[2], said.event.chat.platform
+        while True:
+            row = self._store.look(
+                lambda tx: mail.still(tx, said.inbox_id) if instances.serves(tx, name, key) else None
+            )
+            if row is None:
+                return None
+            known = said_of(row, said.fence)
+            if known.begun or not known.event.attachments or sharing.has(platform):
+                return known
+            holder = self._db.lease_holder(instances.platform_lease(platform))
+            if holder is not None and holder != name:  # files are fetched by whoever is connected
+                self._store.together([partial(instances.give, key=key, name=holder)])
+                return None
+            if gateway.halted.wait(0.5):
+                return None
 
     def _apologise(self, said: Said, error: Exception) -> None:
         gateway, chat = self._gateway, said.event.chat
         text = f"⚠️ This could not be answered: a mistake of this program ({type(error).__name__}). Its log says more."
-        gateway.finish(said.inbox_id, gateway.growing(chat, said.inbox_id, said.shown, resumed=True), text)
+        try:
+            gateway.finish(said.inbox_id, gateway.growing(chat, said, resumed=True), text)
+        except StoreError as problem:
+            _log.error("and that could not be said: %s", problem)
 
     # ------------------------------------------------------------------------------------------ a message
 
@@ -129,7 +171,7 @@ class Turns:
         if said.session_id is None and parse(line) is not None and not event.attachments:
             self._command(seat, said, line)
             return
-        reply = gateway.growing(event.chat, said.inbox_id, said.shown, resumed=said.begun)
+        reply = gateway.growing(event.chat, said, resumed=said.begun)
         try:
             text = self._turn(seat, said, reply, taken_up=stored_in is not None)
             if text is not None:  # else the gateway is stopping: whoever comes next takes the turn up

@@ -54,10 +54,11 @@ class GatewayDB:
         self.db = db
         self.clock = clock
         self._engine = db._engine
-        if not db.read_only and not self._is_there():
+        if not db.read_only and not self.is_there():
             self._engine.make_tables((*TABLES, *INDEXES))
 
-    def _is_there(self) -> bool:
+    def is_there(self) -> bool:
+        """Whether a gateway has ever used this store."""
         with self._engine.read() as tx:
             return self._engine.has_table(tx, "gateway_serving")
 
@@ -261,7 +262,7 @@ class GatewayDB:
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
         with self._engine.read() as tx:
-            return mail.counts(tx) if self._is_there() else {}
+            return mail.counts(tx) if self.is_there() else {}
 
     def forget_mail(self, older_than_days: float = 7) -> int:
         """Remove what was done with longer ago; how many rows. Redeliveries older than this are not recognised."""
@@ -354,7 +355,7 @@ class GatewayDB:
 
     def statuses(self) -> list[dict[str, Any]]:
         """How all platforms are doing."""
-        if not self._is_there():
+        if not self.is_there():
             return []
         with self._engine.read() as tx:
             return tx.dicts("SELECT * FROM gateway_status ORDER BY platform")

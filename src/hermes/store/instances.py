@@ -169,10 +169,7 @@ def bury(tx: Tx, gone: Collection[str] = ()) -> int:
 
 def _held(tx: Tx, owner: str) -> list[str]:
     """The leases of a process, in the order in which leases are locked."""
-    rows = tx.rows(
-        "SELECT name FROM leases WHERE holder IS NOT NULL AND substr(holder, 1, ?) = ? ORDER BY name",
-        (len(owner), owner),
-    )
+    rows = tx.rows("SELECT name FROM leases WHERE holder IS NOT NULL AND instr(holder, ?) = 1 ORDER BY name", (owner,))
     return [str(row[0]) for row in rows]
 
 

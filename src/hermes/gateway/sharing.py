@@ -1,0 +1,276 @@
+"""Several gateways on one store: they share the chats, and what one leaves when it dies the others take over.
+
+Each gives a sign of life. A platform is connected by one of them at a time, which sends whatever anyone has to say there;
+the others stand by. A chat is served by one of them at a time (see store/instances.py). Whoever gave no sign of life for
+too long has been declared dead: when it wakes up, the store takes nothing more from what it was doing, it sends nothing,
+and it joins again as if it had just been started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import secrets
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes.agent.holding import is_gone
+from hermes.errors import HermesError
+from hermes.store import instances, mail
+from hermes.store.instances import Instance, lease_of, platform_lease
+
+if TYPE_CHECKING:
+    from hermes.gateway.connection import Connection
+    from hermes.gateway.runner import Gateway
+    from hermes.store.engines.base import Tx
+    from hermes.store.mail import Outgoing, Received
+
+SECONDS = "HERMES_GATEWAY_SECONDS"  # the variable that says how long an instance may give no sign of life
+LOOK = 0.2  # seconds between two looks for something to do
+AT_ONCE = 1000  # events or parts that are fetched at once
+GRACE = 3  # beats for which one that has its share of platforms leaves a free one to others
+_log = logging.getLogger("hermes.gateway")
+
+
+def patience() -> float:
+    """Seconds after which an instance that gives no sign of life counts as dead."""
+    try:
+        return max(1.0, float(os.environ.get(SECONDS, "30")))
+    except ValueError:
+        return 30.0
+
+
+def clock() -> float:
+    """A clock that only goes forward, also while this machine or process sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def boot() -> str:
+    """This run of this machine, so that two hosts of one name are told apart."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+@dataclass(slots=True)
+class Held:
+    """A platform that is ours for now."""
+
+    token: int
+    sure_until: float
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Beat:
+    """What one sign of life has brought to light."""
+
+    at: float
+    renewed: dict[str, bool]  # by the name of the lease
+    everyone: list[Instance] = field(default_factory=list)
+    taken: dict[str, int] = field(default_factory=dict)  # platforms that are ours from now on, with their tokens
+
+
+class Sharing:
+    """One gateway's part in it. For the gateway's event loop, unless something else is said."""
+
+    def __init__(self, gateway: Gateway, platforms: list[str]) -> None:
+        self._gateway, self._store, self._db = gateway, gateway.store, gateway.db
+        self._platforms = platforms
+        self._label = f"{socket.gethostname()}:{gateway.home}"
+        self._ttl = patience()
+        self._pause = min(1.0, self._ttl / 6)
+        self.name = ""
+        self.fence = ("", 0)  # the lease what we do is done under
+        self.living: list[Instance] = []
+        self._held: dict[str, Held] = {}
+        self._free: dict[str, int] = {}  # platforms nobody has, and for how many beats
+        self._changed = asyncio.Event()  # what we hold has changed
+        self._wake = asyncio.Event()
+
+    # ------------------------------------------------------------------------------------------ what others ask
+
+    def has(self, platform: str) -> bool:
+        """Whether we are the one who is connected to a platform; from any thread."""
+        return platform in self._held
+
+    def sure(self, platform: str) -> bool:
+        """Whether that is certain in this very moment: nobody can have taken it over."""
+        held = self._held.get(platform)
+        return held is not None and clock() < held.sure_until
+
+    def platform_fence(self, platform: str) -> tuple[str, int] | None:
+        """The lease what we send is sent under."""
+        held = self._held.get(platform)
+        return None if held is None else (platform_lease(platform), held.token)
+
+    def is_ours(self, key: str, platform: str) -> bool:
+        """Whether a chat in which nothing waits is ours to look after; from any thread."""
+        return instances.choose(key, platform, self.living) == self.name
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._wake.set()
+
+    # ------------------------------------------------------------------------------------------ being there
+
+    async def join(self) -> None:
+        """Be one of them from now on, under a name that nobody had before."""
+        await asyncio.to_thread(self._join)
+        _log.info("this gateway is one of several, called %s", self.name)
+
+    def _join(self) -> None:
+        name = f"{socket.gethostname()}:{os.getpid()}:gateway:{secrets.token_hex(4)}"
+
+        def step(tx: Tx) -> int:
+            return instances.join(tx, name, self._label, boot(), self._platforms, self._ttl)
+
+        (token,) = self._store.together([step])
+        self.name, self.fence = name, (lease_of(name), token)
+
+    async def run(self) -> None:
+        """Give signs of life, take what is free, and see to it that the dead are noticed, until cancelled."""
+        while True:
+            try:
+                self._heard(await asyncio.to_thread(self._beat))
+            except HermesError as error:
+                _log.warning("the sign of life could not be given: %s", error)
+            if self.fence[1] == 0:
+                await self._again()
+            await asyncio.sleep(self._pause)
+
+    def _beat(self) -> Beat:
+        begun = clock()  # before the store reckons: the lease lasts longer than we are sure of it
+        held = {platform_lease(name): one.token for name, one in list(self._held.items())}
+        held[self.fence[0]] = self.fence[1]
+        still = self._db.renew_leases([(name, token, self._ttl) for name, token in held.items()])
+        beat = Beat(begun, dict(zip(held, still, strict=True)))
+        if not beat.renewed[self.fence[0]]:
+            return beat
+        beat.everyone = self._bury_the_dead()
+        living = sum(one.lives for one in beat.everyone)
+        for platform in self._wanted(living):
+            token = self._db.acquire_lease(platform_lease(platform), self.name, self._ttl)
+            if token is not None:
+                beat.taken[platform] = token
+        return beat
+
+    def _bury_the_dead(self) -> list[Instance]:
+        """All instances, after those that died were noticed and what they had was given to others."""
+        everyone, astray = self._store.look(lambda tx: (instances.everyone(tx), instances.astray(tx, self._platforms)))
+        here = boot()
+        gone = [one.name for one in everyone if one.lives and one.boot == here and is_gone(one.name)]
+        dead = [one.name for one in everyone if not one.lives and one.name != self.name]
+        if gone or dead or astray:
+            (buried,) = self._store.together([lambda tx: instances.bury(tx, gone)])
+            if buried:
+                _log.warning("%s gave no sign of life any more; what was theirs is given to others", [*gone, *dead])
+            everyone = self._store.look(instances.everyone)
+        return everyone
+
+    def _wanted(self, living: int) -> list[str]:
+        """The platforms that are free and that we should take now: others get a moment's time for what is above our share."""
+        share = math.ceil(len(self._platforms) / max(1, living))
+        wanted: list[str] = []
+        for platform in self._platforms:
+            if platform in self._held:
+                continue
+            if self._db.lease_holder(platform_lease(platform)) is not None:
+                self._free.pop(platform, None)
+                continue
+            self._free[platform] = self._free.get(platform, 0) + 1
+            if len(self._held) + len(wanted) < share or self._free[platform] > GRACE:
+                wanted.append(platform)
+        return wanted
+
+    def _heard(self, beat: Beat) -> None:
+        """Go by what a beat has brought to light."""
+        if not beat.renewed[self.fence[0]]:
+            self.fence = (self.fence[0], 0)
+        else:
+            self.living = [one for one in beat.everyone if one.lives]
+        for platform, held in list(self._held.items()):
+            if self.fence[1] == 0 or not beat.renewed.get(platform_lease(platform), True):
+                _log.warning("%s has passed to another gateway", platform)
+                del self._held[platform]
+                held.lost.set()
+            elif platform_lease(platform) in beat.renewed:
+                held.sure_until = beat.at + self._ttl
+        for platform, token in beat.taken.items():
+            self._held[platform] = Held(token, beat.at + self._ttl)
+            self._free.pop(platform, None)
+            self._changed.set()
+
+    async def _again(self) -> None:
+        """We were declared dead: whatever we were doing is others' by now. Begin as if just started."""
+        _log.error("this gateway gave no sign of life for too long, and others have taken over; it joins again")
+        self._gateway.agents.interrupt_all()
+        try:
+            await self.join()
+        except HermesError as error:
+            _log.warning("joining again has to wait: %s", error)
+
+    async def leave(self) -> None:
+        """Be one of them no longer; what waits for us is given to others."""
+        self._held.clear()
+        if self.name:
+            await asyncio.to_thread(self._store.together, [lambda tx: instances.bury(tx, [self.name])])
+
+    # ------------------------------------------------------------------------------------------ platforms
+
+    async def keep(self, connection: Connection) -> None:
+        """Have a platform connected as long as it is ours, and let go of it when it is not; until cancelled."""
+        while True:
+            held = self._held.get(connection.platform)
+            if held is None:
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause):
+                        await self._changed.wait()
+                continue
+            connecting = asyncio.create_task(connection.run())
+            try:
+                await held.lost.wait()
+            finally:
+                connecting.cancel()
+                await asyncio.gather(connecting, return_exceptions=True)
+            await connection.stand_by()
+
+    # ------------------------------------------------------------------------------------------ work
+
+    async def follow(self) -> None:
+        """Take up what is given to us, in the order it came, and send what others have to say; until cancelled."""
+        while True:
+            self._wake.clear()
+            fence = self.fence
+            known, sending = self._gateway.known_work(list(self._held))
+            try:
+                news = partial(_news, name=self.name, known=known, sending=sending)
+                rows, parts = await asyncio.to_thread(self._store.look, news)
+            except HermesError as error:
+                _log.warning("what there is to do could not be looked for: %s", error)
+            else:
+                if fence == self.fence and not self._gateway.stopping:
+                    self._gateway.take_work(rows, parts, fence)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK):
+                    await self._wake.wait()
+
+
+def _news(tx: Tx, name: str, known: set[int], sending: dict[str, set[int]]) -> tuple[list[Received], list[Outgoing]]:
+    """Events and parts that are for us and that we don't know of yet, the oldest first.
+
+    Both are seen at one moment, and all parts: what was said in a chat before an event there is among them.
+    """
+    events = [number for number in instances.given(tx, name) if number not in known][:AT_ONCE]
+    under_way = set().union(*sending.values())
+    parts = [number for number in mail.waiting_for(tx, list(sending)) if number not in under_way]
+    bundles = [parts[start : start + AT_ONCE] for start in range(0, len(parts), AT_ONCE)]
+    return mail.some(tx, events) if events else [], [part for some in bundles for part in mail.parts(tx, some)]

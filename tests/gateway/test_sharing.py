@@ -1,0 +1,417 @@
+"""Two gateways on one PostgreSQL store: both serve chats, one at a time each, whatever is done to either of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from hermes.store.instances import Instance, choose
+from tests.support import program
+from tests.support.echo import Echo, reply_to
+from tests.support.gateway_process import GatewayProcess
+from tests.support.labs.base import until
+from tests.support.labs.plain import ForgetfulLab, PlainLab
+from tests.support.postgres import server
+
+SECONDS = 3.0  # after which an instance that gives no sign of life counts as dead
+STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo(latency=0.05) as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.nodeid
+    yield server("18").store(name)
+    server("18").forget(name)
+
+
+class Pair:
+    """Two gateways, each on a host of its own: they have nothing in common but the store."""
+
+    def __init__(self, folder: Path, labs: list[PlainLab], base_url: str, url: str, **config: object) -> None:
+        self.url, self._labs = url, labs
+        self.both = [self._made(folder / name / "home", labs, base_url, **config) for name in ("one", "two")]
+        with SessionDB(url=url) as db:
+            GatewayDB(db)
+
+    def _made(self, home: Path, labs: list[PlainLab], base_url: str, **config: object) -> GatewayProcess:
+        config = {"display": {"busy": "queue"}, "gateway": STREAMING, **config}
+        made = GatewayProcess(home, labs, base_url, **config)
+        made.variables = {"HERMES_STORE_URL": self.url, "HERMES_GATEWAY_SECONDS": str(SECONDS)}
+        return made
+
+    def start(self, which: int) -> None:
+        """Start one, and wait until the other knows of it."""
+        before = len(self.living())
+        self.both[which].start(connected=False)
+        until(lambda: len(self.living()) > before or self.ended(which), 60, "it does not join")
+        assert not self.ended(which), self.both[which].output()
+        until(lambda: all(lab.connected for lab in self._labs), 60, "not connected")
+
+    def ended(self, which: int) -> bool:
+        return self.both[which]._ended()
+
+    def kill(self, which: int) -> None:
+        """kill -9 (the other one may hold the platform)."""
+        process = self.both[which].process
+        assert process is not None
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        self.both[which].process = None
+
+    def signal(self, which: int, number: int) -> None:
+        process = self.both[which].process
+        assert process is not None
+        process.send_signal(number)
+
+    def living(self) -> list[str]:
+        from hermes.store import instances
+
+        with SessionDB(url=self.url, read_only=True) as db:
+            return [one.name for one in GatewayDB(db).look(instances.everyone) if one.lives]
+
+    def process(self, which: int) -> int:
+        process = self.both[which].process
+        assert process is not None
+        return process.pid
+
+    def holder(self, platform: str = "plain") -> int | None:
+        """Which of the two is connected to a platform."""
+        with SessionDB(url=self.url, read_only=True) as db:
+            name = db.lease_holder(f"platform:{platform}")
+        number = int(name.split(":")[1]) if name else 0
+        return next((n for n, one in enumerate(self.both) if one.process and one.process.pid == number), None)
+
+    def __enter__(self) -> Pair:
+        self.start(0)
+        self.start(1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self.both:
+            if one.process is not None and one.process.poll() is None:
+                one.process.kill()
+                one.process.wait(10)
+
+
+def words(texts: list[str]) -> list[str]:
+    return " ".join(texts).split()
+
+
+def all_answered(lab: PlainLab, said: dict[str, list[str]], timeout: float = 90.0) -> None:
+    """In every chat each message is answered once, in order."""
+
+    def wrong() -> list[str]:
+        return [
+            chat for chat, texts in said.items() if words(lab.shown_in(chat)) != words([reply_to(one) for one in texts])
+        ]
+
+    try:
+        until(lambda: not wrong(), timeout)
+    except AssertionError:
+        for chat in wrong():
+            assert words(lab.shown_in(chat)) == words([reply_to(one) for one in said[chat]]), chat
+        raise
+
+
+def record_of(url: str) -> dict[str, list[str]]:
+    """What people said, by chat, as the record has it; the store is sound and nothing waits."""
+    found: dict[str, list[str]] = {}
+    with SessionDB(url=url) as db:
+        assert db.check() == []
+        store = GatewayDB(db)
+        assert store.unanswered() == []
+        assert store.unsent() == []
+        for route in store.bound_routes():
+            assert route.session_id is not None
+            messages = db.get_messages(route.session_id)
+            chat = route.key.rpartition(":")[2]
+            found[chat] = [one["content"] for one in messages if one["role"] == "user"]
+            whole = [one for one in messages if one["role"] == "assistant" and one["finish_reason"] != "interrupted"]
+            assert len(whole) == len(found[chat])
+    return found
+
+
+def say(lab: PlainLab, said: dict[str, list[str]], chat: str, text: str) -> None:
+    said[chat].append(text)
+    lab.say(text, chat={"chat_id": chat, "type": "dm"})
+
+
+def log_of(gateway: GatewayProcess) -> str:
+    return (gateway.home / "logs" / "gateway.log").read_text()
+
+
+# ---------------------------------------------------------------------------------------------- in peace
+
+
+def test_both_serve_chats_and_status_tells_of_both(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
+    said: dict[str, list[str]] = defaultdict(list)
+    with Pair(tmp_path, [lab], model.base_url, url) as pair:
+        for number in range(24):
+            say(lab, said, f"c{number}", f"slow=1 n{number} " + "x " * 59 + "x")
+        served: Counter[str] = Counter()
+
+        def both_at_work() -> bool:
+            with SessionDB(url=url, read_only=True) as db:
+                rows = GatewayDB(db).look(
+                    lambda tx: tx.rows("SELECT instance, count(*) FROM gateway_serving GROUP BY 1")
+                )
+            served.update({name: count for name, count in rows if name not in served})
+            return len(served) == 2
+
+        until(both_at_work, 20, f"only {served}")
+        all_answered(lab, said)
+        home = pair.both[0].home
+        told = program.run("gateway", "status", home=home, env=pair.both[0].variables | _platforms(pair, 0))
+        assert "2 gateways share the chats" in told.out
+        assert f"connected by process {pair.process(pair.holder() or 0)}" in told.out
+        found = program.run("gateway", "status", "--json", home=home, env=pair.both[0].variables | _platforms(pair, 0))
+        assert {one["process"] for one in json.loads(found.out)["gateways"]} == {pair.process(0), pair.process(1)}
+        for which in (0, 1):
+            assert pair.both[which].stop() == 0
+    assert record_of(url) == dict(said)
+
+
+def _platforms(pair: Pair, which: int) -> dict[str, str]:
+    from tests.support.gateway_process import environment
+
+    return {"PYTHONPATH": environment(pair.both[which].home)["PYTHONPATH"]}
+
+
+def test_what_one_has_to_say_is_sent_by_the_one_who_is_connected(
+    lab: PlainLab, model: Echo, tmp_path: Path, url: str
+) -> None:
+    """Long replies, files, commands and a question to the user reach a chat whoever serves it."""
+    said: dict[str, list[str]] = defaultdict(list)
+    with Pair(tmp_path, [lab], model.base_url, url):
+        for number in range(12):
+            say(lab, said, f"c{number}", f"long=2600 n{number}")
+            say(lab, said, f"c{number}", f"and n{number}")
+        all_answered(lab, said)
+        for number in range(8):
+            chat = {"chat_id": f"f{number}", "type": "dm"}
+            lab._files[f"file{number}"] = f"the words of {number}".encode()
+            file = {
+                "kind": "file",
+                "name": "a.txt",
+                "mime": "text/plain",
+                "size": 14,
+                "reference": {"id": f"file{number}"},
+            }
+            lab.say("look", chat=chat, files=[file])
+            lab.say("after", chat=chat)
+        for number in range(8):
+            until(lambda number=number: len(lab.shown_in(f"f{number}")) == 2, 30, f"no answer in f{number}")
+            first, second = lab.shown_in(f"f{number}")
+            assert f"the words of {number}" in first
+            assert second == "echo: after"
+        for number in range(8):
+            lab.say("/help", chat={"chat_id": f"h{number}", "type": "dm"})
+        for number in range(8):
+            until(lambda number=number: any("/resume" in text for text in lab.shown_in(f"h{number}")), 30)
+
+
+def test_a_reset_happens_once(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
+    said: dict[str, list[str]] = defaultdict(list)
+    reset = {"mode": "idle", "idle_minutes": 0.05, "notify": True}
+    with Pair(tmp_path, [lab], model.base_url, url, session_reset=reset):
+        for number in range(6):
+            say(lab, said, f"c{number}", f"n{number}")
+        all_answered(lab, said)
+        time.sleep(3.5)  # so long nobody may say anything, by the configuration above
+        for number in range(6):
+            lab.say("again", chat={"chat_id": f"c{number}", "type": "dm"})
+        for number in range(6):
+            until(lambda number=number: "echo: again" in lab.shown_in(f"c{number}"), 30)
+            told = [text for text in lab.shown_in(f"c{number}") if "/resume" in text]
+            assert len(told) == 1, told
+    with SessionDB(url=url) as db:
+        ended = [one for one in db.list_sessions_rich(limit=100) if one["end_reason"] == "idle"]
+        assert len(ended) == 6
+        assert db.check() == []
+
+
+def test_a_handoff_is_claimed_once(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
+    home = lab.chat_id("dm")
+    with SessionDB(url=url) as db:
+        for number in range(4):
+            db.create_session(f"s{number}", "cli")
+            db.append_message(f"s{number}", "user", "hello")
+            db.append_message(f"s{number}", "assistant", "hello yourself")
+    settings = {"platforms": {"plain": {"home_channel": home}}}
+    with Pair(tmp_path, [lab], model.base_url, url, **settings), SessionDB(url=url) as db:
+        for number in range(4):
+            assert db.request_handoff(f"s{number}", "plain")
+        until(lambda: all((db.get_handoff_state(f"s{n}") or {})["state"] == "completed" for n in range(4)), 60)
+        assert len(lab.threads()) == 4
+        for number in range(4):
+            asked = [one for one in db.get_messages(f"s{number}") if one["role"] == "user"]
+            assert len(asked) == 2
+
+
+# ---------------------------------------------------------------------------------------------- in trouble
+
+
+def test_what_a_killed_one_was_doing_the_other_does(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
+    said: dict[str, list[str]] = defaultdict(list)
+    with Pair(tmp_path, [lab], model.base_url, url) as pair:
+        for number in range(16):
+            say(lab, said, f"c{number}", f"slow=2 n{number} " + "x " * 59 + "x")
+            say(lab, said, f"c{number}", f"then n{number}")
+        until(lambda: not lab.unacknowledged)
+        holder = pair.holder()
+        assert holder is not None
+        pair.kill(holder)
+        all_answered(lab, said)
+        assert pair.holder() == 1 - holder
+        assert pair.both[1 - holder].stop() == 0
+    assert record_of(url) == dict(said)
+
+
+def test_one_that_is_stopped_and_wakes_up_answers_nothing_that_was_given_away(
+    lab: PlainLab, model: Echo, tmp_path: Path, url: str
+) -> None:
+    said: dict[str, list[str]] = defaultdict(list)
+    with Pair(tmp_path, [lab], model.base_url, url) as pair:
+        for number in range(16):
+            say(lab, said, f"c{number}", f"slow=2 n{number} " + "x " * 59 + "x")
+            say(lab, said, f"c{number}", f"then n{number}")
+        until(lambda: not lab.unacknowledged)
+        holder = pair.holder()
+        assert holder is not None
+        pair.signal(holder, signal.SIGSTOP)
+        until(lambda: len(pair.living()) == 1 and pair.holder() == 1 - holder, 60)
+        pair.signal(holder, signal.SIGCONT)
+        all_answered(lab, said)
+        until(lambda: len(pair.living()) == 2, 30, "it does not join again")
+        for number in range(16):
+            say(lab, said, f"c{number}", f"at last n{number}")
+        all_answered(lab, said)
+        assert "it joins again" in log_of(pair.both[holder])
+        for which in (0, 1):
+            assert pair.both[which].stop() == 0
+    assert record_of(url) == dict(said)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_stopped_and_restarted_again_and_again_under_load(
+    lab: PlainLab, model: Echo, tmp_path: Path, url: str, seed: int
+) -> None:
+    dice = random.Random(seed)
+    said: dict[str, list[str]] = defaultdict(list)
+    kinds = ["{}", "{}", "long=2600 {}", "slow=0.6 {} " + "x " * 39 + "x"]
+    messages = [(f"c{dice.randrange(16)}", dice.choice(kinds).format(f"n{n}")) for n in range(260)]
+    pauses = [dice.uniform(0.0, 0.2) for _ in messages]
+
+    def feed() -> None:
+        for (chat, text), pause in zip(messages, pauses, strict=True):
+            say(lab, said, chat, text)
+            time.sleep(pause)
+
+    with Pair(tmp_path, [lab], model.base_url, url) as pair:
+        feeder = threading.Thread(target=feed, daemon=True)
+        feeder.start()
+        for deed in ["kill", "stop", "pause", "kill", "pause", "stop"]:
+            time.sleep(dice.uniform(0.2, 2.0))  # the moment is random on purpose; what must hold, holds at every moment
+            which = dice.randrange(2)
+            if deed == "pause":
+                pair.signal(which, signal.SIGSTOP)
+                until(lambda: len(pair.living()) == 1, 60)
+                time.sleep(dice.uniform(0.0, 1.0))
+                pair.signal(which, signal.SIGCONT)
+                until(lambda: len(pair.living()) == 2, 60)
+            else:
+                if deed == "kill":
+                    pair.kill(which)
+                else:
+                    assert pair.both[which].stop() == 0
+                until(lambda: len(pair.living()) == 1, 30)
+                pair.start(which)
+        feeder.join()
+        all_answered(lab, said, 120)
+        assert not lab.unacknowledged
+        for which in (0, 1):
+            assert pair.both[which].stop() == 0
+    assert record_of(url) == dict(said)
+
+
+def test_all_platforms_of_a_killed_one_pass_to_the_other(model: Echo, tmp_path: Path, url: str) -> None:
+    labs: list[PlainLab] = [PlainLab(), ForgetfulLab()]
+    try:
+        with Pair(tmp_path, labs, model.base_url, url) as pair:
+            assert pair.holder("plain") == pair.holder("forgetful") == 0
+            labs[0].say("hello")
+            labs[1].say("hello")
+            for lab in labs:
+                until(lambda lab=lab: lab.shown() == ["echo: hello"])
+            pair.kill(0)
+            until(lambda: pair.holder("plain") == pair.holder("forgetful") == 1, 30)
+            labs[1].say("still there?")
+            until(lambda: labs[1].shown()[-1:] == ["echo: still there?"])
+    finally:
+        for lab in labs:
+            lab.close()
+
+
+# ---------------------------------------------------------------------------------------------- whose a chat is
+
+names = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), min_size=1, max_size=6, unique=True)
+
+
+def made(name: str, label: str | None = None) -> Instance:
+    return Instance(name, label or name, "", frozenset({"plain"}), 0.0, True)
+
+
+@given(st.text(), names, st.randoms(use_true_random=False))
+def test_all_who_know_the_same_living_ones_choose_the_same(key: str, living: list[str], dice: random.Random) -> None:
+    one = [made(name) for name in living]
+    other = list(one)
+    dice.shuffle(other)
+    assert choose(key, "plain", one) == choose(key, "plain", other)
+    assert choose(key, "other", one) is None
+
+
+@given(st.text(), names, st.integers(0, 5))
+def test_when_one_goes_only_its_chats_move(key: str, living: list[str], number: int) -> None:
+    gone = living[number % len(living)]
+    before = choose(key, "plain", [made(name) for name in living])
+    after = choose(key, "plain", [made(name) for name in living if name != gone])
+    assert after == before or before == gone
+
+
+@given(st.text(), names)
+def test_one_that_was_started_again_gets_its_chats_back(key: str, living: list[str]) -> None:
+    before = choose(key, "plain", [made(name, f"label {name}") for name in living])
+    after = choose(key, "plain", [made(f"new {name}", f"label {name}") for name in living])
+    assert after == f"new {before}"
+
+
+def test_chats_are_spread_evenly() -> None:
+    living = [made("a", "one"), made("b", "one"), made("c", "two")]  # the first two are on one host
+    shares = Counter(choose(f"agent:main:plain:dm:{n}", "plain", living) for n in range(3000))
+    assert all(500 < share < 1800 for share in shares.values()), shares
+    assert len(shares) == 3
