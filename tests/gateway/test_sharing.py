@@ -162,7 +162,7 @@ def say(lab: PlainLab, said: dict[str, list[str]], chat: str, text: str) -> None
 
 
 def log_of(gateway: GatewayProcess) -> str:
-    return (gateway.home / "logs" / "gateway.log").read_text()
+    return (gateway.home / "logs" / "gateway.jsonl").read_text()
 
 
 # ---------------------------------------------------------------------------------------------- in peace
