@@ -1,0 +1,263 @@
+"""The part of SessionDB about keeping and removing, meta, leases and handoffs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hermes.store import codec, handoffs, leases, retention, sessions
+from hermes.store.db_open import OpenStore
+from hermes.store.engines.base import Tx
+
+Outcome = TypeVar("Outcome", bool, "int | None")
+
+
+class Keeping(OpenStore):
+    """Trash, pruning, key/value meta, leases and handoffs."""
+
+    # ------------------------------------------------------------------------------------------ keeping and removing
+
+    def delete_session(self, session_id: str, sessions_dir: Path | str | None = None, *, by: str = "") -> bool:
+        """Delete a session at once, with its transcript and attachments; children live on without a parent."""
+        from hermes.store import drafts
+
+        self._scribe.also_in = None if sessions_dir is None else Path(sessions_dir)
+        self._scribe.intends(session_id)
+        drafts.forget(self.path, session_id)
+        return retention.purge(self._engine, session_id, by, self._scribe)
+
+    def prune_sessions(
+        self,
+        older_than_days: float = 90,
+        source: str | None = None,
+        sessions_dir: Path | str | None = None,
+        *,
+        trash: bool = False,
+        dry_run: bool = False,
+        whole: bool = False,
+        by: str = "prune",
+    ) -> int:
+        """Remove ended sessions whose last activity is older than this; how many. Pinned and live ones are never touched.
+
+        With `whole`, the parts of a compressed conversation go together, and only if all of them may.
+        """
+        ids = self.prunable_sessions(older_than_days, source, whole=whole)
+        if whole:
+            ids = [part for session_id in ids for part in self.get_compression_chain(session_id)]
+        if dry_run:
+            return len(ids)
+        if trash:
+            return sum(self.trash_session(session_id, by=by) for session_id in ids)
+        retention.finish_deletions(self._engine, self._scribe)
+        return sum(self.delete_session(session_id, sessions_dir, by=by) for session_id in ids)
+
+    def prunable_sessions(
+        self, older_than_days: float = 90, source: str | None = None, *, whole: bool = False
+    ) -> list[str]:
+        """The ids that prune_sessions would remove; with `whole`, of each conversation its newest part."""
+        with self._engine.read() as tx:
+            return retention.prunable(tx, older_than_days, source, whole)
+
+    def trash_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
+        """Put a session in the trash: nobody sees or finds it, its title is free, and it can be restored.
+
+        With `whole`, all parts of a compressed conversation go, or none.
+        """
+        now = time.time()
+        moved = self._each_part(session_id, lambda tx, part: retention.trash(tx, part, by, now), whole=whole)
+        for part in moved:
+            self._scribe.changed(part, "trash", *retention.MOVED)
+        return bool(moved)
+
+    def restore_session(self, session_id: str, *, whole: bool = False) -> bool:
+        """Take a session (with `whole`, all parts of its conversation) out of the trash, with its title or the next
+        number of it."""
+        moved = self._each_part(session_id, retention.restore, whole=whole)
+        for part in moved:
+            self._scribe.changed(part, "restore", *retention.MOVED)
+        return bool(moved)
+
+    def list_trash(self) -> list[dict[str, Any]]:
+        """What is in the trash, the newest first."""
+        with self._engine.read() as tx:
+            return retention.trashed(tx)
+
+    def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
+        """Delete for good what has been in the trash longer than this; how many sessions."""
+        with self._engine.read() as tx:
+            ids = retention.trashed_before(tx, older_than_days)
+        return sum(self.delete_session(session_id, by=by) for session_id in ids)
+
+    def audit_log(self, limit: int = 100) -> list[dict[str, Any]]:
+        """What was trashed, restored and deleted, when and by which command; the newest first."""
+        with self._engine.read() as tx:
+            return tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
+
+    def prune_empty_ghost_sessions(self, sessions_dir: Path | str | None = None) -> int:
+        """Remove untitled, ended sessions without messages that are older than a day; how many."""
+        with self._engine.read() as tx:
+            ids = retention.ghosts(tx)
+        return sum(self.delete_session(session_id, sessions_dir, by="prune_empty_ghost_sessions") for session_id in ids)
+
+    def finalize_orphaned_compression_sessions(self) -> int:
+        """End compression children older than a week that never made a model call; how many."""
+        with self._engine.write() as tx:
+            ids = retention.close_orphaned_compressions(tx)
+        for session_id in ids:
+            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+        return len(ids)
+
+    def vacuum(self) -> None:
+        """Give free space back to the file system now, however little it is."""
+        self._engine.reclaim(full=True)
+
+    def maybe_auto_prune_and_vacuum(
+        self,
+        retention_days: float = 90,
+        min_interval_hours: float = 24,
+        vacuum: bool = True,
+        sessions_dir: Path | str | None = None,
+    ) -> dict[str, Any]:
+        """Prune, at most once per interval over all processes; never raises.
+
+        → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error".
+        """
+        result: dict[str, Any] = {"skipped": False, "pruned": 0, "vacuumed": False}
+        try:
+            with self._engine.write() as tx:
+                due = retention.claim_interval(tx, min_interval_hours)
+            if not due:
+                return {**result, "skipped": True}
+            result["pruned"] = self.prune_sessions(
+                retention_days, sessions_dir=sessions_dir, whole=True, by="auto_prune"
+            )
+            self.end_abandoned_sessions()
+            if vacuum and result["pruned"]:
+                result["vacuumed"] = self._engine.reclaim()
+        except Exception as error:  # the promise of this call: housekeeping never stops a start
+            result["error"] = str(error)
+        return result
+
+    # ------------------------------------------------------------------------------------------ meta, leases, handoff
+
+    def get_meta(self, key: str) -> str | None:
+        """A value of state_meta."""
+        with self._engine.read() as tx:
+            value = tx.value("SELECT value FROM state_meta WHERE key = ?", (key,))
+        return None if value is None else str(codec.restored(value))
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Set a value of state_meta."""
+        with self._changing(alone=False) as tx:
+            tx.run(
+                "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+                (key, value),
+            )
+
+    def acquire_lease(self, name: str, holder: str, ttl: float = 120.0) -> int | None:
+        """Take a lease; its fencing token (higher each time), or None while someone else holds it."""
+        with self._engine.write(alone=False) as tx:
+            return leases.acquire(tx, name, holder, ttl)
+
+    def renew_lease(self, name: str, token: int, ttl: float = 120.0) -> bool:
+        """Prolong a lease; False when it is no longer this token's."""
+        with self._engine.write(alone=False) as tx:
+            return leases.renew(tx, name, token, ttl)
+
+    def release_leases(self, held: Iterable[tuple[str, int]]) -> None:
+        """Give several leases back at once, each (name, token)."""
+        with self._engine.write(alone=False) as tx:
+            leases.release_all(tx, held)
+
+    def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
+        """Prolong several leases, each (name, token, ttl), in one transaction; of each what renew_lease says."""
+        with self._engine.write(alone=False) as tx:
+            return leases.renew_all(tx, held)
+
+    def release_lease(self, name: str, token: int) -> bool:
+        """Give a lease back."""
+        with self._engine.write(alone=False) as tx:
+            return leases.release(tx, name, token)
+
+    def lease_holder(self, name: str) -> str | None:
+        """Who holds a lease, by the name it gave; None when nobody does."""
+        with self._engine.read() as tx:
+            return leases.holder_of(tx, name)
+
+    def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
+        """Make a session live: held by a running process, never pruned. Renew with renew_lease("session:<id>", token)."""
+        with self._engine.write(alone=False) as tx:
+            sessions.require(tx, session_id)
+            return leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
+
+    def is_live(self, session_id: str) -> bool:
+        """Whether a running process holds the session."""
+        with self._engine.read() as tx:
+            return leases.is_live(tx, session_id)
+
+    def session_holder(self, session_id: str) -> str | None:
+        """Who holds the session, by the name given to hold_session; None when it is not live."""
+        with self._engine.read() as tx:
+            return leases.holder(tx, session_id)
+
+    def end_abandoned_sessions(self, after_hours: float = 24) -> int:
+        """End sessions whose holder vanished longer ago than this, with reason "abandoned"; how many."""
+        with self._engine.write() as tx:
+            ids = leases.end_abandoned(tx, after_hours)
+        for session_id in ids:
+            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+        return len(ids)
+
+    def request_handoff(self, session_id: str, platform: str) -> bool:
+        """Ask for a session to be taken over; False while that is under way."""
+        return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
+
+    def get_handoff_state(self, session_id: str) -> dict[str, Any] | None:
+        """{"state", "platform", "error"}, or None."""
+        with self._engine.read() as tx:
+            return handoffs.state(tx, session_id)
+
+    def list_pending_handoffs(self) -> list[dict[str, Any]]:
+        """Sessions that wait to be taken over, the oldest request first."""
+        with self._engine.read() as tx:
+            return handoffs.pending(tx)
+
+    def claim_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
+        """Take a pending handoff; one winner. The claim runs out after `lease` seconds without a heartbeat."""
+        return self.take_handoff(session_id, lease=lease) is not None
+
+    def take_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> int | None:
+        """As claim_handoff, with the token of the claim: `fenced("handoff:<id>", token)` keeps one who wakes up late from
+        prolonging, completing or failing what another has claimed since."""
+        return self._handoff(session_id, lambda tx: handoffs.claim(tx, session_id, lease))
+
+    def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
+        """Prolong a claim."""
+        with self._changing(session_id, alone=False) as tx:
+            return handoffs.heartbeat(tx, session_id, lease)
+
+    def withdraw_handoff(self, session_id: str, error: str) -> bool:
+        """Take back a request nobody has claimed; False when somebody has."""
+        return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._masked(error) or ""))
+
+    def handoff_seconds_left(self, session_id: str) -> float | None:
+        """How long the claim on a handoff still holds (below zero: it ran out); None when nobody has claimed it."""
+        with self._engine.read() as tx:
+            return handoffs.seconds_left(tx, session_id)
+
+    def complete_handoff(self, session_id: str) -> bool:
+        """Report a handoff done."""
+        return self._handoff(session_id, lambda tx: handoffs.complete(tx, session_id))
+
+    def fail_handoff(self, session_id: str, error: str) -> bool:
+        """Report a handoff failed, and why; it can be requested again."""
+        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error) or ""))
+
+    def _handoff(self, session_id: str, step: Callable[[Tx], Outcome]) -> Outcome:
+        with self._writing(session_id, alone=False) as tx:
+            done = step(tx)
+        if done:
+            self._scribe.changed(session_id, "handoff", "handoff_state", "handoff_platform", "handoff_error")
+        return done

@@ -1,0 +1,156 @@
+"""A store that is open: its engine, its files, and the transactions everything else is done in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hermes.errors import (
+    InvalidInput,
+)
+from hermes.home import companion, default_database
+from hermes.store import leases, lineage, messages
+from hermes.store.attachments import attachments_of
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.choosing import file_of, open_engine
+from hermes.store.scribe import Scribe
+
+
+class OpenStore:
+    """What every part of SessionDB stands on."""
+
+    def __init__(
+        self,
+        db_path: Path | str | None = None,
+        *,
+        url: str | None = None,
+        read_only: bool = False,
+        durability: str = "full",
+        redact_secrets: bool = True,
+        transcripts: str = "all",
+    ) -> None:
+        if durability not in ("full", "normal"):
+            raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
+        if transcripts not in ("all", "gateway", "off"):
+            raise InvalidInput(f"transcripts is 'all', 'gateway' or 'off', not {transcripts!r}")
+        file = None if url is None else file_of(url)
+        if file is not None:
+            if db_path is not None:
+                raise InvalidInput("give db_path or a sqlite:///… URL, not both")
+            db_path, url = file, None
+        self.path = Path(db_path).expanduser() if db_path is not None else default_database()
+        self.sessions_dir = companion(self.path, "sessions")
+        self.attachments_dir = companion(self.path, "attachments")
+        self._mask: Callable[[str], str] | None = None
+        if redact_secrets:
+            from hermes.store.redact import redact
+
+            self._mask = redact
+        self._fences = threading.local()  # what this thread's writes depend on
+        self._options = (url, read_only, durability, transcripts)
+        self._open()
+
+    def _open(self) -> None:
+        url, read_only, durability, transcripts = self._options
+        self._engine: Engine = open_engine(self.path, url, read_only=read_only, durability=durability)
+        self._attachments = attachments_of(self._engine, self.attachments_dir)
+        mode = "off" if self._engine.read_only else transcripts
+        self._scribe = Scribe(self._engine, self.sessions_dir, mode, self._attachments)
+        self._scribe.mend()
+        self._engine.start_background()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this store can only be read."""
+        return self._engine.read_only
+
+    @property
+    def where(self) -> str:
+        """The place of the store, as a person is told it: a path, or a URL without its password."""
+        return self._engine.where
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store is on a server that other hosts use, too."""
+        return self._engine.shared
+
+    def size(self) -> int:
+        """How many bytes the store takes, without transcripts and attachments that lie beside it."""
+        return self._engine.size()
+
+    def close(self) -> None:
+        """Let go of the file. May be called twice; any other call afterwards raises StoreClosed."""
+        self._engine.close()
+        self._scribe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _writing(self, *session_ids: str, alone: bool = True) -> AbstractContextManager[Tx]:
+        """A write transaction; that these sessions' transcripts are about to change is noted before it commits."""
+        for session_id in session_ids:
+            self._scribe.intends(session_id)
+        return self._changing(*session_ids, alone=alone)
+
+    def _changing(self, *session_ids: str, alone: bool = True) -> AbstractContextManager[Tx]:
+        """A write transaction that this thread's fences hold for."""
+        fences: tuple[tuple[str, int], ...] = getattr(self._fences, "held", ())
+        if fences:
+            return self._fenced_write(session_ids, alone, fences)
+        return self._engine.write(holding=session_ids, alone=alone)
+
+    @contextmanager
+    def _fenced_write(
+        self, session_ids: Sequence[str], alone: bool, fences: tuple[tuple[str, int], ...]
+    ) -> Iterator[Tx]:
+        with self._engine.write(holding=session_ids, alone=alone) as tx:
+            for session_id in sorted(set(session_ids)):  # before the leases: see leases.py
+                tx.hold(session_id)
+            leases.check(tx, fences)
+            yield tx
+
+    @contextmanager
+    def fenced(self, name: str, token: int) -> Iterator[None]:
+        """In this block, what this thread stores is stored only while the lease is still this token's; else Fenced.
+
+        That is looked at in the transaction that stores it, so a process that was stopped, and whose lease another took
+        meanwhile, can't write what is out of date. Blocks may be nested: all their leases must hold. It is about whatever
+        changes sessions and messages; leases themselves, deletions and housekeeping go their own way.
+        """
+        before = getattr(self._fences, "held", ())
+        self._fences.held = (*before, (name, token))
+        try:
+            yield
+        finally:
+            self._fences.held = before
+
+    def _masked(self, text: str | None) -> str | None:
+        return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text
+
+    def _ready(self, message: dict[str, Any]) -> messages.Ready:
+        return messages.make_ready(message, mask=self._mask, lift=self._attachments.lift)
+
+    def _take_in(self) -> Any:
+        """Before a list or a title look-up: bring in what another program wrote into the file."""
+        return self._engine.taking_in()
+
+    def _each_part(self, session_id: str, change: Callable[[Tx, str], bool], *, whole: bool = True) -> list[str]:
+        """Change every part of a conversation in one transaction; those that were changed."""
+        known = self.get_compression_chain(session_id) if whole else [session_id]
+        with self._writing(*known) as tx:
+            return [part for part in (lineage.parts(tx, session_id) if whole else known) if change(tx, part)]
+
+    def get_compression_chain(self, session_id: str) -> list[str]:
+        """The sessions one conversation is made of, because it was compressed, the oldest first; the id alone when it
+        was not. Of a session in the trash: those in the trash."""
+        with self._engine.read() as tx:
+            return lineage.parts(tx, session_id)
