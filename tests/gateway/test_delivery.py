@@ -14,7 +14,7 @@ import pytest
 from hermes.errors import SlowDown
 from hermes.gateway.connection import Connection
 from hermes.gateway.delivery import REPEATED
-from hermes.gateway.events import Chat, as_json
+from hermes.gateway.events import Chat, Event, Sender, as_json
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
@@ -144,7 +144,7 @@ def test_what_is_for_a_platform_that_is_off_waits_and_holds_up_nobody(
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
-        assert [part.text for part in gateway.store.unsent()] == ["later"]
+        until(lambda: [part.text for part in gateway.store.unsent()] == ["later"])
     with running(letters, hermes_home, model.base_url) as gateway:
         until(lambda: letters.shown() == ["later"])
 
@@ -510,3 +510,35 @@ def test_deliveries_hold_up_nobody_else(lab: PlainLab, model: Echo, hermes_home:
         assert lab.shown_in("slow") == [] or time.monotonic() - begun > 2
         until(lambda: lab.shown_in("slow") == ["echo: slowly"])
         assert isinstance(gateway.connections["plain"], Connection)
+
+
+def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    """A killed process had begun to show the reply; the next one shows it growing again, under the same names."""
+    text = "long=2600 slow=1.5"
+    with SessionDB(hermes_home / "state.db") as db:
+        store = GatewayDB(db)
+        chat = Chat(platform="plain", chat_id="dm-alice")
+        event = Event(id="e-1", chat=chat, sender=Sender(user_id="u-alice"), text=text)
+        key = "agent:main:plain:dm:dm-alice"
+        number = store.receive("plain", "e-1", key, as_json(event))
+        assert number is not None
+        store.put_route(
+            key,
+            platform="plain",
+            chat_type="dm",
+            chat=as_json(chat),
+            display_name=None,
+            user_id="u-alice",
+            shared=False,
+        )
+        db.create_session("20260101_000000_abcdef01", "plain", user_id="u-alice")
+        store.say(number, key, "20260101_000000_abcdef01", text)
+        for part in range(2):
+            nonce = f"{store.identity()}-{number}-{part}"
+            lab.messages[f"m{part}"] = {"place": ("dm-alice", None), "text": f"partial {part} ▉", "nonce": nonce}
+            lab._by_nonce[nonce] = f"m{part}"
+    with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
+        until(lambda: nothing_waits(gateway), 30)
+    assert " ".join(lab.shown()).split() == reply_to(text).split()

@@ -336,6 +336,9 @@ class Delivery:
             return 0.0
         capabilities = self._adapter.capabilities
         parts = split(with_cursor(text, settings.cursor), capabilities.longest, capabilities.measure)
+        without = split(text, capabilities.longest, capabilities.measure)
+        if len(parts) > len(without):  # no message for the cursor alone: the whole reply will not have it
+            parts = without
         try:
             for number, shown in enumerate(parts):
                 if number >= len(reply.shown):
@@ -381,7 +384,10 @@ class Delivery:
                 reply.unsure = False
             raise
         reply.unsure = False
-        reply.texts.append("" if len(reply.shown) in reply.tried else shown)  # what an earlier try sent is not known
+        known = (
+            not reply.resumed and len(reply.shown) not in reply.tried
+        )  # else an earlier try may have sent other words
+        reply.texts.append(shown if known else "")
         reply.shown.append(message_id)
         await self._writer(lambda tx: self._note_shown(tx, reply, list(reply.shown), nonce))
 
