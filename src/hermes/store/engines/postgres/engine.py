@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from hermes.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
@@ -400,16 +400,15 @@ class PostgresEngine:
 
 def _complete(url: str, read_only: bool) -> str:
     """What libpq is to be told: the URL, and what it leaves open."""
-    try:
-        given = conninfo_to_dict(url)
-        defaults = dict(_DEFAULTS)
-        if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
-            defaults["target_session_attrs"] = "read-write"  # of several servers the one that is no replica
-        return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
-    except psycopg.Error:
-        raise InvalidInput(  # not what libpq says: that may quote the password
+    given = faults.parts(url)
+    if given is None:  # what libpq says of it may quote the password
+        raise InvalidInput(
             "the URL of the store can't be read; in names and passwords write : / @ % and the like as %3A %2F %40 %25"
-        ) from None
+        )
+    defaults = dict(_DEFAULTS)
+    if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
+        defaults["target_session_attrs"] = "read-write"  # of several servers the one that is no replica
+    return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
 
 
 def _abandon(connection: psycopg.Connection[Any]) -> None:

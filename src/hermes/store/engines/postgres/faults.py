@@ -79,11 +79,28 @@ _LOST = (
 )
 
 
-def shown(url: str) -> str:
-    """A URL as it may be shown: where the record is, without the password."""
+def parts(url: str) -> dict[str, Any] | None:
+    """What a URL says, by libpq's names; None when it can't be read.
+
+    A / or @ of a password that is not written as %2F or %40 makes it part of the host or the database: no such URL is
+    taken, since what is wrong with it could not be told without showing it.
+    """
     try:
         known = conninfo_to_dict(url)
-    except psycopg.Error:
+    except (psycopg.Error, UnicodeError):
+        return None
+    ports = str(known.get("port") or "").split(",")
+    if not all(port.isdigit() or not port for port in ports):
+        return None
+    if any("@" in str(known.get(name) or "") for name in ("host", "hostaddr", "dbname")):
+        return None
+    return known
+
+
+def shown(url: str) -> str:
+    """A URL as it may be shown: where the record is, without the password."""
+    known = parts(url)
+    if known is None:
         return "the PostgreSQL database"
     hosts = str(known.get("host") or known.get("hostaddr") or "localhost").split(",")
     ports = str(known.get("port") or "").split(",")

@@ -47,7 +47,8 @@ class State:
 def inspect(connection: psycopg.Connection[Any]) -> State:
     """What is there; changes nothing."""
     row = connection.execute(
-        "SELECT current_schema(), to_regclass('hermes_migrations') IS NOT NULL, to_regclass('sessions') IS NOT NULL,"
+        "SELECT current_schema(), to_regclass(quote_ident(current_schema()) || '.hermes_migrations') IS NOT NULL,"
+        " to_regclass(quote_ident(current_schema()) || '.sessions') IS NOT NULL,"
         " pg_is_in_recovery(), current_setting('server_encoding')"
     ).fetchone()
     assert row is not None
@@ -61,6 +62,10 @@ def inspect(connection: psycopg.Connection[Any]) -> State:
 def upgrade(connection: psycopg.Connection[Any], key: int, where: str) -> None:
     """Take the steps that are missing."""
     run = connection.execute
+    if inspect(connection).strangers:
+        raise NotADatabase(
+            f"{where} holds tables of another program; give the record a database or a schema of its own"
+        )
     _extension(connection, where)
     while True:
         with connection.transaction():
@@ -73,10 +78,6 @@ def upgrade(connection: psycopg.Connection[Any], key: int, where: str) -> None:
             version = 0 if taken is None else int(taken[0])
             if version >= len(MIGRATIONS):
                 return
-            if version == 0 and inspect(connection).strangers:
-                raise NotADatabase(
-                    f"{where} holds tables of another program; give the record a database or a schema of its own"
-                )
             step = MIGRATIONS[version]
             step(lambda statement: run(statement.encode()))
             run(
@@ -87,13 +88,14 @@ def upgrade(connection: psycopg.Connection[Any], key: int, where: str) -> None:
 
 def _extension(connection: psycopg.Connection[Any], where: str) -> None:
     """pg_trgm finds words by a part of them. It is in PostgreSQL's own contrib, but has to be switched on once."""
-    if connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'pg_trgm'").fetchone() is not None:
+    there = "SELECT 1 FROM pg_extension WHERE extname = 'pg_trgm'"
+    if connection.execute(there).fetchone() is not None:
         return
     try:
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
-    except psycopg.errors.UniqueViolation:
-        pass  # another process was quicker
     except psycopg.Error as error:
+        if not connection.closed and connection.execute(there).fetchone() is not None:
+            return  # another process was quicker
         told = (str(error).strip().splitlines() or ["?"])[0]
         raise StoreError(
             f"{where} needs the extension pg_trgm, which could not be made ({told}); install the package"
