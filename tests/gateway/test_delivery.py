@@ -539,6 +539,7 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
             nonce = f"{store.identity()}-{number}-{part}"
             lab.messages[f"m9{part}"] = {"place": ("dm-alice", None), "text": f"partial {part} ▉", "nonce": nonce}
             lab._by_nonce[nonce] = f"m9{part}"
-    with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
+    late = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 1300}}  # the first part is whole when it is shown
+    with running(lab, hermes_home, model.base_url, gateway=late) as gateway:
         until(lambda: nothing_waits(gateway), 30)
     assert " ".join(lab.shown()).split() == reply_to(text).split()
