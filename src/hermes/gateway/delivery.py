@@ -384,9 +384,8 @@ class Delivery:
                 reply.unsure = False
             raise
         reply.unsure = False
-        known = (
-            not reply.resumed and len(reply.shown) not in reply.tried
-        )  # else an earlier try may have sent other words
+        # what an earlier process, or try, has sent under this name may be other words
+        known = not reply.resumed and len(reply.shown) not in reply.tried
         reply.texts.append(shown if known else "")
         reply.shown.append(message_id)
         await self._writer(lambda tx: self._note_shown(tx, reply, list(reply.shown), nonce))
