@@ -72,26 +72,26 @@ def test_killed_again_and_again_under_load(lab: PlainLab, model: Echo, hermes_ho
 
     feeder = threading.Thread(target=feed, daemon=True)
     feeder.start()
-    gateway = GatewayProcess(hermes_home, [lab], model.base_url, display={"busy": "queue"}, gateway=STREAMING)
-    for wait in kills:
-        gateway.start()
-        time.sleep(wait)  # the moment is random on purpose; what must hold, holds at every moment
-        gateway.kill()
-    gateway.start()
-    feeder.join()
-
-    def all_answered() -> bool:
-        return all(
-            words(lab.shown_in(chat)) == words([reply_to(text) for text in texts]) for chat, texts in said.items()
-        )
-
-    try:
-        until(all_answered, 60)
-    except AssertionError:
-        for chat, texts in said.items():
-            shown, wanted = lab.shown_in(chat), [reply_to(text) for text in texts]
-            assert words(shown) == words(wanted), chat
-        raise
-    assert gateway.stop() == 0
+    with GatewayProcess(hermes_home, [lab], model.base_url, display={"busy": "queue"}, gateway=STREAMING) as gateway:
+        for wait in kills:
+            time.sleep(wait)  # the moment is random on purpose; what must hold, holds at every moment
+            gateway.kill()
+            gateway.start()
+        feeder.join()
+        _all_answered(lab, said)
+        assert gateway.stop() == 0
     assert not lab.unacknowledged
     assert record_of(hermes_home) == dict(said)
+
+
+def _all_answered(lab: PlainLab, said: dict[str, list[str]]) -> None:
+    """Wait until every chat shows its answers, each once and in order; say what one shows instead."""
+
+    def wrong() -> list[str]:
+        return [c for c, texts in said.items() if words(lab.shown_in(c)) != words([reply_to(text) for text in texts])]
+
+    try:
+        until(lambda: not wrong(), 90)
+    except AssertionError:
+        for chat in wrong():
+            assert words(lab.shown_in(chat)) == words([reply_to(text) for text in said[chat]]), chat

@@ -61,7 +61,21 @@ def load(
 ) -> Outcome:
     """Say so many messages in so many chats and wait for all answers; kill the gateway every few seconds, if wanted."""
     dice, outcome = random.Random(seed), Outcome(chats, messages)
-    gateway.start()
+    with gateway:
+        _run(gateway, lab, dice, outcome, kill_every, timeout)
+    outcome.wrong = wrong(gateway.home, lab, chats, messages)
+    return outcome
+
+
+def _run(
+    gateway: GatewayProcess,
+    lab: PlainLab,
+    dice: random.Random,
+    outcome: Outcome,
+    kill_every: float | None,
+    timeout: float,
+) -> None:
+    chats, messages = outcome.chats, outcome.messages
     begun = sampled = time.monotonic()
     cpu_before = gateway.cpu()
     next_kill = begun + (kill_every or 0.0)
@@ -88,8 +102,6 @@ def load(
     outcome.seconds = time.monotonic() - begun
     outcome.cpu += gateway.cpu() - cpu_before
     assert gateway.stop() == 0, gateway.output()
-    outcome.wrong = wrong(gateway.home, lab, chats, messages)
-    return outcome
 
 
 def wrong(home: Path, lab: PlainLab, chats: int, messages: int) -> list[str]:
