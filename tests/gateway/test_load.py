@@ -34,7 +34,7 @@ def lab() -> Iterator[PlainLab]:
 def test_many_chats_are_answered_once_in_order_and_memory_stays_flat(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    outcome = load(GatewayProcess(hermes_home, [lab], model.base_url, **QUEUE), lab, chats=150, messages=900)
+    outcome = load(GatewayProcess(hermes_home, [lab], model.base_url, **QUEUE), lab, chats=120, messages=600)
     assert outcome.wrong == []
     assert outcome.growth < 1.3
 
@@ -43,7 +43,7 @@ def test_killed_every_few_seconds_many_chats_are_answered_once_in_order(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
     gateway = GatewayProcess(hermes_home, [lab], model.base_url, **QUEUE)
-    outcome = load(gateway, lab, chats=60, messages=400, kill_every=0.5)
+    outcome = load(gateway, lab, chats=50, messages=250, kill_every=0.5)
     assert outcome.kills >= 2
     assert outcome.wrong == []
 
@@ -54,7 +54,7 @@ def test_a_message_costs_the_same_with_few_chats_and_with_many(model: Echo, tmp_
     for chats in (10, 400):
         lab = PlainLab()
         gateway = GatewayProcess(tmp_path / f"home-{chats}", [lab], model.base_url, **QUEUE)
-        outcome = load(gateway, lab, chats=chats, messages=800)
+        outcome = load(gateway, lab, chats=chats, messages=500)
         lab.close()
         assert outcome.wrong == []
         each.append(outcome.each)
