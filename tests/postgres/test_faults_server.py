@@ -103,7 +103,7 @@ def test_a_writer_killed_in_a_transaction_is_out_of_the_way_at_once(server: Clus
         moments = nursery.run(there, step("count"), compress("rehearsal"), step("counted"))[-1]
         assert moments > 20
         finished = 0
-        for moment in range(1, moments, size(3, 1)):
+        for moment in range(1, moments, size(9, 1)):
             name = f"m{moment}"
             db.branch_session("s", name)
             nursery.life(there, step("count"), compress(name), die_at=moment)
@@ -112,7 +112,7 @@ def test_a_writer_killed_in_a_transaction_is_out_of_the_way_at_once(server: Clus
             assert done == (db.get_session(name)["end_reason"] == "compression")
             assert words_of(db, f"{name} c") == (["notes", "n4", "n5"] if done else [])
             finished += done
-        assert 0 < finished < moments / 3
+        assert 0 < finished < moments / 9
         assert db.check() == []
 
 
