@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from benchmarks.jobs.common import Config, latencies, main, quiet_gc, sample
+from benchmarks.jobs.processor import meter
 from benchmarks.jobs.stores import open_store, plain_sql
 
 
@@ -21,7 +22,8 @@ def append(config: Config) -> dict[str, Any]:
     current = ""
     clock = time.perf_counter
     with quiet_gc():
-        start = clock()
+        store.recent(1)  # so that there is a connection to measure
+        start, work = clock(), meter(config["store"])()
         for session, message in pairs:
             if session["id"] != current:
                 current = session["id"]
@@ -29,13 +31,14 @@ def append(config: Config) -> dict[str, Any]:
             before = clock()
             store.append(current, message)
             taken.append(clock() - before)
-        appended = clock() - start
+        appended, worked = clock() - start, meter(config["store"])() - work
         store.catch_up()
         caught_up = clock() - start
     store.close()
     return {
         "messages": len(pairs),
         "per_second": len(pairs) / appended,
+        "cpu_ms": worked / len(pairs) * 1e3,
         "per_second_indexed": len(pairs) / caught_up,
         "missing": before_all + len(pairs) - _rows(config["store"]),
         **latencies(taken),
