@@ -108,7 +108,12 @@ class Fenced(StoreError):
 
     def __init__(self, lease: str) -> None:
         kind, _, what = lease.partition(":")
-        told = {"session": f"session {what}", "handoff": f"the handoff of session {what}"}.get(kind, lease)
+        told = {
+            "session": f"session {what}",
+            "handoff": f"the handoff of session {what}",
+            "gateway": f"the chats of the gateway {what}",
+            "platform": f"the platform {what}",
+        }.get(kind, lease)
         super().__init__(
             f"another process has taken over {told}, as this one gave no sign of life for too long; nothing was stored"
         )

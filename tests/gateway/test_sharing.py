@@ -15,7 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.errors import Fenced
+from hermes.store import instances, mail
 from hermes.store.db import SessionDB
+from hermes.store.engines.base import Tx
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.instances import Instance, choose
 from tests.support import program
@@ -89,8 +92,6 @@ class Pair:
         process.send_signal(number)
 
     def living(self) -> list[str]:
-        from hermes.store import instances
-
         with SessionDB(url=self.url, read_only=True) as db:
             return [one.name for one in GatewayDB(db).look(instances.everyone) if one.lives]
 
@@ -134,7 +135,8 @@ def all_answered(lab: PlainLab, said: dict[str, list[str]], timeout: float = 90.
         until(lambda: not wrong(), timeout)
     except AssertionError:
         for chat in wrong():
-            assert words(lab.shown_in(chat)) == words([reply_to(one) for one in said[chat]]), chat
+            shown = [text[:40] for text in lab.shown_in(chat)]
+            raise AssertionError(f"{chat}: {shown} to {[text[:40] for text in said[chat]]}") from None
         raise
 
 
@@ -375,6 +377,63 @@ def test_all_platforms_of_a_killed_one_pass_to_the_other(model: Echo, tmp_path: 
     finally:
         for lab in labs:
             lab.close()
+
+
+# ---------------------------------------------------------------------------------------------- what the dead leave
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionDB]:
+    on_server = request.param == "postgres"
+    where = {"url": request.getfixturevalue("url")} if on_server else {"db_path": tmp_path / "state.db"}
+    with SessionDB(**where) as made:
+        yield made
+
+
+def join(store: GatewayDB, name: str) -> int:
+    def step(tx: Tx) -> int:
+        return instances.join(tx, name, name, "", ["plain"], 60.0)
+
+    (token,) = store.together([step])
+    return int(token)
+
+
+def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one(db: SessionDB) -> None:
+    store = GatewayDB(db)
+    token = join(store, "here:1:gateway:a")
+    store.together(
+        [lambda tx: instances.assign(tx, "key", "plain"), lambda tx: mail.receive(tx, "plain", "e", "key", "{}", 1.0)]
+    )
+    db.create_session("s", "plain")
+    held = db.hold_session("s", "here:1:0001", 60.0)
+    assert held is not None
+    assert db.acquire_lease("platform:plain", "here:1:gateway:a", 60.0)
+    join(store, "there:1:gateway:b")
+    assert store.look(lambda tx: instances.serves(tx, "here:1:gateway:a", "key"))  # what waits there does not move
+    assert store.together([lambda tx: instances.bury(tx, ["here:1:gateway:a"])]) == [1]
+    assert store.look(lambda tx: instances.given(tx, "there:1:gateway:b")) == [1]
+    assert not db.is_live("s")
+    assert db.lease_holder("platform:plain") is None
+    with pytest.raises(Fenced), db.fenced("gateway:here:1:gateway:a", token):
+        store.finish(1, "plain", "{}")
+    with pytest.raises(Fenced), db.fenced("session:s", held):
+        db.append_message("s", "assistant", "too late")
+    assert len(store.unanswered()) == 1
+
+
+def test_one_whose_process_number_was_given_again_takes_nothing_with_it(db: SessionDB) -> None:
+    """As in a container, where the process is the same number after each start."""
+    store = GatewayDB(db)
+    join(store, "here:1:gateway:old")
+    token = join(store, "here:1:gateway:new")
+    db.create_session("s", "plain")
+    assert db.hold_session("s", "here:1:0002", 60.0)
+    assert db.acquire_lease("platform:plain", "here:1:gateway:new", 60.0)
+    assert store.together([lambda tx: instances.bury(tx, ["here:1:gateway:old"])]) == [1]
+    assert [one.name for one in store.look(instances.everyone) if one.lives] == ["here:1:gateway:new"]
+    assert db.renew_lease("gateway:here:1:gateway:new", token)
+    assert db.is_live("s")
+    assert db.lease_holder("platform:plain") == "here:1:gateway:new"
 
 
 # ---------------------------------------------------------------------------------------------- whose a chat is

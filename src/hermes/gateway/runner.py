@@ -75,6 +75,7 @@ class Gateway:
         self._nonce = self.store.identity()
         self._in_hand: set[int] = set()  # events that are in a lane, or were until a moment ago
         self._done: set[int] = set()  # of them those that are in none any more
+        self._left: dict[int, str] = {}  # parts, and their platforms, that are left for a look into the outbox to find
         names = [adapter.platform for adapter, _ in adapters]
         self.sharing = Sharing(self, names) if db.is_shared else None  # other gateways may serve the same chats
         self._index = Index(self.store, db.sessions_dir)
@@ -132,8 +133,10 @@ class Gateway:
         await sharing.join()
         return [sharing.run(), sharing.follow(), *(sharing.keep(one) for one in self.connections.values())]
 
-    def known_work(self, platforms: Sequence[str]) -> tuple[set[int], dict[str, set[int]]]:
-        """What is in hand: events, and what is being sent to these platforms. What was done with until now is forgotten.
+    def known_work(self, platforms: Sequence[str]) -> tuple[set[int], dict[str, set[int]], set[int]]:
+        """What is in hand: events, and what is being sent to these platforms; and the parts that were left to be found.
+
+        What was done with until now is forgotten.
 
         Whoever looks into the store after this finds nothing of that there; what is done with later may still be found.
         """
@@ -144,15 +147,26 @@ class Gateway:
             delivery = self.connections[platform].delivery
             delivery.forget_through()
             sending[platform] = set(delivery.under_way)
-        return set(self._in_hand), sending
+        return set(self._in_hand), sending, set(self._left)
 
-    def take_work(self, rows: Sequence[mail.Received], parts: Sequence[mail.Outgoing], fence: tuple[str, int]) -> None:
-        """Parts to send and events to answer that were found in the store. The parts come first: they were said before."""
+    def take_work(
+        self, rows: Sequence[mail.Received], parts: Sequence[mail.Outgoing], left: set[int], fence: tuple[str, int]
+    ) -> set[str]:
+        """Parts to send and events to answer that were found in the store. The parts come first: they were said before.
+
+        Of the parts that had been left to be found none is any more. The platforms for which others were left since then.
+        """
         for part in parts:
-            connection = self._connected(part.platform)
-            being_shown = connection is not None and part.inbox_id in connection.delivery.replies
-            if part.inbox_id not in self._in_hand and not being_shown:  # else whoever answers it sends it, too
-                self._post_now(part, part.nonce.startswith(self._question_nonce))
+            delivery = self.connections[part.platform].delivery
+            in_hand = part.inbox_id in self._in_hand or part.inbox_id in delivery.replies
+            if in_hand and part.id not in self._left:
+                continue  # whoever answers it sends it, too
+            if part.nonce.startswith(self._question_nonce):
+                delivery.post_at_once(part)
+            else:
+                delivery.post(part)
+        for number in left:
+            self._left.pop(number, None)
         for row in rows:
             if row.id in self._in_hand:
                 continue
@@ -163,6 +177,7 @@ class Gateway:
             else:
                 said.fence = fence
                 self._put_into_lane(row.key, said)
+        return set(self._left.values())
 
     def _readable(self, row: mail.Received) -> Said | None:
         """An event as the store has it; None when it can't be read."""
@@ -343,10 +358,21 @@ class Gateway:
 
     def begin(self, reply: Growing) -> None:
         """Show a reply from now on; where another gateway has the platform, that one sends it when it is whole."""
+        self._on_loop(self._begin, reply)
+
+    def _begin(self, reply: Growing) -> None:
         connection = self._connected(reply.chat.platform)
         if connection is not None and not reply.begun:
             reply.begun = True
-            self._on_loop(connection.delivery.begin, reply)
+            connection.delivery.begin(reply)
+
+    def _finished(self, reply: Growing, parts: Sequence[mail.Outgoing]) -> None:
+        """A reply lies in the outbox: it is shown here, or is found there by whoever is connected, perhaps by us later."""
+        self._begin(reply)
+        connection = self.connections.get(reply.chat.platform)
+        if self.sharing is None or (connection is not None and reply.inbox_id in connection.delivery.replies):
+            return
+        self._left.update({part.id: part.platform for part in parts})
 
     def finish(self, inbox_id: int, reply: Growing, text: str) -> None:
         """A reply is whole: it enters the outbox as its event leaves the inbox; then it is sent."""
@@ -354,8 +380,8 @@ class Gateway:
         pieces = parts_of(text, self.adapter(place.platform))
         parts = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
         kept = self.store.finish(inbox_id, place.platform, as_json(place), parts)
-        self.begin(reply)
         reply.finish(kept)
+        self._on_loop(self._finished, reply, kept)
 
     def new_nonce(self) -> str:
         """A name for a message that is no reply."""
@@ -382,13 +408,15 @@ class Gateway:
 
     def _connected(self, platform: str) -> Connection | None:
         """A platform we are to send to."""
-        return self.connections.get(platform) if self.sharing is None or self.sharing.has(platform) else None
+        return self.connections.get(platform) if self.sharing is None or self.sharing.ready(platform) else None
 
     def _post_now(self, part: mail.Outgoing, at_once: bool = False) -> None:
         connection = self._connected(part.platform)
         if connection is None:
-            if self.sharing is None:  # else whoever has the platform finds it in the outbox
+            if self.sharing is None:
                 _log.warning("%s is not enabled; a message to it waits in the outbox", part.platform)
+            else:
+                self._left[part.id] = part.platform  # whoever has the platform finds it in the outbox
         elif at_once:
             connection.delivery.post_at_once(part)
         else:

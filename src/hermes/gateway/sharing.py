@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 import socket
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ SECONDS = "HERMES_GATEWAY_SECONDS"  # the variable that says how long an instanc
 LOOK = 0.2  # seconds between two looks for something to do
 AT_ONCE = 1000  # events or parts that are fetched at once
 GRACE = 3  # beats for which one that has its share of platforms leaves a free one to others
+CERTAIN = 0.8  # of the time a lease lasts it is certain that nobody has taken it: clocks differ a little
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -53,9 +55,9 @@ def clock() -> float:
 
 
 def boot() -> str:
-    """This run of this machine, so that two hosts of one name are told apart."""
+    """This run of this machine or container: only within it a process number tells whether a process still runs."""
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     return ""
 
 
@@ -65,6 +67,7 @@ class Held:
 
     token: int
     sure_until: float
+    ready: bool = False  # whether all that was waiting for it is queued, so that what is said now comes after it
     lost: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -92,6 +95,10 @@ class Sharing:
         self.living: list[Instance] = []
         self._held: dict[str, Held] = {}
         self._free: dict[str, int] = {}  # platforms nobody has, and for how many beats
+        self._lock = threading.Lock()  # a beat goes to its end before we leave
+        self._left = False
+        self._trusting_until = 0.0  # until then nobody counts as dead: perhaps the store was out of reach for all
+        self._beaten = clock()
         self._changed = asyncio.Event()  # what we hold has changed
         self._wake = asyncio.Event()
 
@@ -100,6 +107,11 @@ class Sharing:
     def has(self, platform: str) -> bool:
         """Whether we are the one who is connected to a platform; from any thread."""
         return platform in self._held
+
+    def ready(self, platform: str) -> bool:
+        """Whether what is said now may be sent at once: nothing that was said before is still to be found."""
+        held = self._held.get(platform)
+        return held is not None and held.ready
 
     def sure(self, platform: str) -> bool:
         """Whether that is certain in this very moment: nobody can have taken it over."""
@@ -147,11 +159,18 @@ class Sharing:
             await asyncio.sleep(self._pause)
 
     def _beat(self) -> Beat:
+        with self._lock:
+            return Beat(clock(), {self.fence[0]: True}) if self._left else self._beat_once()
+
+    def _beat_once(self) -> Beat:
         begun = clock()  # before the store reckons: the lease lasts longer than we are sure of it
+        if begun - self._beaten > self._ttl / 2:
+            self._trusting_until = begun + GRACE * self._pause
         held = {platform_lease(name): one.token for name, one in list(self._held.items())}
         held[self.fence[0]] = self.fence[1]
         still = self._db.renew_leases([(name, token, self._ttl) for name, token in held.items()])
         beat = Beat(begun, dict(zip(held, still, strict=True)))
+        self._beaten = begun
         if not beat.renewed[self.fence[0]]:
             return beat
         beat.everyone = self._bury_the_dead()
@@ -168,7 +187,7 @@ class Sharing:
         here = boot()
         gone = [one.name for one in everyone if one.lives and one.boot == here and is_gone(one.name)]
         dead = [one.name for one in everyone if not one.lives and one.name != self.name]
-        if gone or dead or astray:
+        if gone or (dead and clock() >= self._trusting_until) or astray:
             (buried,) = self._store.together([lambda tx: instances.bury(tx, gone)])
             if buried:
                 _log.warning("%s gave no sign of life any more; what was theirs is given to others", [*gone, *dead])
@@ -202,9 +221,9 @@ class Sharing:
                 del self._held[platform]
                 held.lost.set()
             elif platform_lease(platform) in beat.renewed:
-                held.sure_until = beat.at + self._ttl
+                held.sure_until = beat.at + CERTAIN * self._ttl
         for platform, token in beat.taken.items():
-            self._held[platform] = Held(token, beat.at + self._ttl)
+            self._held[platform] = Held(token, beat.at + CERTAIN * self._ttl)
             self._free.pop(platform, None)
             self._changed.set()
 
@@ -220,8 +239,12 @@ class Sharing:
     async def leave(self) -> None:
         """Be one of them no longer; what waits for us is given to others."""
         self._held.clear()
-        if self.name:
-            await asyncio.to_thread(self._store.together, [lambda tx: instances.bury(tx, [self.name])])
+        await asyncio.to_thread(self._leave)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._left = True
+            self._store.together([lambda tx: instances.bury(tx, [self.name])])
 
     # ------------------------------------------------------------------------------------------ platforms
 
@@ -249,16 +272,21 @@ class Sharing:
         """Take up what is given to us, in the order it came, and send what others have to say; until cancelled."""
         while True:
             self._wake.clear()
-            fence = self.fence
-            known, sending = self._gateway.known_work(list(self._held))
+            fence, before = self.fence, dict(self._held)
+            known, sending, left = self._gateway.known_work(list(before))
             try:
                 news = partial(_news, name=self.name, known=known, sending=sending)
                 rows, parts = await asyncio.to_thread(self._store.look, news)
             except HermesError as error:
                 _log.warning("what there is to do could not be looked for: %s", error)
             else:
+                same = [platform for platform, held in before.items() if self._held.get(platform) is held]
                 if fence == self.fence and not self._gateway.stopping:
-                    self._gateway.take_work(rows, parts, fence)
+                    waiting = self._gateway.take_work(
+                        rows, [part for part in parts if part.platform in same], left, fence
+                    )
+                    for platform in same:
+                        before[platform].ready = platform not in waiting
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
                     await self._wake.wait()

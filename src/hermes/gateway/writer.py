@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hermes.errors import StoreBusy, StoreClosed, StoreFull, StoreReadOnly
+from hermes.errors import StoreBusy, StoreClosed, StoreFull, StoreReadOnly, StoreUnreachable
 
 if TYPE_CHECKING:
     from hermes.store.engines.base import Tx
     from hermes.store.gateway_db import GatewayDB
 
 T = TypeVar("T")
-_WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)  # the fault of no step
+_WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly, StoreUnreachable)  # the fault of no step
 
 
 @dataclass(slots=True)

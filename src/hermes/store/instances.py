@@ -151,12 +151,13 @@ def bury(tx: Tx, gone: Collection[str] = ()) -> int:
     """
     instances = everyone(tx)
     dead = [one for one in instances if not one.lives or one.name in gone]
-    for one in dead:
-        for lease in _held(tx, one.owner):
-            leases.void(tx, lease)
-        leases.void(tx, lease_of(one.name))
-        tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
     living = [one for one in instances if one not in dead]
+    for one in dead:
+        # Its sessions are held by other names of its process. If a living one has its number, that process is gone for good.
+        again = any(other.owner == one.owner for other in living)
+        for lease in _held(tx, one.name if again else one.owner):
+            leases.void(tx, lease)
+        tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
     names = {one.name for one in living}
     for key, platform, instance in tx.rows(
         "SELECT DISTINCT i.key, i.platform, s.instance FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"
@@ -167,9 +168,11 @@ def bury(tx: Tx, gone: Collection[str] = ()) -> int:
     return len(dead)
 
 
-def _held(tx: Tx, owner: str) -> list[str]:
-    """The leases of a process, in the order in which leases are locked."""
-    rows = tx.rows("SELECT name FROM leases WHERE holder IS NOT NULL AND instr(holder, ?) = 1 ORDER BY name", (owner,))
+def _held(tx: Tx, beginning: str) -> list[str]:
+    """The leases of holders whose names begin so, in the order in which leases are locked."""
+    rows = tx.rows(
+        "SELECT name FROM leases WHERE holder IS NOT NULL AND instr(holder, ?) = 1 ORDER BY name", (beginning,)
+    )
     return [str(row[0]) for row in rows]
 
 
