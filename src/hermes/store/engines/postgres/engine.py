@@ -42,8 +42,11 @@ _DEFAULTS: dict[str, str | int] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-_READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_WRITE = f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '{PAUSED}s'; SELECT"
+_READ = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s'"
+).encode()
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT"
 _NUMBER = "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8"
 _TOGETHER = f"{_WRITE} {_NUMBER}".encode()
 _SERVER = (
@@ -104,7 +107,7 @@ class PostgresEngine:
             "client_encoding": "UTF8",
             "jit": "off",
             "lock_timeout": f"{PATIENCE:g}s",
-            "idle_in_transaction_session_timeout": f"{PAUSED_READER}s",
+            "idle_in_transaction_session_timeout": f"{PAUSED}s",
             "default_transaction_read_only": "on" if self.read_only else "off",
         }
         if self._durability == "normal":
