@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -280,6 +281,28 @@ def test_a_gateway_killed_in_the_middle_is_followed_by_one_that_completes_it_onc
         assert len(in_thread(lab)) == 1
         said = [m["content"] for m in db.get_messages(SESSION) if m["role"] == "user"]
         assert [text.startswith("[From the gateway") for text in said] == [False, True]
+
+
+def test_a_gateway_that_was_stopped_completes_nothing_that_another_has_claimed_since(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    at_the_desk(hermes_home)
+    gateway = GatewayProcess(hermes_home, [lab], model.base_url, **HOME)
+    gateway.variables["HERMES_HANDOFF_SECONDS"] = "1"
+    gateway.start()
+    model.latency = 1.0
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.request_handoff(SESSION, "plain")
+        until(lambda: model.requests, 30)  # the thread is made and the turn under way
+        assert gateway.process is not None
+        gateway.process.send_signal(signal.SIGSTOP)
+        token = until(lambda: db.take_handoff(SESSION, lease=60), 30)
+        gateway.process.send_signal(signal.SIGCONT)
+        until(lambda: "another process has taken over the handoff" in gateway.output(), 30)
+        assert db.get_handoff_state(SESSION) == {"state": "running", "platform": "plain", "error": None}
+        with db.fenced(f"handoff:{SESSION}", token):
+            assert db.complete_handoff(SESSION)
+        assert gateway.stop() == 0
 
 
 def test_two_gateways_never_both_take_one(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
