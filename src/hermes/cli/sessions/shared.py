@@ -57,7 +57,8 @@ def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionD
         note(str(one.message))
     with db:
         yield db
-    if in_bulk and not db.is_shared:  # only now that it is closed: closing a file lets go of every lock this process has on it
+    if in_bulk and not db.is_shared:
+        # Only now that it is closed: closing a file lets go of every lock this process has on it.
         for end in ("", "-wal"):
             with suppress(FileNotFoundError), open(f"{db.path}{end}", "rb") as stream:
                 os.fsync(stream.fileno())

@@ -142,7 +142,9 @@ class _Screen(_View):
         notes = []
         parent = session.get("parent_session_id")
         if parent:
-            how = {"compression": "continues", "branch": "branched from", "reset": "follows"}.get(str(session.get("kind")), "child of")
+            how = {"compression": "continues", "branch": "branched from", "reset": "follows"}.get(
+                str(session.get("kind")), "child of"
+            )
             notes.append(f"{how} {parent}")
         following = self.db.get_compression_tip(self.session_id)
         if following != self.session_id:
