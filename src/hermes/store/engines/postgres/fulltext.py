@@ -22,6 +22,7 @@ from hermes.store.text import phrase, vocabulary, worth_keeping
 
 KNOWN = 300_000
 RANKED_WORDS = 64  # of a query
+COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
 _ONCE = 1.6449340668482264  # ts_rank divides by this: what one occurrence counts
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
@@ -216,8 +217,8 @@ class PostgresFullText:
             found += self._whole_ones(tx, match, looked_at, scope, cap - len(found))
             widening.found = len(found)
         if some_long:
-            reach = newest - found[-1][0] if len(found) >= cap else newest
-            found = sorted([*found, *self._long_ones(tx, tree, window(newest, reach), scope, cap)], reverse=True)[:cap]
+            oldest = found[-1][0] if len(found) >= cap else 0  # what is older than all of these would be cut off again
+            found = sorted([*found, *self._long_ones(tx, tree, newest, oldest, scope, cap)], reverse=True)[:cap]
         return self._weighed(tx, tree, found)
 
     def _whole_ones(self, tx: Any, match: str, where: Window, scope: Scope, cap: int) -> list[Found]:
@@ -237,9 +238,9 @@ class PostgresFullText:
         )
         return rows
 
-    def _long_ones(self, tx: Any, tree: Node, where: Window, scope: Scope, cap: int) -> list[Found]:
-        """The same of messages that have several rows in the index."""
-        asked = list(_units(tree))
+    def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Found]:
+        """The same, from an id on, of messages that have several rows in the index."""
+        where, asked = window(newest, newest - oldest), list(_units(tree))
         having: list[set[int]] = [set() for _ in asked]
         for number, message_id in tx.planned(
             " UNION ALL ".join(
@@ -249,7 +250,7 @@ class PostgresFullText:
             [where.within(str(expression(unit))) for unit in asked],
         ):
             having[number].add(message_id)
-        ids = _combined(tree, dict(zip(asked, having, strict=True)))
+        ids = [found for found in _combined(tree, dict(zip(asked, having, strict=True))) or () if found >= oldest]
         if not ids:
             return []
         rows: list[Found] = tx.planned(
@@ -262,15 +263,16 @@ class PostgresFullText:
     def _weighed(self, tx: Any, tree: Node, found: Sequence[Found]) -> list[Candidate]:
         """How much each message is about the words: their number against its length, bounded.
 
-        How often a long one has each word would be dear to find out and says little next to its length: once is assumed.
+        How often a longer one has each word is dear to find out (its words lie aside and have to be unpacked) and says
+        little next to its length: once is assumed.
         """
         if not found:
             return []
         ranking, number = _ranking(tree)
         weights = {}
         for message_id, rank, size in tx.rows(
-            "SELECT message_id, max(CASE WHEN whole THEN ts_rank('{1,1,1,1}', words, ?::tsquery) END), sum(size)"
-            " FROM message_words WHERE message_id = ANY(?::bigint[]) GROUP BY message_id",
+            f"SELECT message_id, max(CASE WHEN whole AND size <= {COUNTED} THEN ts_rank('{{1,1,1,1}}', words, ?::tsquery) END),"
+            " sum(size) FROM message_words WHERE message_id = ANY(?::bigint[]) GROUP BY message_id",
             (ranking, _array(row[0] for row in found)),
         ):
             count = number if rank is None else rank * number * _ONCE
