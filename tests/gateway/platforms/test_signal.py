@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -317,7 +318,10 @@ def test_the_gateway_is_told_when_the_daemon_stays_away(tmp_path: Path, monkeypa
         lab = Lab()
         async with connected(signal(lab, tmp_path)) as link:
             await asyncio.to_thread(lab.close)
-            await link.until(lambda: link.losses, "the loss is not told")
+            with socket.socket() as kept:  # nobody else is to listen on that port meanwhile
+                kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                kept.bind(("127.0.0.1", int(lab.base_url.rpartition(":")[2])))
+                await link.until(lambda: link.losses, "the loss is not told")
             assert isinstance(link.losses[0], PlatformUnreachable)
 
     run(work())
