@@ -248,7 +248,7 @@ def test_background_processes_are_listed_read_waited_for_and_killed(context: Con
         context, "echo one; until [ -e go ]; do sleep 0.05; done; echo two; exit 3", background=True
     )
     assert "as process 2" in run(context, "sleep 1234.55", background=True)
-    until(lambda: "one" in process.run(context, {"action": "read", "id": 1}))
+    until(lambda: "next offset: 4" in process.run(context, {"action": "read", "id": 1}))
     first = process.run(context, {"action": "read", "id": 1})
     assert first.startswith("process 1: running") and first.endswith("one\n[next offset: 4]")
     assert process.run(context, {"action": "read", "id": 1, "offset": 4}).split("\n")[1] == "(nothing new)"

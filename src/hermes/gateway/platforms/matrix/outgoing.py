@@ -34,6 +34,8 @@ def _image(
     token = tokens[index]
     address = str(token.attrGet("src") or "")
     words = self.renderInlineAsText(token.children or [], options, env) or address
+    if not _LINKS.match(address):
+        return _escaped(words)
     link = Token("link_open", "a", 1, attrs={"href": address})
     return f"<a{self.renderAttrs(link)}>{_escaped(words)}</a>"
 
@@ -62,6 +64,9 @@ def html_of(markdown: str) -> str | None:
     tokens = _MARKDOWN.parse(clean(markdown))
     for token in tokens:
         token.attrs.pop("style", None)  # a table's alignment: not in the specification
+        for child in token.children or []:
+            if child.type == "link_open" and not _LINKS.match(str(child.attrs.get("href", ""))):
+                child.attrs.pop("href", None)  # an empty address is not shown to validateLink
     plain = [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"] and all(
         child.type in ("text", "softbreak") for child in tokens[1].children or []
     )
