@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 import yaml
@@ -394,8 +395,8 @@ def test_no_permission_is_one_line(hermes_home: Path, config_file: Path) -> None
             "from hermes.cli.main import main\nos.setgid(65534); os.setuid(65534)\n"
         )
         for folder in [hermes_home, *hermes_home.parents]:
-            if os.access(folder, os.W_OK) and folder.stat().st_uid == 0 and str(folder).startswith("/tmp/"):
-                folder.chmod(0o755)
+            if folder.stat().st_uid == 0 and folder.is_relative_to(gettempdir()):
+                folder.chmod(folder.stat().st_mode | 0o055)
         config_file.chmod(0o644)
     else:
         program = "from hermes.cli.main import main\nimport sys\n"

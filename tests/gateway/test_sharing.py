@@ -307,6 +307,7 @@ def test_one_that_is_stopped_and_wakes_up_answers_nothing_that_was_given_away(
         assert holder is not None
         pair.signal(holder, signal.SIGSTOP)
         until(lambda: len(pair.living()) == 1 and pair.holder() == 1 - holder, 60)
+        until(lambda: "gave no sign of life any more" in log_of(pair.both[1 - holder]), 60, "nobody misses it")
         pair.signal(holder, signal.SIGCONT)
         all_answered(lab, said)
         until(lambda: len(pair.living()) == 2, 30, "it does not join again")

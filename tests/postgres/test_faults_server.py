@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield one
 
 
+def until_alone(server: Cluster, database: str) -> None:
+    """The server has done all that clients who are dead by now had asked of it."""
+    others = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'"
+    deadline = time.monotonic() + 30
+    while server.sql(others)[0][0]:
+        assert time.monotonic() < deadline, "somebody stays connected"
+        time.sleep(0.02)
+
+
 # ------------------------------------------------------------------ killed clients
 
 
@@ -73,6 +83,7 @@ def test_nothing_that_killed_writers_acknowledged_is_lost_doubled_or_out_of_orde
             acks.drain()
             everything += acks.all
             heard = {word(tag, number) for _, _, tag, number in acks.all}
+        until_alone(server, name)
         with SessionDB(db_path=tmp_path / "host0" / "state.db", url=url) as db:
             assert_kept(db, everything)
             assert_found(db, acks.all[:: max(1, len(acks.all) // 40)])
@@ -103,7 +114,8 @@ def test_a_writer_killed_in_a_transaction_is_out_of_the_way_at_once(server: Clus
         moments = nursery.run(there, step("count"), compress("rehearsal"), step("counted"))[-1]
         assert moments > 20
         finished = 0
-        for moment in range(1, moments, size(9, 1)):
+        tried = range(1, moments, size(9, 1))
+        for moment in tried:
             name = f"m{moment}"
             db.branch_session("s", name)
             nursery.life(there, step("count"), compress(name), die_at=moment)
@@ -112,7 +124,7 @@ def test_a_writer_killed_in_a_transaction_is_out_of_the_way_at_once(server: Clus
             assert done == (db.get_session(name)["end_reason"] == "compression")
             assert words_of(db, f"{name} c") == (["notes", "n4", "n5"] if done else [])
             finished += done
-        assert 0 < finished < moments / 9
+        assert 0 < finished < len(tried)
         assert db.check() == []
 
 

@@ -132,13 +132,20 @@ class Turns:
                 if typing is not None:
                     typing.unsend()
             elif isinstance(item, _Question):
-                item.answer.put(stopped is None and self._answer(item.text, inbox, display, typing))
+                item.answer.put(stopped is None and self._answer(item.text, inbox, display, interrupt, typing))
             else:
                 interrupted = interrupted or (isinstance(item, Done) and item.interrupted)
                 display.feed(item)
 
-    def _answer(self, question: str, inbox: SimpleQueue[Any], display: Display, typing: Typing | None) -> bool:
-        """Ask. Ctrl-C, or a signal to end, means no, and stops the turn as well."""
+    def _answer(
+        self,
+        question: str,
+        inbox: SimpleQueue[Any],
+        display: Display,
+        interrupt: Callable[[], None],
+        typing: Typing | None,
+    ) -> bool:
+        """Ask. Ctrl-C, or a signal to end, means no, and stops the turn before it hears the answer."""
         display.pause()
         if typing is not None:
             typing.forget()
@@ -149,6 +156,7 @@ class Turns:
             inbox.put(signal.SIGINT)
         except Terminated as ended:
             inbox.put(signal.Signals(ended.number))
+        interrupt()
         return False
 
     def _refuse(self, inbox: SimpleQueue[Any], worker: threading.Thread) -> None:

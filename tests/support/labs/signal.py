@@ -109,6 +109,7 @@ class Lab(Base):
         self._lock = threading.Lock()
         self._clock = itertools.count(int(time.time() * 1000))
         self._streams: dict[queue.Queue[str | None], socket.socket] = {}
+        self._closed = False
         self.numbers = {name: f"+49151000001{index:02}" for index, name in enumerate(PEOPLE)}
         self.uuids = {name: f"0b0b0b0b-0000-4000-8000-0000000000{index:02}" for index, name in enumerate(PEOPLE)}
         self.files: dict[str, bytes] = {}
@@ -195,6 +196,8 @@ class Lab(Base):
                 events.put(text)
             self._backlog.clear()
             self._streams[events] = connection
+            if self._closed:
+                events.put(None)
         return events
 
     def attach(
@@ -246,9 +249,11 @@ class Lab(Base):
             self.single = self.untrusted = self.late = False
 
     def close(self) -> None:
+        self._closed = True
         self.drop()
         self._server.shutdown()
         self._server.server_close()
+        self.drop()  # who came back in the meantime
 
     # ------------------------------------------------------------------------------------------ the daemon
 
