@@ -354,15 +354,17 @@ def test_text_no_encoding_can_hold_is_answered(real: EmbeddedModel) -> None:
     assert answer(real, "Hello \ud800 there \x00 you")[1].content
 
 
+ALONE = {
+    "HERMES_NO_LOCAL": "1",
+    "HERMES_NO_EMBEDDED": "",
+    "OPENAI_API_KEY": "",
+    "OPENAI_BASE_URL": "",
+    "HERMES_MODEL": "",
+}
+
+
 def test_hermes_answers_with_it_and_keeps_what_was_said(real_home: Path) -> None:
-    alone = {
-        "HERMES_NO_LOCAL": "1",
-        "HERMES_NO_EMBEDDED": "",
-        "OPENAI_API_KEY": "",
-        "OPENAI_BASE_URL": "",
-        "HERMES_MODEL": "",
-    }
-    done = run("chat", "-q", "What is the capital of France?", home=real_home, env=alone, timeout=300)
+    done = run("chat", "-q", "What is the capital of France?", home=real_home, env=ALONE, timeout=300)
     assert done.status == 0 and done.out.strip(), done.err
     with SessionDB(real_home / "state.db") as db:
         (row,) = db.list_sessions_rich()
@@ -381,3 +383,12 @@ def test_a_process_that_leaves_in_the_middle_of_an_answer_ends_cleanly(real_home
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=120,
                           env=environment(real_home), check=False)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "") and "Piece" in done.stdout
+
+
+def test_when_nobody_reads_the_answer_any_more_hermes_ends_cleanly(real_home: Path) -> None:
+    """`hermes -q … | head -1`: the library is in the middle of a word when the program ends."""
+    with start("chat", "-q", "Tell me a very long story.", home=real_home, env=ALONE) as program:
+        assert program.stdout is not None and program.stderr is not None
+        assert program.stdout.read(1)
+        program.stdout.close()
+        assert (program.wait(120), program.stderr.read()) == (0, "")

@@ -165,8 +165,11 @@ class _Engine:
         """The chunks of an answer as they come. Ends at once when `cancelled()`; the thread stops at its next word."""
         arrived: queue.SimpleQueue[Chunk | Exception | None] = queue.SimpleQueue()
         abandoned = threading.Event()
-        # Not a daemon: the interpreter must not go away under the library. It stops when the main thread has ended.
-        threading.Thread(target=self._work, args=(request, arrived, abandoned), name="embedded-model").start()
+        # No daemon, even if the asking thread is one: the interpreter must not go away under the library, which would abort.
+        # It stops when the main thread has ended.
+        threading.Thread(
+            target=self._work, args=(request, arrived, abandoned), name="embedded-model", daemon=False
+        ).start()
         try:
             while not cancelled():
                 try:
