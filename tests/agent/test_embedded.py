@@ -392,3 +392,9 @@ def test_when_nobody_reads_the_answer_any_more_hermes_ends_cleanly(real_home: Pa
         assert program.stdout.read(1)
         program.stdout.close()
         assert (program.wait(120), program.stderr.read()) == (0, "")
+
+
+def test_what_is_too_long_to_read_is_said_in_one_line(real_home: Path) -> None:
+    done = run("chat", "-q", "Sum this up.", home=real_home, env=ALONE, input="lorem ipsum " * 50_000, timeout=300)
+    assert done.status == 0 and done.out.strip()
+    assert done.err == "that is more than this small model can read: it is shown the beginning and the end of it\n"

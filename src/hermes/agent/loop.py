@@ -378,9 +378,14 @@ class Agent:
         """Go on in a compressed child; False when that is not possible, and then nothing has changed."""
         from hermes.agent.choose import auxiliary_model
         from hermes.agent.compress import compress
+        from hermes.agent.planning import edges_of
 
         old = self.session_id
         self._compressed_at = len(self._talk.history)
+        if edges_of(self._talk.history, self.config) is None:  # one long question: there is nothing to leave out
+            if self.model.kind == "embedded":
+                yield Notice("that is more than this small model can read: it is shown the beginning and the end of it")
+            return False
         yield Notice("the conversation grows too long for the model; compressing it (nothing is deleted)")
         try:
             with self._talk.fenced():
