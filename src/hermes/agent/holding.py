@@ -242,3 +242,8 @@ def is_gone(holder: str) -> bool:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (OSError, IndexError, UnicodeDecodeError):
         return False
+
+
+def is_ours(holder: str) -> bool:
+    """Whether a holder is a part of this process."""
+    return holder.startswith(f"{socket.gethostname()}:{os.getpid()}:")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.holding import is_gone, is_ours
 from hermes.commands.finding import continued, find
 from hermes.commands.text import shortened
 from hermes.errors import InvalidInput
@@ -44,37 +44,12 @@ def is_elsewhere(db: SessionDB, session_id: str) -> bool:
     holder = db.session_holder(session_id)
     if holder is None:
         return False
-    if not _is_gone(holder):
+    if not is_gone(holder) and not is_ours(holder):
         return True
     token = db.hold_session(session_id, holder, ttl=1.0)
     if token is not None:
         db.release_lease(f"session:{session_id}", token)
     return False
-
-
-def _is_gone(holder: str) -> bool:
-    """Whether a holder (`host:pid:…`) was a process of this machine that no longer runs, or is this very process."""
-    host, _, rest = holder.partition(":")
-    number = rest.partition(":")[0]
-    if host != socket.gethostname() or not number.isdigit():
-        return False
-    if int(number) == os.getpid():
-        return True
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return _is_zombie(int(number))
-
-
-def _is_zombie(number: int) -> bool:
-    """Whether a process is dead and only waits for its parent to notice; where /proc does not tell, no."""
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError, UnicodeDecodeError):
-        return False
 
 
 @dataclass(slots=True)

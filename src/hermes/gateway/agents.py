@@ -12,53 +12,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.agent.loop import Agent
-from hermes.agent.tools.collection import builtin_tools
-from hermes.errors import HermesError
+from hermes.agent.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
-    from hermes.agent.tools.base import Tool
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
 KEPT = 256  # agents that are kept between turns
-FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))
-
-
-class Toolbox:
-    """The tools of this program and those of the configured MCP servers, shared by all agents of a process."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._mcp: Any = None
-        self.problems: list[str] = []
-
-    def connect(self) -> None:
-        """Reach the MCP servers; those that fail are told in `problems`."""
-        if not self._config.mcp_servers:
-            return
-        from hermes.agent.tools.mcp import connect
-
-        try:
-            self._mcp = connect(self._config)
-            self.problems = list(self._mcp.problems)
-        except HermesError as error:
-            self.problems = [str(error)]
-
-    def tools(self, *, owner: bool) -> list[Tool]:
-        """What an agent may use for the owner, or for somebody else."""
-        own = builtin_tools(self._config)
-        if not owner:
-            return [tool for tool in own if tool.name in FOR_EVERYONE]
-        return [*own, *(self._mcp.tools if self._mcp is not None else [])]
-
-    def close(self) -> None:
-        """End the servers."""
-        if self._mcp is not None:
-            self._mcp.close()
 
 
 class Agents:

@@ -96,7 +96,7 @@ class Gateway:
             adapter.platform: Connection(adapter, settings, self.store, self.writer, self.config, self._received)
             for adapter, settings in self._adapters
         }
-        await asyncio.to_thread(self.agents.toolbox.connect)
+        await asyncio.to_thread(self.agents.toolbox.tools)  # reaches the MCP servers
         for problem in self.agents.toolbox.problems:
             _log.warning("%s", problem)
         menu = [(one.name, one.help) for one in known(GATEWAY)]

@@ -221,8 +221,9 @@ async def _api_server(config: Config, gateway: Gateway, insecure: bool) -> HttpS
 
     settings = config.api_server
     app = api_app(
-        gateway.db, config, model=gateway.agents.model, home=gateway.home, token=settings.token, insecure=insecure
-    )
+        gateway.db, config, model=gateway.agents.model, home=gateway.home, token=settings.token, insecure=insecure,
+        tools=gateway.agents.toolbox.tools,
+    )  # fmt: skip
     server = HttpServer(app, settings.host, settings.port)
     where = _address(config, await server.start())
     _log.info("the API server listens on %s", where)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from hermes.agent.tools.base import Tool
     from hermes.config import Config
 
+FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))
+
 
 class Toolbox:
     """Gives the tools. The servers are reached when somebody first asks, or in the background from `start` on."""
@@ -42,12 +44,15 @@ class Toolbox:
             except HermesError as error:
                 self.problems = [str(error)]
 
-    def tools(self) -> list[Tool]:
-        """All tools; waits until the servers have answered or failed."""
+    def tools(self, *, owner: bool = True) -> list[Tool]:
+        """All tools, once the servers have answered or failed; for somebody else those that don't reach into the machine."""
         from hermes.agent.tools.collection import builtin_tools
 
         self._reach()
-        return [*builtin_tools(self._config), *(self._mcp.tools if self._mcp is not None else [])]
+        own = builtin_tools(self._config)
+        if not owner:
+            return [tool for tool in own if tool.name in FOR_EVERYONE]
+        return [*own, *(self._mcp.tools if self._mcp is not None else [])]
 
     def close(self) -> None:
         """End the servers; those that are still starting notice the end of the program by themselves."""
