@@ -51,8 +51,8 @@ class Talk:
 
         def answered() -> bool:
             found = self.gateway.store.progress("plain", number)
+            quiet = not self.gateway.store.unsent()  # also what is said beside the answer
             shown = self.lab.shown(self.where, who=self.who)
-            quiet = not any(one.delivery.waiting for one in self.gateway.connections.values())
             return bool(found and found[0] and not found[1]) and quiet and len(shown) > before
 
         until(answered, what=f"{text}: {self.lab.shown(self.where, who=self.who)}")
