@@ -288,7 +288,7 @@ class SessionDB(Keeping):
         end = time.monotonic() + _AGAIN
         while True:
             try:
-                with self._writing(session_id, alone=bool(ready.lifted)) as tx:
+                with self._writing(session_id, alone=bool(ready.lifted), storing=True) as tx:
                     self._attachments.secure(tx, ready.lifted)
                     message_id = messages.append(tx, session_id, ready)
                     if counts:

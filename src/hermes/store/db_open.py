@@ -95,18 +95,18 @@ class OpenStore:
     ) -> None:
         self.close()
 
-    def _writing(self, *session_ids: str, alone: bool = True) -> AbstractContextManager[Tx]:
+    def _writing(self, *session_ids: str, alone: bool = True, storing: bool = False) -> AbstractContextManager[Tx]:
         """A write transaction; that these sessions' transcripts are about to change is noted before it commits."""
         for session_id in session_ids:
             self._scribe.intends(session_id)
-        return self._changing(*session_ids, alone=alone)
+        return self._changing(*session_ids, alone=alone, storing=storing)
 
-    def _changing(self, *session_ids: str, alone: bool = True) -> AbstractContextManager[Tx]:
+    def _changing(self, *session_ids: str, alone: bool = True, storing: bool = False) -> AbstractContextManager[Tx]:
         """A write transaction that this thread's fences hold for."""
         fences: tuple[tuple[str, int], ...] = getattr(self._fences, "held", ())
         if fences:
             return self._fenced_write(session_ids, alone, fences)
-        return self._engine.write(holding=session_ids, alone=alone)
+        return self._engine.write(holding=session_ids, alone=alone, storing=storing)
 
     @contextmanager
     def _fenced_write(

@@ -155,9 +155,16 @@ def append(tx: Tx, session_id: str, ready: Ready) -> int:
     """Store one message and count it on its session."""
     stamp = ready.timestamp
     preview = None if ready.preview is None else codec.storable(ready.preview)
-    if not tx.run(_COUNT, (ready.calls, stamp, stamp, preview, session_id)):
+    message_id = tx.store_message(
+        (_COUNT, (ready.calls, stamp, stamp, preview, session_id)),
+        (_INSERT, (session_id, *ready.values)),
+        stamp,
+        (ready.text, ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS]),
+    )
+    if message_id is None:
         raise SessionNotFound(session_id)
-    return insert(tx, session_id, ready, None)
+    _refer(tx, message_id, ready)
+    return message_id
 
 
 def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int:
@@ -168,12 +175,17 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
     form, name, calls = ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS]
     tx.message_stored(message_id, ready.timestamp, ready.text, form, name, calls)
+    _refer(tx, message_id, ready)
+    return message_id
+
+
+def _refer(tx: Tx, message_id: int, ready: Ready) -> None:
+    """Note which files a message shows."""
     for digest, mime, size in ready.lifted:
         tx.run(
             "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (digest, message_id, mime, size),
         )
-    return message_id
 
 
 def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:

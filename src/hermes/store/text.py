@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
@@ -122,19 +121,20 @@ def index_text(text: str) -> str:
 _ASCII_WORD = re.compile("[a-z0-9]+")
 
 
-def index_words(text: str) -> Iterator[str]:
+def index_words(text: str) -> list[str]:
     """The words of a text as the full-text index has them, in order."""
     folded = fold(text)
     if folded.isascii():
-        yield from _ASCII_WORD.findall(folded)
-        return
+        return _ASCII_WORD.findall(folded)
+    words: list[str] = []
     for piece in pieces(folded):
         if _EMOJI_RE.match(piece):
-            yield emoji_word(piece)
+            words.append(emoji_word(piece))
         elif UNSPACED.match(piece):
-            yield from pairs(piece)
+            words += pairs(piece)
         else:
-            yield from filter(None, piece.split("_"))
+            words += filter(None, piece.split("_"))
+    return words
 
 
 def phrase(text: str) -> tuple[str, bool]:

@@ -18,6 +18,7 @@ from hermes.errors import StoreError
 
 Row = tuple[Any, ...]
 Params = Sequence[Any]
+Document = tuple[Any, Any, Any, Any]  # what of a message is searched: whole content, its form, tool name, tool calls
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
@@ -74,6 +75,12 @@ class Tx(Protocol):
 
     def last_number(self, table: str) -> int:
         """The highest id the table has ever given out."""
+        ...
+
+    def store_message(
+        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
+    ) -> int | None:
+        """Run `count`, and if it changed a row `insert` (INSERT … VALUES(…) of a message); its id, else None."""
         ...
 
     def message_stored(
@@ -153,11 +160,14 @@ class Engine(Protocol):
         """A consistent view; never blocks writers and is not blocked by them."""
         ...
 
-    def write(self, *, holding: Sequence[str] = (), alone: bool = True) -> AbstractContextManager[Tx]:
+    def write(
+        self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False
+    ) -> AbstractContextManager[Tx]:
         """A transaction that commits at the end of the block and rolls back when the block raises.
 
         The sessions named in `holding` are held (see Tx.hold) from the beginning. Of those that are not `alone` several may
-        run side by side: each of their statements must be right whatever the others do.
+        run side by side: each of their statements must be right whatever the others do. `storing` says that a message is
+        to be stored in it (Tx.store_message).
         """
         ...
 

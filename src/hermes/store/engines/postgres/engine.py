@@ -28,7 +28,7 @@ from hermes.store.engines.postgres import faults, migrate, schema
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.pool import Link, Pool
-from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 CONNECTIONS = 16
@@ -47,8 +47,8 @@ _READ = (
     f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s'"
 ).encode()
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT"
-_NUMBER = "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8"
-_TOGETHER = f"{_WRITE} {_NUMBER}".encode()
+_TOGETHER = f"{_WRITE} {NUMBER}".encode()
+_STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _SERVER = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
     " pg_postmaster_start_time()::text, extract(epoch FROM clock_timestamp())::float8"
@@ -148,7 +148,7 @@ class PostgresEngine:
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self._key, self.where)
             self._secure(connection.execute)
-        self._alone = f"{_WRITE} pg_advisory_xact_lock({self._key}), {_NUMBER}".encode()
+        self._alone = f"{_WRITE} pg_advisory_xact_lock({self._key}), {NUMBER}".encode()
 
     # ------------------------------------------------------------------ transactions
 
@@ -185,7 +185,7 @@ class PostgresEngine:
             return
         with self._translated():
             connection, _ = self._borrow(_READ)
-            self._local.tx = tx = PostgresTx(connection, ahead=self._ahead)
+            self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
             try:
                 with self._translated(connection):
                     yield tx
@@ -198,24 +198,26 @@ class PostgresEngine:
                 self._pool.give_back(connection)
 
     @contextmanager
-    def write(self, *, holding: Sequence[str] = (), alone: bool = True) -> Iterator[PostgresTx]:
+    def write(self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False) -> Iterator[PostgresTx]:
         if self._closed:
             raise StoreClosed(f"{self.where} was closed")
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         with self._translated():
-            connection, numbered = self._borrow(self._alone if alone else _TOGETHER)
-            *_, number, now = numbered
-            self._ahead = now - time.time()
-            self._local.tx = tx = PostgresTx(connection, number, ahead=self._ahead)
+            begin = self._alone if alone else _STORING if storing else _TOGETHER
+            connection, said = self._borrow(begin)
+            self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
+            if said is not None:
+                tx.numbered(*said[-2:])
             try:
                 with self._translated(connection):
                     if alone:
                         for session_id in sorted(set(holding)):
                             tx.hold(session_id)
                     yield tx
-                    words = self._commit(tx)
-                self.fulltext.learn(words)
+                    self._commit(tx)
+                self._ahead = tx.ahead
+                self.fulltext.learn(tx.learned)
             except BaseException:
                 _abandon(connection)
                 raise
@@ -223,14 +225,15 @@ class PostgresEngine:
                 self._local.tx = None
                 self._pool.give_back(connection)
 
-    def _commit(self, tx: PostgresTx) -> set[bytes]:
-        """Index what was stored and commit, in one go to the server and back; the words that are in the list now."""
-        words: set[bytes] = set()
+    def _commit(self, tx: PostgresTx) -> None:
+        """Index what was stored and is not indexed yet, and commit, in one go to the server and back."""
         connection = tx.connection
+        if tx.xid is None:  # nothing was stored after all
+            tx.numbered(*tx.ask(f"SELECT {NUMBER}").fetchone())
         try:
             if tx.stored:
                 with connection.pipeline():
-                    words = self.fulltext.write_stored(tx)
+                    tx.learned |= self.fulltext.write_stored(tx)
                     done = connection.execute(b"COMMIT")
             else:
                 done = connection.execute(b"COMMIT")
@@ -238,7 +241,7 @@ class PostgresEngine:
             if not faults.is_lost(error, connection):
                 raise
             self._settle(tx, error)
-            return words
+            return
         if done.statusmessage != "COMMIT":  # a statement had failed, and whoever asked for it went on all the same
             raise StoreError(f"{self.where} took back what was to be stored, as a part of it had failed")
         if connection.unconfirmed:
@@ -247,7 +250,6 @@ class PostgresEngine:
                 f"{self.where} has stored it, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
-        return words
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out what became of it."""

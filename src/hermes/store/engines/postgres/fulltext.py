@@ -12,9 +12,10 @@ from typing import Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import Candidate, Scope
+from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
-from hermes.store.engines.postgres.lexemes import Entry, entries, lexeme, quoted
+from hermes.store.engines.postgres import storing
+from hermes.store.engines.postgres.lexemes import Entry, entries, lexeme, parts, quoted
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
@@ -26,31 +27,36 @@ COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
 _ONCE = 1.6449340668482264  # ts_rank divides by this: what one occurrence counts
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
-Document = tuple[int, tuple[str, str, str]]
+Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
 Found = tuple[int, str, str]  # a message that matches, its session and its role
 
 
-def _leaf(leaf: Leaf) -> str | None:
-    """A leaf as a tsquery; None when nothing in it is indexed."""
+def _leaf(leaf: Leaf, link: str) -> str | None:
     words, open_end = phrase(leaf.text)
     if not words:
         return None
     every = [quoted(lexeme(word)) for word in words.split()]
     if leaf.prefix or open_end:
         every[-1] += ":*"
-    return every[0] if len(every) == 1 else f"({' <-> '.join(every)})"
+    return every[0] if len(every) == 1 else f"({link.join(every)})"
 
 
-def expression(tree: Node | None) -> str | None:
-    """A query tree as a tsquery; None when nothing in it is indexed. User text only ever stands in quotes."""
+def expression(tree: Node | None, *, loose: bool = False) -> str | None:
+    """A query tree as a tsquery; None when nothing in it is indexed. User text only ever stands in quotes.
+
+    `loose` asks of a phrase only that its words are there, which the index answers by itself: all that match the tree match
+    this, and perhaps others.
+    """
     if tree is None:
         return None
     if isinstance(tree, Leaf):
-        return _leaf(tree)
+        return _leaf(tree, " & " if loose else " <-> ")
     if isinstance(tree, Not):
-        keep, drop = expression(tree.keep), expression(tree.drop)
-        return keep if keep is None or drop is None else f"({keep} & !{drop})"
-    found = [part for part in map(expression, tree.children) if part is not None]
+        keep, drop = expression(tree.keep, loose=loose), expression(tree.drop)
+        if keep is None or drop is None or (loose and "<->" in drop):
+            return keep
+        return f"({keep} & !{drop})"
+    found = [part for child in tree.children if (part := expression(child, loose=loose)) is not None]
     if not found:
         return None
     return found[0] if len(found) == 1 else f"({(' & ' if isinstance(tree, And) else ' | ').join(found)})"
@@ -77,6 +83,11 @@ def _join(scope: Scope) -> str:
 
 def _array(ids: Iterable[int]) -> str:
     return f"{{{','.join(map(str, ids))}}}"
+
+
+def _kept(words: set[bytes]) -> list[str]:
+    """Those of the words that belong in the list."""
+    return [word.decode("utf-8", "replace") for word in worth_keeping(words)]
 
 
 def _units(tree: Node) -> Iterator[Node]:
@@ -119,21 +130,30 @@ class PostgresFullText:
         tx.stored = []
         return self._write(tx, documents)
 
-    def _write(self, tx: PostgresTx, documents: Sequence[Document]) -> set[bytes]:
+    def store(
+        self, tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params], document: Document
+    ) -> int | None:
+        """Store a message and index it; its id, or None when there is no such session."""
+        columns = columns_of(*document)
+        words = self._unknown(columns) - tx.learned
+        message_id = storing.store(tx, count, insert, parts(columns), _kept(words))
+        tx.learned |= words
+        return message_id
+
+    def _unknown(self, columns: tuple[str, str, str]) -> set[bytes]:
+        words = vocabulary(columns[0])
+        if columns[2]:
+            words |= vocabulary(columns[2])
+        return words - self._known
+
+    def _write(self, tx: PostgresTx, documents: Sequence[Numbered]) -> set[bytes]:
         rows: list[Entry] = []
         words: set[bytes] = set()
         for message_id, columns in documents:
             rows += entries(message_id, columns)
-            words |= vocabulary(columns[0])
-            if columns[2]:
-                words |= vocabulary(columns[2])
-        words = words - self._known
-        if kept := [word.decode("utf-8", "replace") for word in worth_keeping(words)]:
-            tx.ask(
-                "INSERT INTO words(word) SELECT word FROM unnest(%s::text[]) AS given(word)"
-                " WHERE NOT EXISTS (SELECT 1 FROM words w WHERE w.word = given.word)",
-                (kept,),
-            )
+            words |= self._unknown(columns)
+        if kept := _kept(words):
+            tx.ask(storing.ADD_WORDS, (kept,))
         if len(rows) == 1:
             tx.ask("INSERT INTO message_words VALUES(%s, %s, %s, %s, %s::tsvector)", rows[0])
         else:
@@ -181,7 +201,7 @@ class PostgresFullText:
         for start in range(0, len(message_ids), BATCH):
             self._write(tx, self.documents(tx, message_ids[start : start + BATCH]))
 
-    def documents(self, tx: Any, message_ids: Sequence[int]) -> list[Document]:
+    def documents(self, tx: Any, message_ids: Sequence[int]) -> list[Numbered]:
         """Messages as they are stored, for the index."""
         marks = ", ".join("?" * len(message_ids))
         found = []
@@ -203,8 +223,8 @@ class PostgresFullText:
     # ------------------------------------------------------------------ searching
 
     def candidates(self, tx: Any, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
-        match = expression(tree)
-        if match is None or cap <= 0:
+        match, loose = expression(tree), expression(tree, loose=True)
+        if match is None or loose is None or cap <= 0:
             return []
         # A scan of the whole table looks cheap to the planner where many words are asked for: their unpacking is not counted.
         _, newest, some_long = tx.row(
@@ -214,33 +234,37 @@ class PostgresFullText:
         widening = Widening(newest, cap)
         found: list[Found] = []
         for looked_at in widening:
-            found += self._whole_ones(tx, match, looked_at, scope, cap - len(found))
+            found += self._whole_ones(tx, match, loose, looked_at, scope, cap - len(found))
             widening.found = len(found)
         if some_long:
             oldest = found[-1][0] if len(found) >= cap else 0  # what is older than all of these would be cut off again
             found = sorted([*found, *self._long_ones(tx, tree, newest, oldest, scope, cap)], reverse=True)[:cap]
         return self._weighed(tx, tree, found)
 
-    def _whole_ones(self, tx: Any, match: str, where: Window, scope: Scope, cap: int) -> list[Found]:
+    def _whole_ones(self, tx: Any, match: str, loose: str, where: Window, scope: Scope, cap: int) -> list[Found]:
         """The newest matches in a window, newest first.
 
         They are taken from the index and put in order before anything else is looked at (OFFSET 0 says so to the
-        planner, which does not know how dear it is to look into the words of message after message). Only where the
-        scope may be much narrower than the words, and the window is all there is, the planner decides. (`+ 0`: the order of
-        ids is nothing to begin with.)
+        planner, which does not know how dear it is to look into the words of message after message): a phrase is looked
+        for in those that have its words, from the newest on, until there are enough. Only where the scope may be much
+        narrower than the words, and the window is all there is, the planner decides. (`+ 0`: the order of ids is nothing
+        to begin with.)
         """
         fence = "" if where.condition is None and scope.needs_sessions else " ORDER BY place DESC OFFSET 0"
+        exact, params = ("", []) if loose == match else (" AND w.words @@ ?::tsquery", [match])
         rows: list[Found] = tx.planned(
-            "SELECT w.message_id, m.session_id, m.role FROM (SELECT message_id, message_id + 0 AS place FROM message_words"
-            f" WHERE whole AND words @@ ?::tsquery AND message_id + 0 < ?{fence}) w JOIN messages m ON m.id = w.message_id"
-            f" {_join(scope)} WHERE {scope.where} ORDER BY w.place DESC LIMIT ?",
-            (where.within(match), where.end, *scope.params, cap),
+            "SELECT w.message_id, m.session_id, m.role FROM (SELECT message_id, message_id + 0 AS place, words FROM"
+            f" message_words WHERE whole AND words @@ ?::tsquery AND message_id + 0 < ?{fence}) w JOIN messages m"
+            f" ON m.id = w.message_id {_join(scope)} WHERE {scope.where}{exact} ORDER BY w.place DESC LIMIT ?",
+            (where.within(loose), where.end, *scope.params, *params, cap),
         )
         return rows
 
     def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Found]:
         """The same, from an id on, of messages that have several rows in the index."""
         where, asked = window(newest, newest - oldest), list(_units(tree))
+        if asked == [tree]:
+            return self._long_ones_of_one(tx, tree, where, oldest, scope, cap)
         having: list[set[int]] = [set() for _ in asked]
         for number, message_id in tx.planned(
             " UNION ALL ".join(
@@ -257,6 +281,19 @@ class PostgresFullText:
             f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[]) AND {scope.where}"
             " ORDER BY m.id DESC LIMIT ?",
             (_array(ids), *scope.params, cap),
+        )
+        return rows
+
+    def _long_ones_of_one(self, tx: Any, unit: Node, where: Window, oldest: int, scope: Scope, cap: int) -> list[Found]:
+        """Where one place in a message answers the whole question: newest first, as in `_whole_ones`."""
+        match, loose = str(expression(unit)), str(expression(unit, loose=True))
+        exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
+        rows: list[Found] = tx.planned(
+            "SELECT m.id, m.session_id, m.role FROM (SELECT DISTINCT place FROM (SELECT message_id + 0 AS place, words"
+            " FROM message_words WHERE NOT whole AND words @@ ?::tsquery AND message_id + 0 >= ? ORDER BY place DESC"
+            f" OFFSET 0) p {exact} ORDER BY place DESC OFFSET 0) w JOIN messages m ON m.id = w.place {_join(scope)}"
+            f" WHERE {scope.where} ORDER BY w.place DESC LIMIT ?",
+            (where.within(loose), oldest, *params, *scope.params, cap),
         )
         return rows
 

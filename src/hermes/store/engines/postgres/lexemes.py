@@ -8,7 +8,7 @@ over. Equal parts (a text that repeats itself) are kept once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hermes.store.engines.postgres.stretches import names
 from hermes.store.query import MAX_PHRASE_WORDS
@@ -19,7 +19,7 @@ PART_CHARACTERS = 200_000
 LEXEME_BYTES = 1_000  # a longer word (someone's base64) is cut: its beginning tells it well enough
 SAME_WORD = 250
 GAP = ""  # between columns
-_NUMBERS = [str(number) for number in range(1, PART_WORDS + 2)]
+_PLACES = [f"':{number}" for number in range(1, PART_WORDS + 2)]
 
 
 def lexeme(word: str) -> str:
@@ -50,49 +50,34 @@ def entries(message_id: int, columns: Sequence[str]) -> list[Entry]:
 
 def parts(columns: Sequence[str]) -> list[tuple[int, str]]:
     """The parts of a message, given as its index columns: how many words each has, and its tsvector as PostgreSQL reads it."""
-    words = _sequence(columns)
-    if len(words) <= PART_WORDS and sum(map(len, columns)) <= PART_CHARACTERS:
-        written = _written(words)
-        if written is not None:
-            return [(len(words), written)]
-    return _cut(words)
+    found: dict[str, int] = {}
+    for some in _pieces(_sequence(columns)):
+        found.setdefault(_written(some), len(some))
+    return [(number, text) for text, number in found.items()]
 
 
-def _cut(words: Sequence[str]) -> list[tuple[int, str]]:
-    out: dict[str, int] = {}
-    start = size = 0
-    count: Counter[str] = Counter()
-    for number, word in enumerate(words):
-        if count[word] >= SAME_WORD or number - start >= PART_WORDS or size >= PART_CHARACTERS:
-            out.setdefault(_written(words[start:number]) or "", number - start)
-            start = max(start + 1, number + 1 - MAX_PHRASE_WORDS)
-            count = Counter(words[start:number])
-            size = sum(map(len, words[start:number]))
-        count[word] += 1
-        size += len(word)
-    out.setdefault(_written(words[start:]) or "", len(words) - start)
-    return [(number, text) for text, number in out.items()]
+def _pieces(words: list[str]) -> Iterator[list[str]]:
+    """The words in pieces that fit, halved until they do; each phrase lies within one of them."""
+    count = len(words)
+    if count > 2 * MAX_PHRASE_WORDS and (
+        count > PART_WORDS
+        or sum(map(len, words)) > PART_CHARACTERS
+        or (count > SAME_WORD and max(Counter(filter(None, words)).values(), default=0) > SAME_WORD)
+    ):
+        middle = count // 2
+        yield from _pieces(words[: middle + MAX_PHRASE_WORDS])
+        yield from _pieces(words[middle:])
+    else:
+        yield words
 
 
-def _written(words: Sequence[str]) -> str | None:
-    """Words and their places as PostgreSQL reads a tsvector; None when one of them comes too often."""
-    places: dict[str, list[str]] = {}
-    for place, word in zip(_NUMBERS, words):  # noqa: B905
-        if word in places:
-            places[word].append(place)
-        else:
-            places[word] = [place]
-    places.pop(GAP, None)
-    longest = max(map(len, places.values()), default=0)
-    if longest > SAME_WORD + 1:
-        return None
-    long = [word for word in places if len(word) > LEXEME_BYTES // 4]
-    for word in long:
-        if (cut := lexeme(word)) != word:
-            places[cut] = sorted({*places.get(cut, ()), *places.pop(word)}, key=int)
-    if longest <= 1 and not long:
-        return " ".join([f"'{word}':{numbers[0]}" for word, numbers in places.items()])
-    return " ".join([f"'{word}':{','.join(numbers)}" for word, numbers in places.items()])
+def _written(words: Sequence[str]) -> str:
+    """Words and their places as PostgreSQL reads a tsvector. (Where a word comes again, it gathers the places itself.)"""
+    if max(map(len, words), default=0) > LEXEME_BYTES // 4:
+        words = [lexeme(word) for word in words]
+    if GAP in words:
+        return " ".join([f"'{word}{place}" for word, place in zip(words, _PLACES) if word])  # noqa: B905
+    return " ".join([f"'{word}{place}" for word, place in zip(words, _PLACES)])  # noqa: B905
 
 
 def quoted(word: str) -> str:

@@ -16,12 +16,17 @@ STEP = 3
 LAST_SHIFT = 30
 SHIFTS = range(FIRST_SHIFT, LAST_SHIFT + 1, STEP)
 MOST_AT_ONCE = 4  # stretches of one length in a question
-WIDEN = 64  # times as many messages, at most, from one window to the next
+WIDEN = 512  # times as many messages, at most, from one window to the next
 
 
 def names(message_id: int) -> str:
     """The stretches a message lies in, as PostgreSQL reads them in a tsvector. (No word of a text has a # in it.)"""
     return " ".join([f"'#{shift}.{message_id >> shift}'" for shift in SHIFTS])
+
+
+def names_of(column: str) -> str:
+    """The same as SQL, of the message whose id a column holds, with a space before."""
+    return " || ".join(f"' ''#{shift}.' || ({column} >> {shift}) || ''''" for shift in SHIFTS)
 
 
 @dataclass(frozen=True, slots=True)

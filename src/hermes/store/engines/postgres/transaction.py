@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from hermes.store.engines.base import HELD, Params, Row
+from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.postgres import texts
 
 if TYPE_CHECKING:
+    from hermes.store.engines.postgres.fulltext import PostgresFullText
     from hermes.store.engines.postgres.pool import Link
 
+NUMBER = "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8"  # of the transaction, and the time
 _QUOTED = re.compile(r"('(?:[^']|'')*')|(\?)|(%)")
 
 
@@ -32,20 +34,26 @@ def translated(sql: str) -> bytes:
 class PostgresTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_ahead", "_cursor", "connection", "evidence", "stored", "xid")
+    __slots__ = ("_cursor", "_fulltext", "ahead", "connection", "evidence", "learned", "stored", "xid")
 
-    def __init__(self, connection: Link, xid: str | None = None, *, ahead: float = 0.0) -> None:
+    def __init__(self, connection: Link, fulltext: PostgresFullText, *, ahead: float = 0.0) -> None:
         """`ahead` is how many seconds the server's clock is ahead of ours."""
         self.connection = connection
-        self._ahead = ahead
-        self.xid = xid  # by which the server knows, even after the connection is lost, what became of it
+        self._fulltext = fulltext
+        self.ahead = ahead
+        self.xid: str | None = None  # by which the server knows, even after the connection is lost, what became of it
+        self.learned: set[bytes] = set()  # words that are in the list once it is committed
         self._cursor = connection.cursor()
         self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
 
-    def ask(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> Any:
+    def numbered(self, number: str, now: float) -> None:
+        """The server has said by which number it knows this transaction, and what time it is."""
+        self.xid, self.ahead = number, now - time.time()
+
+    def ask(self, sql: str | bytes, params: Params = ()) -> Any:
         """Run PostgreSQL's own SQL (`%s`, any type of parameter); the cursor."""
-        return self._cursor.execute(sql.encode(), params, prepare=prepare)
+        return self._cursor.execute(sql if isinstance(sql, bytes) else sql.encode(), params)
 
     def _execute(self, sql: str, params: Params) -> Any:
         return self._cursor.execute(translated(sql), texts.values(params))
@@ -86,7 +94,7 @@ class PostgresTx:
         return self.row(f"{HELD} FOR SHARE", (lease, token)) is not None
 
     def now(self) -> float:
-        return time.time() + self._ahead  # by the server's clock: those of several hosts differ
+        return time.time() + self.ahead  # by the server's clock: those of several hosts differ
 
     def reserve(self, highest: int, table: str = "messages") -> None:
         if highest > self.last_number(table):
@@ -97,6 +105,14 @@ class PostgresTx:
     def last_number(self, table: str) -> int:
         row = self.ask(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq").fetchone()
         return int(row[0])
+
+    def store_message(
+        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
+    ) -> int | None:
+        message_id = self._fulltext.store(self, count, insert, document)
+        if message_id is not None:
+            self.evidence = (message_id, at)
+        return message_id
 
     def message_stored(
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any

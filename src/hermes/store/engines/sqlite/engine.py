@@ -223,7 +223,9 @@ class SqliteEngine:
         return connection
 
     @contextmanager
-    def write(self, *, holding: Sequence[str] = (), alone: bool = True, lasting: bool = True) -> Iterator[SqliteTx]:
+    def write(
+        self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
+    ) -> Iterator[SqliteTx]:
         """One writer at a time. Unless it need not be `lasting`, what was written is on the disk when the block is left."""
         if self._closed:
             raise StoreClosed(f"{self.path} was closed")

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 
 from hermes.store.codec import storable
-from hermes.store.engines.base import HELD, Params, Row
+from hermes.store.engines.base import HELD, Document, Params, Row
 
 
 class SqliteTx:
@@ -74,6 +74,11 @@ class SqliteTx:
 
     def last_number(self, table: str) -> int:
         return int(self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) or 0)
+
+    def store_message(
+        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
+    ) -> int | None:
+        return self.insert(*insert) if self.run(*count) else None
 
     def message_stored(
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
