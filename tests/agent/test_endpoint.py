@@ -97,6 +97,13 @@ def test_a_side_task_gets_one_answer(aimock: Any) -> None:
         (403, {"message": "Not your country"}, ModelRefused, "model.api_key"),
         (404, {"message": "no such model", "code": "model_not_found"}, ModelRefused, "model.default"),
         (400, {"message": "temperature is odd"}, ModelRefused, "temperature is odd"),
+        (400, {"message": "this model does not support image input"}, ModelRefused, "gateway.media.vision_model"),
+        (
+            422,
+            {"message": "messages[1].content[1]: image_url is not allowed"},
+            ModelRefused,
+            "gateway.media.vision_model",
+        ),
         (429, {"message": "slow down", "type": "rate_limit_error"}, RateLimited, "slow down"),
         (429, {"message": "You exceeded your current quota", "code": "insufficient_quota"}, ModelRefused, "quota"),
         (500, {"message": "oops"}, RateLimited, "oops"),

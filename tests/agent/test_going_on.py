@@ -9,6 +9,7 @@ import pytest
 
 from hermes.agent.conversation import LOST
 from hermes.agent.events import Done, Followed, Notice, Text
+from hermes.agent.talk import WENT_ON
 from hermes.agent.tools.base import Tool
 from hermes.errors import InvalidInput
 from hermes.store.drafts import Draft
@@ -104,6 +105,26 @@ def test_it_goes_on_where_the_conversation_was_compressed_to(db: Any, make_agent
         assert (events[0], events[-1]) == (Followed("s1", "s2"), Done("Here."))
         assert agent.session_id == "s2"
         assert list(make_agent(wire, db=db).go_on()) == [Done("Here.")]
+
+
+WHOLE = {"role": "assistant", "content": "Far.", "finish_reason": "stop"}
+CUT = {"role": "assistant", "content": "Fa", "finish_reason": "interrupted"}
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "told"), [([WHOLE], "Far."), ([CUT], WENT_ON), ([], WENT_ON), ([calls("a"), result("a")], WENT_ON)]
+)
+def test_if_another_process_went_on_meanwhile_its_reply_is_not_taken_for_ours(
+    db: Any, make_agent: Any, meanwhile: list[dict[str, Any]], told: str
+) -> None:
+    more = [{"role": "user", "content": "and from here?"}, {"role": "assistant", "content": "Near."}]
+    first, *_ = asked(db, *meanwhile, *more)
+    before = rows(db)
+    with Wire([said("again")]) as wire:
+        assert list(make_agent(wire, db=db).go_on(first)) == [Done(told)]
+        assert list(make_agent(wire, db=db).go_on()) == [Done("Near.")]
+        assert wire.bodies == []
+    assert rows(db) == before
 
 
 def test_there_is_nothing_to_go_on_with_before_the_first_message(db: Any, make_agent: Any) -> None:

@@ -70,6 +70,12 @@ def test_an_empty_home_is_enough(tmp_path: Path) -> None:
     assert "# Skills" not in prompt
 
 
+def test_where_several_people_talk_the_agent_is_told(home: Path) -> None:
+    assert "You talk with one person" in made(home)
+    several = made(home, shared=True)
+    assert "Several people talk with you here" in several and "one person" not in several
+
+
 def test_prompts_share_their_beginning(home: Path) -> None:
     one = system_prompt(Config(), home, Path("/a"))
     two = system_prompt(Config(), home, Path("/b"))

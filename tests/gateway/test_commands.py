@@ -235,7 +235,7 @@ def test_handoff_says_what_is_missing(lab: PlainLab, gateway: Gateway) -> None:
 
 
 def test_stop_without_anything_to_stop(talk: Talk) -> None:
-    assert "Stopped" in talk("/stop")
+    assert talk("/stop") == "Nothing runs in the background, and nothing is being answered."
 
 
 # ------------------------------------------------------------------------------------------------ /compress

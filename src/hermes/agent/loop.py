@@ -89,6 +89,7 @@ class Agent:
         self._compressed_at: int | None = None  # messages there were when the conversation was last compressed
         self._titling: Titling | None = None
         self._titled = False
+        self.shared = False  # whether several people talk here; for the prompt of a session that begins
         self.context = Context(
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
             confirm=self._ask_user, cancelled=self._cancel.is_set, user=user,
@@ -146,14 +147,16 @@ class Agent:
                 self._talk.say(content)
             yield from self._answer()
 
-    def go_on(self) -> Iterator[Event]:
+    def go_on(self, message_id: int | None = None) -> Iterator[Event]:
         """Take up a turn that a killed process left: answer the user's last message, if it has no whole reply yet.
 
         A reply that was cut off begins anew; a tool that was running is not run again, its result is said to be lost.
         If the record has the whole reply, there is only Done with its text. InvalidInput when there is no message.
+        `message_id` is the message that is to be answered: if the conversation has gone on after it, with another process,
+        there is only Done, with the reply it got or a word about that.
         """
         with self._underway():
-            reply = self._talk.answered()
+            reply = self._talk.answered(message_id)
             if reply is not None:
                 yield Done(reply)
                 return
@@ -225,7 +228,7 @@ class Agent:
         from hermes.agent.prompt import system_prompt
 
         names = set(self.tools) if self.model.calls_tools else set()
-        return system_prompt(self.config, self.context.home, self.cwd, tools=names)
+        return system_prompt(self.config, self.context.home, self.cwd, tools=names, shared=self.shared)
 
     # ------------------------------------------------------------------------------------------ answering
 

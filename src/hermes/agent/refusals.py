@@ -22,6 +22,11 @@ _TOO_LONG = re.compile(
     r"|longer than the (model'?s )?(maximum |context)|context shift is disabled|exceed_context_size",
     re.IGNORECASE,
 )
+_NO_PICTURES = re.compile(
+    r"image_url|(image|vision|multi-?modal|picture)[^.]{0,60}(not support|unsupported|not (allowed|enabled)|invalid|only)"
+    r"|(support|accept|allow)[^.]{0,40}(image|vision|multi-?modal|picture)|content must be a string",
+    re.IGNORECASE,
+)
 _OVERLOADED = re.compile(r"overload|over capacity|at capacity|temporarily unavailable|try again later", re.IGNORECASE)
 _NO_MONEY = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit balance|payment", re.IGNORECASE)
 
@@ -70,6 +75,11 @@ def refused(status: int | None, text: str, code: str, headers: Mapping[str, str]
         return ModelRefused(f"{where} has no {model} (404): {said}; look at model.default and model.base_url")
     if status is None:
         return ModelUnreachable(f"the reply of {where} broke off: {said}")
+    if _NO_PICTURES.search(said):
+        return ModelRefused(
+            f"{where} refused the request ({status}): {said}; if {model} can't see pictures, name one that can in"
+            " gateway.media.vision_model, or take the picture back with /undo"
+        )
     return ModelRefused(f"{where} refused the request ({status}): {said}; look at model.default and model.base_url")
 
 

@@ -25,6 +25,7 @@ from hermes.errors import Fenced, InvalidInput
 from hermes.store.drafts import Draft
 
 LEAST_BUDGET = 2_000
+WENT_ON = "(The conversation went on elsewhere before this was answered. Say it again if it still matters.)"
 Content = str | list[Any]
 Keep = Callable[[str, Content], int]  # stores what the user says in a session; the message's id
 
@@ -167,13 +168,20 @@ class Talk:
             self.last_id = asked[-1]
         return bool(asked)
 
-    def answered(self) -> str | None:
-        """The whole reply to the user's last message, if the record has it. InvalidInput when there is no message."""
+    def answered(self, message_id: int | None = None) -> str | None:
+        """The whole reply to the user's last message (or to this one), if the record has it.
+
+        A word about it if there is none and the conversation has gone on since. InvalidInput when there is no message.
+        """
         rows = self._db.get_messages(self._db.get_compression_tip(self.session_id))
         if not any(row["role"] == "user" for row in rows):
             raise InvalidInput("there is nothing to answer: no message of yours is here")
-        last = next(row for row in reversed(rows) if row["role"] != "system")
+        place = next((number for number, row in enumerate(rows) if row["id"] == message_id), len(rows))
+        later = next((number for number in range(place + 1, len(rows)) if rows[number]["role"] == "user"), None)
+        last = next(row for row in reversed(rows[:later]) if row["role"] != "system")
         whole = last["role"] == "assistant" and not last["tool_calls"] and not _is_cut_off(last)
+        if later is not None and not whole:
+            return WENT_ON
         return as_text(last["content"]) if whole else None
 
     def take_up(self) -> None:

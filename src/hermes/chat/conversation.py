@@ -58,6 +58,7 @@ class Conversation:
     user: User | None = None
     is_owner = True
     place = None
+    stopped = False
 
     def __init__(
         self,

@@ -116,8 +116,11 @@ def stop(host: Host, arguments: str) -> None:
         one.kill()
     if running:
         host.say(f"Stopped {counted(len(running), 'background process', 'background processes')}.")
+    elif host.stopped:
+        host.say("Stopped.")
     else:
-        host.say("Stopped." if host.where != TERMINAL else "Nothing runs in the background; Ctrl-C stops a reply.")
+        hint = "; Ctrl-C stops a reply." if host.where == TERMINAL else ", and nothing is being answered."
+        host.say(f"Nothing runs in the background{hint}")
 
 
 @command("quit", "", "leave; the session is kept", frozenset({TERMINAL}))

@@ -48,6 +48,11 @@ class Host(Protocol):
         ...
 
     @property
+    def stopped(self) -> bool:
+        """Whether the command has stopped a reply by being typed (in the terminal Ctrl-C does that)."""
+        ...
+
+    @property
     def place(self) -> str | None:
         """The chat this is, as the store keeps it; None in the terminal."""
         ...

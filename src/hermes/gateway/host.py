@@ -87,6 +87,7 @@ class Seat:
             self._agent.context.user = self.user
             self._agent.context.home = home
             self._agent.confirm = self.confirm
+            self._agent.shared = route.shared
             self._agent.tools = {tool.name: tool for tool in gateway.agents.toolbox.tools(owner=self.is_owner)}
         return self._agent
 
@@ -199,6 +200,10 @@ class ChatHost:
     @property
     def chat(self) -> Chat:
         return self._said.event.chat
+
+    @property
+    def stopped(self) -> bool:
+        return self._said.stops
 
     @property
     def place(self) -> str | None:

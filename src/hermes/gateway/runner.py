@@ -306,6 +306,7 @@ class Gateway:
             busy = self.config.display.platforms.get(event.chat.platform, {}).get("busy", self.config.display.busy)
             if stops or (command is None and busy == "interrupt" and is_turn(running)):
                 self._interrupt(lane, running)
+                said.stops = True
         self.lanes.add(key, said)
 
     def _interrupt(self, lane: Lane, item: Any) -> None:

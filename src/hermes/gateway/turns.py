@@ -48,6 +48,8 @@ class Said:
     event: Event
     begun: bool = False  # a process that died had begun with it
     session_id: str | None = None  # and had stored it there
+    message_id: int | None = None  # under this id
+    stops: bool = False  # it has stopped a turn
     shown: tuple[str, ...] = ()
     fence: tuple[str, int] | None = None  # the lease it is answered under, where several gateways share the chats
 
@@ -63,7 +65,10 @@ def said_of(row: Received, fence: tuple[str, int] | None = None) -> Said:
     """An event as the store has it; ValueError when it can't be read."""
     shown = () if row.shown is None else tuple(row.shown.split("\n"))
     event = from_json(row.event, Event)
-    return Said(row.id, event, begun=row.begun_at is not None, session_id=row.session_id, shown=shown, fence=fence)
+    return Said(
+        row.id, event, begun=row.begun_at is not None, session_id=row.session_id, message_id=row.message_id, shown=shown,
+        fence=fence,
+    )  # fmt: skip
 
 
 def is_turn(item: Any) -> bool:
@@ -187,7 +192,7 @@ class Turns:
             self._share(seat)
             if taken_up:
                 self._gateway.begin(reply)
-                text = self._listen(seat, reply, seat.agent.go_on())
+                text = self._listen(seat, reply, seat.agent.go_on(said.message_id))
             else:
                 turn = self._new_turn(seat, said, reply)
                 text = None if turn is None else self._listen(seat, reply, turn)

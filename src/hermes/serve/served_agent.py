@@ -34,8 +34,8 @@ class ServedAgent(Agent):
     def turn(self, content: Content, *, keep: Keep | None = None) -> Iterator[Event]:
         yield from self._until_handed(super().turn(content, keep=keep))
 
-    def go_on(self) -> Iterator[Event]:
-        yield from self._until_handed(super().go_on())
+    def go_on(self, message_id: int | None = None) -> Iterator[Event]:
+        yield from self._until_handed(super().go_on(message_id))
 
     def _until_handed(self, events: Iterator[Event]) -> Iterator[Event]:
         self.handed = []
