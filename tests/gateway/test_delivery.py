@@ -341,6 +341,7 @@ def test_the_state_that_is_told_is_the_last_one(clumsy: ClumsyLab, model: Echo, 
 def test_what_is_said_while_the_connection_breaks_is_answered(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     """The adapter gives up waiting for an event to be kept; it is kept all the same, and answered."""
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+        until(lambda: [row for row in gateway.store.statuses() if row["state"] == "connected"])  # it has begun
         other = sqlite3.connect(hermes_home / "state.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")  # the store takes its time
         for n in range(4):

@@ -114,7 +114,7 @@ def test_a_writer_killed_in_a_transaction_is_out_of_the_way_at_once(server: Clus
         moments = nursery.run(there, step("count"), compress("rehearsal"), step("counted"))[-1]
         assert moments > 20
         finished = 0
-        tried = range(1, moments, size(9, 1))
+        tried = range(1, moments, size(9, 3))
         for moment in tried:
             name = f"m{moment}"
             db.branch_session("s", name)

@@ -336,7 +336,11 @@ def _handler(lab: Lab) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length)
+            if len(body) < length:  # the client was killed in the middle of it
+                self.close_connection = True
+                return
             if self.path != "/api/v1/rpc":
                 lab._problems.append(f"POST {self.path}")
                 self.reply(404)

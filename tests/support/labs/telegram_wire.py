@@ -99,7 +99,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length).decode(errors="replace")
+        if len(body.encode()) < length:  # the client was killed in the middle of it
+            self.close_connection = True
+            return
         found = re.fullmatch(r"/bot([^/]+)/(\w+)", self.path)
         form = dict(parse_qsl(body, keep_blank_values=True))
         answer = (
