@@ -26,6 +26,7 @@ RANKED = 400  # how many of the newest matches are ranked
 CONTEXT = 200
 MOST_LOOKED_AT = 6_400  # candidates whose text is looked at, at most
 FEW_STARTS = 20
+FEW = 60  # messages that are looked at rather than asked for in more words
 PARTS_OF_WORDS = 250  # how many words that contain a part are looked for at once
 FORMS = 12
 ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5}
@@ -217,6 +218,11 @@ class _Search:
             return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first], True
         whole = runs[1:] if len(last) >= 3 else runs[1:-1]
         rest, prefix = " ".join(whole), len(last) >= 3
+        if len(rest) >= 3:
+            leaf = Leaf(rest, "phrase", prefix=prefix)
+            few = self.text.candidates(self.tx, leaf, self.scope, FEW + 1)
+            if len(few) <= FEW:  # looking at them is quicker than at all the words that end so
+                return [leaf] if few else [], False
         if len(first) >= 3:
             words = self.text.words_containing(self.tx, first, cap)
             starts = dict.fromkeys([first, *(word for word in words if word.endswith(first))])

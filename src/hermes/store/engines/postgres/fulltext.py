@@ -31,14 +31,29 @@ Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
 Found = tuple[int, str, str]  # a message that matches, its session and its role
 
 
-def _leaf(leaf: Leaf, link: str) -> str | None:
+def _words(leaf: Leaf) -> list[str]:
+    """The words of a leaf as they stand in a tsquery; none when nothing in it is indexed."""
     words, open_end = phrase(leaf.text)
-    if not words:
-        return None
     every = [quoted(lexeme(word)) for word in words.split()]
-    if leaf.prefix or open_end:
+    if every and (leaf.prefix or open_end):
         every[-1] += ":*"
-    return every[0] if len(every) == 1 else f"({link.join(every)})"
+    return every
+
+
+def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
+    """Leaves of which one is enough. Those that go on alike are asked together: ('a' | 'b') <-> 'c':* reads c… once."""
+    beginnings: dict[tuple[str, ...], dict[str, None]] = {}
+    for leaf in leaves:
+        if words := _words(leaf):
+            beginnings.setdefault(tuple(words[1:]), {})[words[0]] = None
+    found: list[str] = []
+    for rest, firsts in beginnings.items():
+        if not rest:
+            found += firsts
+            continue
+        first = next(iter(firsts)) if len(firsts) == 1 else f"({' | '.join(firsts)})"
+        found.append(f"({link.join((first, *rest))})")
+    return found
 
 
 def expression(tree: Node | None, *, loose: bool = False) -> str | None:
@@ -49,14 +64,20 @@ def expression(tree: Node | None, *, loose: bool = False) -> str | None:
     """
     if tree is None:
         return None
+    link = " & " if loose else " <-> "
     if isinstance(tree, Leaf):
-        return _leaf(tree, " & " if loose else " <-> ")
+        return next(iter(_one_of([tree], link)), None)
     if isinstance(tree, Not):
         keep, drop = expression(tree.keep, loose=loose), expression(tree.drop)
         if keep is None or drop is None or (loose and "<->" in drop):
             return keep
         return f"({keep} & !{drop})"
-    found = [part for child in tree.children if (part := expression(child, loose=loose)) is not None]
+    if isinstance(tree, Or):
+        found = _one_of((child for child in tree.children if isinstance(child, Leaf)), link)
+        others: Iterable[Node] = (child for child in tree.children if not isinstance(child, Leaf))
+    else:
+        found, others = [], tree.children
+    found += [part for child in others if (part := expression(child, loose=loose)) is not None]
     if not found:
         return None
     return found[0] if len(found) == 1 else f"({(' & ' if isinstance(tree, And) else ' | ').join(found)})"
@@ -66,11 +87,7 @@ def _ranking(tree: Node) -> tuple[str, int]:
     """What a message is ranked by: any of the words that were asked for, and how many these are."""
     words: dict[str, None] = {}
     for leaf in positive(tree):
-        found, open_end = phrase(leaf.text)
-        every = [quoted(lexeme(word)) for word in found.split()]
-        if every and (leaf.prefix or open_end):
-            every[-1] += ":*"
-        words.update(dict.fromkeys(every))
+        words.update(dict.fromkeys(_words(leaf)))
         if len(words) >= RANKED_WORDS:
             break
     some = list(words)[:RANKED_WORDS]
