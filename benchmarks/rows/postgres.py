@@ -51,6 +51,9 @@ def _stores(bench: Bench, server: Server, size: str) -> Stores:
 def _reading(bench: Bench, server: Server, size: str, before: list[Row] | None) -> list[Row]:
     stores = _stores(bench, server, size)
     long_session = bench.data.facts(bench.size)["long_session"]  # the sessions of S are in L, too
+    _turns(
+        bench, "search", stores, rounds=1, queries=str(bench.data.queries())
+    )  # a server that has just begun has read nothing
     found = _turns(bench, "search", stores, queries=str(bench.data.queries()))
     rows: list[Row] = []
     for name, (label, _) in CLASSES.items():
@@ -105,8 +108,8 @@ def _writing(bench: Bench, stores: Stores) -> list[Row]:
     ]
 
 
-def _turns(bench: Bench, job: str, stores: Stores, **config: Any) -> Rounds:
-    return bench.turns(job, lambda key, _: {"store": stores[key], **config}, who=BOTH, timeout=600)
+def _turns(bench: Bench, job: str, stores: Stores, rounds: int | None = None, **config: Any) -> Rounds:
+    return bench.turns(job, lambda key, _: {"store": stores[key], **config}, who=BOTH, rounds=rounds, timeout=600)
 
 
 def _row(label: str, unit: str, rounds: Rounds, pick: Pick, goal: Goal | None = None) -> Row:
