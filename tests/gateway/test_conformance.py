@@ -290,7 +290,7 @@ def _named(entry: Any) -> str:
 def test_a_menu_of_commands_is_shown(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         (connection,) = gateway.connections.values()
-        if not connection.adapter.capabilities.menu or not hasattr(lab, "menu"):
+        if not connection.adapter.capabilities.menu:
             pytest.skip(f"{lab.platform} has no menu")
         until(lambda: {"new", "title", "resume"} <= {_named(one) for one in lab.menu}, 20)
 

@@ -129,6 +129,11 @@ class Lab(base.Lab):
         message["content"] = text
         self.server.call(self.server.dispatch("MESSAGE_UPDATE", self.server.event(message)))
 
+    @property
+    def menu(self) -> list[dict[str, Any]]:
+        """The slash commands Discord shows."""
+        return self.server.commands
+
     def command(self, name: str, arguments: str | None = None, *, who: str = "alice", where: str = "dm") -> str:
         """A slash command from the menu; its token, for `interaction`."""
         number = self.server.new_id()
