@@ -84,18 +84,19 @@ def _words(config: Config, target: Any, last: int) -> None:
                 for row in rows:
                     copy.write_row(row)
                 words |= found
-    from hermes.store.text import worth_keeping
+    from hermes.store.engines.postgres.fulltext import lists
 
-    with target.cursor().copy(b"COPY words (word) FROM STDIN") as copy:
-        for word in sorted({word.decode("utf-8", "replace") for word in worth_keeping(words)}):
-            copy.write_row((word,))
+    for table, found in zip(("words", "names"), lists(words), strict=True):
+        with target.cursor().copy(f"COPY {table} FROM STDIN".encode()) as copy:
+            for one in sorted(set(found)):
+                copy.write_row((one,))
 
 
 def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[bytes]]:
     from hermes.store import codec
     from hermes.store.engines.documents import columns_of
     from hermes.store.engines.postgres.lexemes import entries
-    from hermes.store.text import vocabulary
+    from hermes.store.text import vocabulary_and_names
 
     path, first, last = chunk
     rows: list[tuple[Any, ...]] = []
@@ -107,7 +108,7 @@ def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[b
         ):
             columns = columns_of(codec.joined(head, rest), form, name, calls)
             rows += entries(message_id, columns)
-            words |= vocabulary(columns[0]) | vocabulary(columns[2])
+            words |= vocabulary_and_names(columns[0]) | vocabulary_and_names(columns[2])
     return rows, words
 
 

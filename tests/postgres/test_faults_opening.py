@@ -162,7 +162,9 @@ def test_a_store_that_has_taken_the_first_step_takes_the_others(server: Cluster,
         db.create_session("s", "cli")
         db.append_message("s", "user", "findable words")
     server.sql(
-        "DROP TABLE message_words, words CASCADE", "DELETE FROM hermes_migrations WHERE version > 1", database=database
+        "DROP TABLE message_words, words, unindexed, names CASCADE",
+        "DELETE FROM hermes_migrations WHERE version > 1",
+        database=database,
     )
     with SessionDB(db_path=tmp_path / "state.db", url=url(server, database)) as db:
         assert words_of(db, "s") == ["findable words"]

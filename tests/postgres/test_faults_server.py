@@ -163,14 +163,14 @@ def fill(db: Any, session_id: str, kept: list[str], most: int = 2000) -> StoreEr
 
 def test_a_full_disk_is_told_and_once_there_is_room_everything_goes_on(server: Cluster, tmp_path: Path) -> None:
     """The tables have no room; the server itself lives on."""
-    with small_disk(24) as disk:
+    with small_disk(132) as disk:
         place = disk / "tables"
         place.mkdir()
         os.chown(place, NOBODY, NOBODY)
         server.sql(f"CREATE TABLESPACE small LOCATION '{place}'", "CREATE DATABASE filled TABLESPACE small")
         server.sql("CHECKPOINT")  # what is on the disk by then need not find room later, when others are to be read
         ballast = disk / "ballast"
-        ballast.write_bytes(b"x" * (3 << 20))
+        ballast.write_bytes(b"x" * (108 << 20))  # what was stored last is still to be indexed, which takes more than storing it
         kept: list[str] = []
         with SessionDB(db_path=tmp_path / "state.db", url=server.url("filled"), transcripts="off") as db:
             db.create_session("s", "cli")
@@ -192,7 +192,7 @@ def test_a_server_that_dies_of_a_full_disk_has_kept_what_was_acknowledged(
     """There is no room for its log: it stops in the middle of a commit, and comes back when there is."""
     monkeypatch.setattr(engine_module, "PATIENCE", 2.0)
     version = "18" if "pgserver" in str(server.programs) else server.programs.parent.name
-    with small_disk(110) as disk:
+    with small_disk(260) as disk:
         other = Cluster(version, disk / "server", {**server.settings, "min_wal_size": "32MB", "max_wal_size": "2GB"})
         other.make()
         other.start()

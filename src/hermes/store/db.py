@@ -509,6 +509,7 @@ class SessionDB(Keeping):
         filters = search.Filters(
             source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool
         )
+        self._engine.before_search()
         with self._engine.read() as tx:
             return search.search(self._engine, tx, query, filters, limit, offset, visible_to)
 

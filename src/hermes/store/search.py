@@ -28,6 +28,7 @@ MOST_LOOKED_AT = 6_400  # candidates whose text is looked at, at most
 FEW_STARTS = 20
 FEW = 60  # messages that are looked at rather than asked for in more words
 PARTS_OF_WORDS = 250  # how many words that contain a part are looked for at once
+NAMES = 24  # the same for names, each of which is a phrase
 FORMS = 12
 ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5}
 
@@ -187,8 +188,9 @@ class _Search:
         if not any(parts.values()):
             return
         widest = max(map(len, parts.values()))
-        for start in range(0, widest, PARTS_OF_WORDS):
-            cut = {text: leaves[start : start + PARTS_OF_WORDS] for text, leaves in parts.items()}
+        some = NAMES if any("_" in leaf.text for leaves in parts.values() for leaf in leaves[:1]) else PARTS_OF_WORDS
+        for start in range(0, widest, some):
+            cut = {text: leaves[start : start + some] for text, leaves in parts.items()}
             if not any(cut.values()):
                 break
             wide, cap = _widened(tree, cut), self.cap
@@ -216,6 +218,10 @@ class _Search:
         if len(runs) == 1:
             words = self.text.words_containing(self.tx, first, cap)
             return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first], True
+        if _is_name(leaf.text):
+            names = self.text.names_containing(self.tx, fold(leaf.text), cap)
+            if names is not None:
+                return [Leaf(name, "phrase") for name in sorted(names, key=len)], True
         whole = runs[1:] if len(last) >= 3 else runs[1:-1]
         rest, prefix = " ".join(whole), len(last) >= 3
         if len(rest) >= 3:
@@ -321,6 +327,11 @@ class _Search:
                 break
             before = rows[-1][0]
         self.needles = [Needle((fold(text) or text,), True, True) for text in wanted]
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text is (a part of) a name made of several words, like a_b_c."""
+    return "_" in text and text.replace("_", "a").isalnum()
 
 
 def _runs(text: str) -> list[str]:

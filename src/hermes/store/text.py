@@ -278,6 +278,21 @@ def vocabulary(text: str) -> set[bytes]:
     return set(text.encode("utf-8", "replace").translate(_WORD_BYTES).split())
 
 
+_NAME_BYTES = _WORD_BYTES[:95] + b"_" + _WORD_BYTES[96:]
+
+
+def vocabulary_and_names(text: str) -> set[bytes]:
+    """The distinct words of a text, and with their underscores the names that are made of several: a_b, a and b."""
+    if not text.isascii():
+        text = fold(text)
+    found = set(text.encode("utf-8", "replace").translate(_NAME_BYTES).split())
+    if names := [one for one in found if b"_" in one]:
+        found.difference_update(names)
+        found.update(b" ".join(names).replace(b"_", b" ").split())
+        found.update(name for name in names if b"_" in name.strip(b"_"))
+    return found
+
+
 def worth_keeping(words: set[bytes]) -> list[bytes]:
     """Those words, sorted, of which a part may be searched for: not numbers, hashes or unspaced scripts.
 

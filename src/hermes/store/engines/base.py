@@ -114,6 +114,10 @@ class FullText(Protocol):
         """Words of the store (folded) that contain this part."""
         ...
 
+    def names_containing(self, tx: Tx, part: str, cap: int) -> list[str] | None:
+        """Names made of several words (folded, a_b_c) that contain this part; None when there is no list of them."""
+        ...
+
     def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
         """Words of the store (folded) that start so."""
         ...
@@ -185,6 +189,10 @@ class Engine(Protocol):
 
     def taking_in(self) -> AbstractContextManager[None]:
         """Entered before a list or a title look-up: rows that another program wrote are brought up to date."""
+        ...
+
+    def before_search(self) -> None:
+        """Called before the transaction of a search: what is stored by now is found in it."""
         ...
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:

@@ -33,6 +33,7 @@ from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 CONNECTIONS = 16
 PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
+PATIENCE_FOR_OTHERS = 1.0  # seconds in which they index what they have stored
 PAUSED_READER = 60  # it is in nobody's way
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
@@ -49,6 +50,7 @@ _READ = (
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT"
 _TOGETHER = f"{_WRITE} {NUMBER}".encode()
 _STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+_UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
 _SERVER = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
     " pg_postmaster_start_time()::text, extract(epoch FROM clock_timestamp())::float8"
@@ -76,7 +78,8 @@ class PostgresEngine:
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
         self.fulltext = PostgresFullText()
-        self._keeper = Keeper(self._connect)
+        self._keeper = Keeper(self._connect, self.fulltext)
+        self._left: set[int] = set()  # messages nobody indexes, as far as a store opened for reading can tell
         self._durability = durability
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
@@ -145,6 +148,7 @@ class PostgresEngine:
         if self.read_only:
             if state.version == 0:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
+            self.fulltext.has_names = state.version >= migrate.WITH_NAMES
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self._key, self.where)
             self._secure(connection.execute)
@@ -218,6 +222,8 @@ class PostgresEngine:
                     self._commit(tx)
                 self._ahead = tx.ahead
                 self.fulltext.learn(tx.learned)
+                if tx.waiting:
+                    self._keeper.take(tx.waiting)
             except BaseException:
                 _abandon(connection)
                 raise
@@ -337,10 +343,41 @@ class PostgresEngine:
         yield  # other programs don't write here
 
     def start_background(self) -> None:
-        """Nothing is put off."""
+        """Nothing to begin: what is put off is done when someone writes or searches."""
 
     def appended(self, message_id: int, size: int) -> None:
-        self._keeper.written(size)
+        """Nothing to do: the keeper was told at the commit."""
+
+    def before_search(self) -> None:
+        if getattr(self._local, "tx", None) is not None or not self.fulltext.has_names:
+            return
+        waiting = self._unindexed()
+        if self.read_only:
+            self._wait_for_others(waiting)
+        elif waiting:
+            self._index(waiting)
+
+    def _unindexed(self) -> list[int]:
+        with self._translated():
+            connection, row = self._borrow(_UNINDEXED)
+            self._pool.give_back(connection)
+        return [] if row is None or row[0] is None else list(row[0])
+
+    def _index(self, waiting: list[int]) -> None:
+        with suppress(psycopg.Error, StoreError):  # the disk is full, say: what is indexed can be found all the same
+            try:
+                self._keeper.index(waiting)
+            except psycopg.OperationalError:  # the server was restarted since this connection was made
+                self._keeper.index(waiting)
+
+    def _wait_for_others(self, waiting: list[int]) -> None:
+        """A store opened for reading can't index. Whoever stored the messages is about to."""
+        end = time.monotonic() + PATIENCE_FOR_OTHERS
+        left = set(waiting) - self._left
+        while left and time.monotonic() < end:
+            time.sleep(0.02)
+            left &= set(self._unindexed())
+        self._left |= left
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index messages that another program wrote."""
@@ -361,6 +398,7 @@ class PostgresEngine:
         """What is wrong with the index or with stored texts; the server looks after its files itself."""
         from hermes.store.engines.postgres import inspection
 
+        self.before_search()
         with self.read() as tx:
             return list(inspection.drift(tx, self.fulltext))
 
@@ -375,13 +413,15 @@ class PostgresEngine:
             with self.read() as tx:
                 rows = tx.rows("SELECT id FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))
             if not rows:
-                return
+                break
             last = rows[-1][0]
             with self.write() as tx:
                 there = tx.rows(
                     "SELECT id FROM messages WHERE id >= ? AND id <= ? FOR UPDATE", (rows[0][0], last)
                 )  # none of them is deleted meanwhile
                 self.fulltext.reindex(tx, [row[0] for row in there])
+        with self.write() as tx:
+            self.fulltext.names_are_complete(tx)
 
     def reclaim(self, *, full: bool = False) -> bool:
         if self._closed:
@@ -389,7 +429,7 @@ class PostgresEngine:
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         with self._translated(), self._connect() as connection:
-            for table in ("sessions", "messages", "message_words", "words", "attachment_data"):
+            for table in ("sessions", "messages", "message_words", "unindexed", "words", "names", "attachment_data"):
                 connection.execute(f"VACUUM (ANALYZE) {table}".encode())
         return True
 

@@ -1,13 +1,15 @@
 """The full-text index on PostgreSQL.
 
-Words are indexed in the transaction that stores their message, so the index is always complete: a row of message_words a
-message, with a GIN index over its tsvector. Of a long message there are several rows; for these few a query tree is put
-together leaf by leaf. The distinct words of the store lie in `words`, whose trigrams find parts of them.
+A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
+few a query tree is put together leaf by leaf. The distinct words of the store lie in `words`, names made of several (a_b) in
+`names`; their trigrams find parts of them. What is appended is indexed a moment later, at the latest when someone searches
+(keeper.py); what is stored otherwise, in the transaction that stores it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from hermes.errors import StoreCorrupt
@@ -15,20 +17,36 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
 from hermes.store.engines.postgres import storing
-from hermes.store.engines.postgres.lexemes import Entry, entries, lexeme, parts, quoted
+from hermes.store.engines.postgres.lexemes import Entry, entries, lexeme, quoted
+from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
-from hermes.store.text import phrase, vocabulary, worth_keeping
+from hermes.store.text import phrase, vocabulary_and_names, worth_keeping
 
 KNOWN = 300_000
+LONGEST_NAME = 250  # bytes; a longer one is someone's token
 RANKED_WORDS = 64  # of a query
 COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
 _ONCE = 1.6449340668482264  # ts_rank divides by this: what one occurrence counts
+_NEW = (
+    "INSERT INTO {0}s({0}) SELECT {0} FROM unnest(%b::text[]) AS given({0})"
+    " WHERE NOT EXISTS (SELECT 1 FROM {0}s o WHERE o.{0} = given.{0})"
+)
+_ADD_WORDS, _ADD_NAMES = _NEW.format("word").encode(), _NEW.format("name").encode()
+_ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) AS given(id, part, whole, size, words)"
+_ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
+_INDEX = (
+    "WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) RETURNING message_id)"
+    f" INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
+    " WHERE id IN (SELECT message_id FROM taken)"
+).encode()
+_LENGTH = "(SELECT sum(p.size) FROM message_words p WHERE p.message_id = m.id)"
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
-Found = tuple[int, str, str]  # a message that matches, its session and its role
+# A message that matches: its session, its role, how many words it has, and how often those asked for, if that was counted.
+Found = tuple[int, str, str, int, float | None]
 
 
 def _words(leaf: Leaf) -> list[str]:
@@ -94,48 +112,76 @@ def _ranking(tree: Node) -> tuple[str, int]:
     return " | ".join(some), len(some)
 
 
+def _weighed(found: Found, number: int) -> Candidate:
+    """How much a message is about the words that were asked for: their number against its length, bounded.
+
+    How often a longer one has each word is dear to find out (its words lie aside and have to be unpacked) and says little
+    next to its length: once is assumed.
+    """
+    message_id, session_id, role, size, rank = found
+    count = number if rank is None else rank * number * _ONCE
+    return message_id, count / (count + 0.4 + 0.8 * float(size) / 400.0), session_id, role
+
+
+def _columns(rows: Sequence[Entry]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] or [[], [], [], [], []]
+
+
 def _join(scope: Scope) -> str:
     return "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
+
+
+def _like(part: str) -> str:
+    """A pattern for whatever contains this."""
+    escaped = part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
 
 
 def _array(ids: Iterable[int]) -> str:
     return f"{{{','.join(map(str, ids))}}}"
 
 
-def _kept(words: set[bytes]) -> list[str]:
-    """Those of the words that belong in the list."""
-    return [word.decode("utf-8", "replace") for word in worth_keeping(words)]
+def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
+    """What of the words and names found belongs in the lists of words and of names."""
+    names = {one for one in found if b"_" in one}
+    return (
+        [word.decode("utf-8", "replace") for word in worth_keeping(found - names)],
+        sorted(name.decode("utf-8", "ignore") for name in names if len(name) <= LONGEST_NAME),
+    )
 
 
-def _units(tree: Node) -> Iterator[Node]:
-    """The parts of a tree that one place in a message answers: its leaves, and those of them that stand for each other."""
-    if isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children)):
-        if expression(tree) is not None:
-            yield tree
-    elif isinstance(tree, Not):
-        yield from _units(tree.keep)
-        yield from _units(tree.drop)
-    else:
-        for child in tree.children:
-            yield from _units(child)
+def _is_unit(tree: Node) -> bool:
+    """Whether one place in a message answers it: a leaf, or leaves that stand for each other."""
+    return isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children))
 
 
-def _combined(tree: Node, having: dict[Node, set[int]]) -> set[int] | None:
-    """The messages that answer a tree, from those that answer its units; None when nothing of it is indexed."""
-    if isinstance(tree, Leaf) or tree in having:
-        return having.get(tree)
+def _in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
+    """SQL for the long messages that answer a tree, from those that have a part which answers a unit of it; None when
+    nothing of it is indexed."""
+    if _is_unit(tree):
+        match = expression(tree)
+        if match is None:
+            return None
+        return "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery", [where.within(match)]
     if isinstance(tree, Not):
-        keep, drop = _combined(tree.keep, having), _combined(tree.drop, having)
-        return keep if not keep or not drop else keep - drop
-    sets = [found for child in tree.children if (found := _combined(child, having)) is not None]
-    return (set.intersection if isinstance(tree, And) else set.union)(*sets) if sets else None
+        keep, drop = _in_parts(tree.keep, where), _in_parts(tree.drop, where)
+        if keep is None or drop is None:
+            return keep
+        return f"({keep[0]}) EXCEPT ({drop[0]})", [*keep[1], *drop[1]]
+    assert isinstance(tree, And | Or)
+    sets = [found for child in tree.children if (found := _in_parts(child, where)) is not None]
+    if not sets:
+        return None
+    link = " INTERSECT " if isinstance(tree, And) else " UNION "
+    return link.join(f"({sql})" for sql, _ in sets), [one for _, params in sets for one in params]
 
 
 class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
     def __init__(self) -> None:
-        self._known: set[bytes] = set()  # words that are in the list for good
+        self._known: set[bytes] = set()  # words and names that are in the lists for good
+        self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
 
     # ------------------------------------------------------------------ indexing
 
@@ -150,38 +196,47 @@ class PostgresFullText:
     def store(
         self, tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params], document: Document
     ) -> int | None:
-        """Store a message and index it; its id, or None when there is no such session."""
-        columns = columns_of(*document)
-        words = self._unknown(columns) - tx.learned
-        message_id = storing.store(tx, count, insert, parts(columns), _kept(words))
-        tx.learned |= words
+        """Store a message that is to be indexed; its id, or None when there is no such session."""
+        message_id = storing.store(tx, count, insert)
+        if message_id is not None:
+            tx.waiting.append((message_id, document))
         return message_id
 
-    def _unknown(self, columns: tuple[str, str, str]) -> set[bytes]:
-        words = vocabulary(columns[0])
-        if columns[2]:
-            words |= vocabulary(columns[2])
-        return words - self._known
+    def index(self, connection: Link, documents: Sequence[Numbered], absent: Sequence[int]) -> None:
+        """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first."""
+        tx = PostgresTx(connection, self)
+        if absent:
+            documents = [*documents, *self.documents(tx, absent)]
+        rows, found = self._made(documents)
+        with connection.pipeline():
+            self._add_to_lists(tx, found)
+            tx.ask(_INDEX, ([*(number for number, _ in documents), *absent], *_columns(rows)))
+        self.learn(found)
 
-    def _write(self, tx: PostgresTx, documents: Sequence[Numbered]) -> set[bytes]:
+    def _made(self, documents: Iterable[Numbered]) -> tuple[list[Entry], set[bytes]]:
+        """The rows of the index for some messages, and the words and names in them that are not known yet."""
         rows: list[Entry] = []
-        words: set[bytes] = set()
+        found: set[bytes] = set()
         for message_id, columns in documents:
             rows += entries(message_id, columns)
-            words |= self._unknown(columns)
-        if kept := _kept(words):
-            tx.ask(storing.ADD_WORDS, (kept,))
-        if len(rows) == 1:
-            tx.ask("INSERT INTO message_words VALUES(%s, %s, %s, %s, %s::tsvector)", rows[0])
-        else:
-            for start in range(0, len(rows), 50):
-                some = list(zip(*rows[start : start + 50], strict=True))
-                tx.ask(
-                    "INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM unnest(%s::bigint[],"
-                    " %s::int[], %s::bool[], %s::int[], %s::text[]) AS given(id, part, whole, size, words)",
-                    [list(column) for column in some],
-                )
-        return words
+            found |= vocabulary_and_names(columns[0])
+            if columns[2]:
+                found |= vocabulary_and_names(columns[2])
+        return rows, found - self._known
+
+    def _add_to_lists(self, tx: PostgresTx, found: set[bytes]) -> None:
+        words, names = lists(found)
+        if words:
+            tx.ask(_ADD_WORDS, (words,))
+        if names:
+            tx.ask(_ADD_NAMES, (names,))
+
+    def _write(self, tx: PostgresTx, documents: Sequence[Numbered]) -> set[bytes]:
+        rows, found = self._made(documents)
+        self._add_to_lists(tx, found)
+        for start in range(0, len(rows), 50):
+            tx.ask(_ADD_ENTRIES, _columns(rows[start : start + 50]))
+        return found
 
     def learn(self, words: set[bytes]) -> None:
         """These words are in the list: they need not be looked up again."""
@@ -190,11 +245,15 @@ class PostgresFullText:
         self._known.update(words)
 
     def mark(self, tx: Any) -> int:
-        """The id up to which every message is indexed: the last one, unless another program has written."""
-        return int(tx.value("SELECT coalesce(max(message_id), 0) FROM message_words"))
+        """The id up to which every message is indexed, unless another program has written."""
+        return int(
+            tx.value(
+                "SELECT coalesce((SELECT min(message_id) - 1 FROM unindexed), (SELECT max(message_id) FROM message_words), 0)"
+            )
+        )
 
     def pending(self, tx: Any) -> int:
-        """How many messages another program wrote that are not in the index."""
+        """How many messages are not in the index: just stored, or written by another program."""
         return int(
             tx.value(
                 "SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM message_words w WHERE w.message_id = m.id)"
@@ -211,7 +270,7 @@ class PostgresFullText:
         return [row[0] for row in rows]
 
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
-        """Nothing to do: whatever is stored is indexed with the commit."""
+        """Nothing to do: whatever is stored under an id of its own is indexed with the commit."""
 
     def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.drop(tx, message_ids)
@@ -235,6 +294,9 @@ class PostgresFullText:
     def drop(self, tx: Any, message_ids: Sequence[int]) -> None:
         gone = set(message_ids)
         tx.stored = [row for row in tx.stored if row[0] not in gone]
+        tx.waiting = [one for one in tx.waiting if one[0] not in gone]
+        # Whoever is just indexing one of them is waited for here; his rows are then seen by the next statement.
+        tx.ask("DELETE FROM unindexed WHERE message_id = ANY(%s)", (list(message_ids),))
         tx.ask("DELETE FROM message_words WHERE message_id = ANY(%s)", (list(message_ids),))
 
     # ------------------------------------------------------------------ searching
@@ -248,18 +310,20 @@ class PostgresFullText:
             "SELECT set_config('enable_seqscan', 'off', true), coalesce(max(message_id), 0),"
             " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1) FROM message_words"
         )
+        ranking, number = _ranking(tree)
         widening = Widening(newest, cap)
         found: list[Found] = []
         for looked_at in widening:
-            found += self._whole_ones(tx, match, loose, looked_at, scope, cap - len(found))
+            found += self._whole_ones(tx, (match, loose, ranking), looked_at, scope, cap - len(found))
             widening.found = len(found)
         if some_long:
             oldest = found[-1][0] if len(found) >= cap else 0  # what is older than all of these would be cut off again
-            found = sorted([*found, *self._long_ones(tx, tree, newest, oldest, scope, cap)], reverse=True)[:cap]
-        return self._weighed(tx, tree, found)
+            found += self._long_ones(tx, tree, newest, oldest, scope, cap)
+            found = sorted(found, key=itemgetter(0), reverse=True)[:cap]
+        return [_weighed(one, number) for one in found]
 
-    def _whole_ones(self, tx: Any, match: str, loose: str, where: Window, scope: Scope, cap: int) -> list[Found]:
-        """The newest matches in a window, newest first.
+    def _whole_ones(self, tx: Any, asked: tuple[str, str, str], where: Window, scope: Scope, cap: int) -> list[Found]:
+        """The newest matches in a window, newest first. What is asked: the match, the loose one, and what to count.
 
         They are taken from the index and put in order before anything else is looked at (OFFSET 0 says so to the
         planner, which does not know how dear it is to look into the words of message after message): a phrase is looked
@@ -267,80 +331,65 @@ class PostgresFullText:
         narrower than the words, and the window is all there is, the planner decides. (`+ 0`: the order of ids is nothing
         to begin with.)
         """
+        match, loose, ranking = asked
         fence = "" if where.condition is None and scope.needs_sessions else " ORDER BY place DESC OFFSET 0"
         exact, params = ("", []) if loose == match else (" AND w.words @@ ?::tsquery", [match])
         rows: list[Found] = tx.planned(
-            "SELECT w.message_id, m.session_id, m.role FROM (SELECT message_id, message_id + 0 AS place, words FROM"
-            f" message_words WHERE whole AND words @@ ?::tsquery AND message_id + 0 < ?{fence}) w JOIN messages m"
-            f" ON m.id = w.message_id {_join(scope)} WHERE {scope.where}{exact} ORDER BY w.place DESC LIMIT ?",
-            (where.within(loose), where.end, *scope.params, *params, cap),
+            f"SELECT place, session_id, role, size, CASE WHEN size <= {COUNTED} THEN"
+            " ts_rank('{1,1,1,1}', words, ?::tsquery) END FROM (SELECT w.place, m.session_id, m.role, w.size, w.words"
+            " FROM (SELECT message_id, message_id + 0 AS place, size, words FROM message_words WHERE whole"
+            f" AND words @@ ?::tsquery AND message_id + 0 < ?{fence}) w JOIN messages m"
+            f" ON m.id = w.message_id {_join(scope)} WHERE {scope.where}{exact} ORDER BY w.place DESC LIMIT ?) f"
+            " ORDER BY place DESC",
+            (ranking, where.within(loose), where.end, *scope.params, *params, cap),
         )
         return rows
 
     def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Found]:
         """The same, from an id on, of messages that have several rows in the index."""
-        where, asked = window(newest, newest - oldest), list(_units(tree))
-        if asked == [tree]:
-            return self._long_ones_of_one(tx, tree, where, oldest, scope, cap)
-        having: list[set[int]] = [set() for _ in asked]
-        for number, message_id in tx.planned(
-            " UNION ALL ".join(
-                f"SELECT {number}, message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery"
-                for number in range(len(asked))
-            ),
-            [where.within(str(expression(unit))) for unit in asked],
-        ):
-            having[number].add(message_id)
-        ids = [found for found in _combined(tree, dict(zip(asked, having, strict=True))) or () if found >= oldest]
-        if not ids:
-            return []
+        where = window(newest, newest - oldest)
+        if _is_unit(tree):  # one part answers the whole question: newest first, as in `_whole_ones`
+            match, loose = str(expression(tree)), str(expression(tree, loose=True))
+            exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
+            chosen = (
+                "SELECT DISTINCT place FROM (SELECT message_id + 0 AS place, words FROM message_words WHERE NOT whole"
+                f" AND words @@ ?::tsquery AND message_id + 0 >= ? ORDER BY place DESC OFFSET 0) p {exact}"
+                " ORDER BY place DESC OFFSET 0"
+            )
+            asked: list[Any] = [where.within(loose), oldest, *params]
+        else:
+            sets = _in_parts(tree, where)
+            if sets is None:
+                return []
+            chosen, asked = sets[0], [*sets[1]]
         rows: list[Found] = tx.planned(
-            f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[]) AND {scope.where}"
-            " ORDER BY m.id DESC LIMIT ?",
-            (_array(ids), *scope.params, cap),
+            f"SELECT m.id, m.session_id, m.role, {_LENGTH}, NULL FROM ({chosen}) w(place) JOIN messages m ON m.id = w.place"
+            f" {_join(scope)} WHERE {scope.where} AND w.place >= ? ORDER BY w.place DESC LIMIT ?",
+            (*asked, *scope.params, oldest, cap),
         )
         return rows
-
-    def _long_ones_of_one(self, tx: Any, unit: Node, where: Window, oldest: int, scope: Scope, cap: int) -> list[Found]:
-        """Where one place in a message answers the whole question: newest first, as in `_whole_ones`."""
-        match, loose = str(expression(unit)), str(expression(unit, loose=True))
-        exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
-        rows: list[Found] = tx.planned(
-            "SELECT m.id, m.session_id, m.role FROM (SELECT DISTINCT place FROM (SELECT message_id + 0 AS place, words"
-            " FROM message_words WHERE NOT whole AND words @@ ?::tsquery AND message_id + 0 >= ? ORDER BY place DESC"
-            f" OFFSET 0) p {exact} ORDER BY place DESC OFFSET 0) w JOIN messages m ON m.id = w.place {_join(scope)}"
-            f" WHERE {scope.where} ORDER BY w.place DESC LIMIT ?",
-            (where.within(loose), oldest, *params, *scope.params, cap),
-        )
-        return rows
-
-    def _weighed(self, tx: Any, tree: Node, found: Sequence[Found]) -> list[Candidate]:
-        """How much each message is about the words: their number against its length, bounded.
-
-        How often a longer one has each word is dear to find out (its words lie aside and have to be unpacked) and says
-        little next to its length: once is assumed.
-        """
-        if not found:
-            return []
-        ranking, number = _ranking(tree)
-        weights = {}
-        for message_id, rank, size in tx.rows(
-            f"SELECT message_id, max(CASE WHEN whole AND size <= {COUNTED} THEN ts_rank('{{1,1,1,1}}', words, ?::tsquery) END),"
-            " sum(size) FROM message_words WHERE message_id = ANY(?::bigint[]) GROUP BY message_id",
-            (ranking, _array(row[0] for row in found)),
-        ):
-            count = number if rank is None else rank * number * _ONCE
-            weights[message_id] = count / (count + 0.4 + 0.8 * float(size) / 400.0)
-        return [(message_id, weights.get(message_id, 0.0), session, role) for message_id, session, role in found]
 
     # ------------------------------------------------------------------ words
 
     def words_containing(self, tx: Any, part: str, cap: int) -> list[str]:
         if len(part) < 3:
             return []
-        pattern = part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        rows = tx.planned("SELECT DISTINCT word FROM words WHERE word LIKE ? LIMIT ?", (f"%{pattern}%", cap))
+        rows = tx.planned("SELECT DISTINCT word FROM words WHERE word LIKE ? LIMIT ?", (_like(part), cap))
         return [row[0] for row in rows]
+
+    def names_are_complete(self, tx: Any) -> None:
+        """The names of all messages are in the list."""
+        tx.ask("INSERT INTO names(name) SELECT '' WHERE NOT EXISTS (SELECT 1 FROM names WHERE name = '')")
+
+    def names_containing(self, tx: Any, part: str, cap: int) -> list[str] | None:
+        if not self.has_names:
+            return None
+        complete, names = tx.ask(
+            "SELECT EXISTS (SELECT 1 FROM names WHERE name = ''),"
+            " ARRAY(SELECT DISTINCT name FROM names WHERE name LIKE %s LIMIT %s)",
+            (_like(part), cap),
+        ).fetchone()
+        return names if complete else None
 
     def words_starting(self, tx: Any, start: str, cap: int) -> list[str]:
         if not start:

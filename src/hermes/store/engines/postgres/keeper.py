@@ -1,64 +1,172 @@
-"""The thread that tidies the full-text index while its process writes.
+"""The thread that indexes what its process has stored, a moment later, and keeps the index tidy.
 
-New words go to a list that every search looks through; moving them from there into the index takes the server long, so no
-append waits for it: after some messages, and once more when it has become quiet, this thread has it done. If it dies,
-the server does it sooner or later (autovacuum), and nothing is missed meanwhile.
+An append puts its message down in `unindexed`. Making its words, and taking them in at the server, takes longer than storing
+it, so this is done by a thread: soon after the append, or when a burst of them is over. Whoever searches in between does it
+first (`PostgresEngine.before_search`), so everything is found from the moment it is stored; what a killed process left is
+done by whoever comes next.
+
+One statement takes messages out of `unindexed` and puts their words in. Whoever comes second finds nothing to take, so
+nothing is ever indexed twice, nobody waits for the making of words, and a process that was stopped holds up nobody.
+
+New words go to a list of the server's that every search looks through; moving them from there into the index takes long,
+too: after some messages, and once more when it has become quiet, this thread has it done. If it dies, the server does it
+sooner or later (autovacuum).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import psycopg
 
 from hermes.errors import HermesError
+from hermes.store.engines.base import Document
+from hermes.store.engines.documents import columns_of
+from hermes.store.engines.postgres.fulltext import Numbered, PostgresFullText
+from hermes.store.engines.postgres.pool import Link
 
-AFTER_MESSAGES = 256
-AFTER_CHARACTERS = 400_000
-QUIET = 0.4  # seconds
-_TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces')"  # noqa: E501
+PAUSE = 0.05  # seconds from an append to its indexing
+BURST = 8  # appends in that time: it is waited until they become fewer
+MOST = 2_000  # messages that may wait in a burst
+TOO_MANY = 2 * MOST  # from here on who appends helps
+KEPT_CHARACTERS = 16_000_000  # of waiting messages; those of further ones are read again
+BATCH = 64
+BATCH_CHARACTERS = 300_000
+TIDY_MESSAGES = 256
+TIDY_CHARACTERS = 400_000
+PATIENCE = 2.0  # seconds for what is left when the store is closed
+_TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces'), gin_clean_pending_list('idx_names_pieces')"  # noqa: E501
 
 
 class Keeper:
-    """Counts what was written, and has the index tidied by a thread of its own."""
+    """What waits to be indexed, and the thread that sees to it."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
-        self._connect = connect
+    def __init__(self, connect: Callable[[], Link], fulltext: PostgresFullText) -> None:
+        self._connect, self._fulltext = connect, fulltext
+        self._guard = threading.Lock()  # of what waits; never held for long
+        self._waiting: dict[int, Document | None] = {}
+        self._characters = 0
+        self._count = 0  # messages ever taken
+        self._working = threading.Lock()  # of the connection
+        self._connection: Link | None = None
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
-        self._stopped = False
-        self._messages = self._characters = 0
-        self._dirty = False
+        self._wake, self._stopped = threading.Event(), threading.Event()
+        self._untidy_messages = self._untidy_characters = 0
 
-    def written(self, characters: int) -> None:
-        """A message was stored."""
-        self._messages += 1
-        self._characters += characters
-        self._dirty = True
-        if self._messages >= AFTER_MESSAGES or self._characters >= AFTER_CHARACTERS:
-            self._messages = self._characters = 0
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, daemon=True, name="hermes-keeper")
-                self._thread.start()
-            self._wake.set()
+    def take(self, messages: Sequence[tuple[int, Document]]) -> None:
+        """These were stored."""
+        with self._guard:
+            for message_id, document in messages:
+                size = len(document[0] or "")
+                kept = self._characters + size <= KEPT_CHARACTERS
+                self._waiting[message_id] = document if kept else None
+                self._characters += size if kept else 0
+            self._count += len(messages)
+            waiting = len(self._waiting)
+            if self._thread is None and not self._stopped.is_set():
+                thread = threading.Thread(target=self._work, daemon=True, name="hermes-keeper")
+                with suppress(RuntimeError):  # no more threads: the next search does it
+                    thread.start()
+                    self._thread = thread
+        self._wake.set()
+        if waiting >= TOO_MANY:
+            with suppress(psycopg.Error, HermesError):
+                self.index(self._some(BATCH))
+
+    def _some(self, most: int) -> list[int]:
+        with self._guard:
+            return [message_id for message_id, _ in zip(self._waiting, range(most), strict=False)]
+
+    def index(self, message_ids: Iterable[int]) -> None:
+        """Index those of these messages that wait for it, whoever stored them."""
+        with self._working:
+            left = list(message_ids)
+            while left:
+                left = self._index_some(left)
+
+    def _index_some(self, message_ids: list[int]) -> list[int]:
+        """A batch of them; what is left."""
+        documents: list[Numbered] = []
+        absent: list[int] = []
+        characters = number = 0
+        with self._guard:
+            kept = [(message_id, self._waiting.get(message_id)) for message_id in message_ids[:BATCH]]
+        for message_id, document in kept:
+            if document is None:
+                absent.append(message_id)
+            else:
+                documents.append((message_id, columns_of(*document)))
+                characters += len(document[0] or "")
+            number += 1
+            if characters >= BATCH_CHARACTERS:
+                break
+        connection = self._connected()
+        try:
+            self._fulltext.index(connection, documents, absent)
+        except BaseException:
+            if connection.closed or connection.broken:
+                self._connection = None
+            raise
+        with self._guard:
+            for message_id in message_ids[:number]:
+                document = self._waiting.pop(message_id, None)
+                self._characters -= 0 if document is None else len(document[0] or "")
+        self._untidy_messages += number
+        self._untidy_characters += characters
+        return message_ids[number:]
+
+    def _connected(self) -> Link:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = self._connect()
+        return self._connection
+
+    # ------------------------------------------------------------------ the thread
 
     def _work(self) -> None:
         try:
-            with self._connect() as connection:
-                while not self._stopped:
-                    asked = self._wake.wait(QUIET if self._dirty else None)
-                    self._wake.clear()
-                    if asked or self._dirty:
-                        self._dirty = asked and not self._stopped  # once more when nobody writes
-                        connection.execute(_TIDY)
+            while not self._stopped.is_set():
+                quiet = not self._wake.wait(8 * PAUSE if self._untidy_messages else None)
+                self._wake.clear()
+                self._let_pass()
+                while not self._stopped.is_set() and (some := self._some(BATCH)):
+                    self.index(some)
+                    self._tidy(at_once=False)
+                self._tidy(at_once=quiet)
         except (psycopg.Error, HermesError):
-            self._thread = None  # not the owner of the index, or the connection is lost: the next one tries again
+            with self._guard:
+                self._thread = None  # the connection is lost, or nothing can be written: the next append tries again
+
+    def _let_pass(self) -> None:
+        """Wait a moment, and longer while message follows on message."""
+        burst = True
+        while burst and not self._stopped.is_set():
+            before = self._count
+            self._stopped.wait(PAUSE)
+            burst = self._count - before >= BURST and len(self._waiting) < MOST
+
+    def _tidy(self, *, at_once: bool) -> None:
+        enough = self._untidy_messages >= TIDY_MESSAGES or self._untidy_characters >= TIDY_CHARACTERS
+        if enough or (at_once and self._untidy_messages):
+            with self._working:
+                self._untidy_messages = self._untidy_characters = 0
+                with suppress(psycopg.errors.InsufficientPrivilege):  # not the owner of the index
+                    self._connected().execute(_TIDY)
 
     def stop(self) -> None:
-        """Let the thread end."""
-        self._stopped = True
+        """Let the thread end, and index what is left if that does not take long."""
+        self._stopped.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(5.0)
+            if self._thread.is_alive():  # the server does not answer
+                return
+        end = time.monotonic() + PATIENCE
+        with suppress(psycopg.Error, HermesError):
+            while time.monotonic() < end and (some := self._some(BATCH)):
+                self.index(some)
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()

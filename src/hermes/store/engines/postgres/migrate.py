@@ -30,7 +30,14 @@ def the_index(run: Run) -> None:
         run(statement)
 
 
-MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index)
+def the_queue(run: Run) -> None:
+    """Messages are indexed after they are stored; names made of several words have a list of their own."""
+    for statement in (*schema.WAITING, *schema.NAMES):
+        run(statement)
+
+
+MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue)
+WITH_NAMES = 3  # steps after which there is a list of names, and one of what is not indexed yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ TABLES: tuple[str, ...] = (
 INDEXES: tuple[str, ...] = tuple(translated(statement) for statement in SQLITE_INDEXES)
 
 FULL_TEXT: tuple[str, ...] = (
-    # One row a message, or several parts of a long one; `size` is how many words it has. Written with the message.
+    # One row a message, or several parts of a long one; `size` is how many words it has.
     "CREATE TABLE message_words (message_id bigint NOT NULL, part integer NOT NULL, whole boolean NOT NULL,"
     " size integer NOT NULL, words tsvector NOT NULL, PRIMARY KEY (message_id, part))",
     # Every search looks through the pending list; keeper.py empties it long before an append has to.
@@ -67,5 +67,16 @@ FULL_TEXT: tuple[str, ...] = (
     'CREATE TABLE words (word text COLLATE "C" NOT NULL)',
     "CREATE INDEX idx_word ON words (word)",
     "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
+)
+WAITING: tuple[str, ...] = (
+    # Messages that were stored and are not in message_words yet. There are few, so it needs no index.
+    "CREATE TABLE unindexed (message_id bigint NOT NULL)",
+)
+NAMES: tuple[str, ...] = (
+    # The empty name says that the names of all messages are here: a store from before this table has it after a rebuild.
+    'CREATE TABLE names (name text COLLATE "C" NOT NULL)',
+    "CREATE INDEX idx_name ON names (name)",
+    "CREATE INDEX idx_names_pieces ON names USING gin (name gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
+    "INSERT INTO names(name) SELECT '' WHERE NOT EXISTS (SELECT 1 FROM messages)",
 )
 ALL_VIEWS: tuple[str, ...] = tuple(translated(statement) for statement in VIEWS)

@@ -28,8 +28,8 @@ from hermes.store.engines.sqlite.schema import PROMPT_TEXT
 
 MAY_READ = (
     "sessions", "messages", "system_prompts", "session_refs", "session_rewinds", "session_tags", "session_members",
-    "attachments", "attachment_data", "message_words", "words", "state_meta", "schema_version", "hermes_migrations",
-    "hermes_tenants", "visible_sessions", "visible_messages",
+    "attachments", "attachment_data", "message_words", "unindexed", "words", "names", "state_meta", "schema_version",
+    "hermes_migrations", "hermes_tenants", "visible_sessions", "visible_messages",
 )  # fmt: skip
 MAY_CHANGE = ("pinned_at", "archived_at", "trashed_at")  # of its own sessions
 
@@ -179,9 +179,14 @@ _TABLES = (
 
 
 def cover(run: Run) -> None:
-    """Tables made since it was switched on are closed to tenants, too, whatever they may have been granted."""
+    """Tables made since it was switched on are closed to tenants, too, whatever they may have been granted.
+
+    That they may be asked, and answer with nothing, is what a tenant's search relies on.
+    """
     for (table,) in run(_TABLES, (False,)).fetchall():
         run(SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(Identifier(table)))
+    for (role,) in run(b"SELECT DISTINCT role FROM hermes_tenants").fetchall():
+        _grant(run, role)
 
 
 def _alone(run: Run) -> None:
@@ -207,8 +212,6 @@ def _enforce(run: Run) -> None:
     run(b"CREATE POLICY hermes_marks ON sessions FOR UPDATE USING (id = ANY (ARRAY(SELECT hermes_own_sessions())))")
     for statement in schema.ALL_VIEWS:
         run(_as_asked(statement).encode())
-    for (role,) in run(b"SELECT DISTINCT role FROM hermes_tenants").fetchall():
-        _grant(run, role)
 
 
 def _function(run: Run, place: str, head: str, kind: str, body: str) -> None:

@@ -34,7 +34,7 @@ def translated(sql: str) -> bytes:
 class PostgresTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_cursor", "_fulltext", "ahead", "connection", "evidence", "learned", "stored", "xid")
+    __slots__ = ("_cursor", "_fulltext", "ahead", "connection", "evidence", "learned", "stored", "waiting", "xid")
 
     def __init__(self, connection: Link, fulltext: PostgresFullText, *, ahead: float = 0.0) -> None:
         """`ahead` is how many seconds the server's clock is ahead of ours."""
@@ -46,6 +46,7 @@ class PostgresTx:
         self._cursor = connection.cursor()
         self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
+        self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
 
     def numbered(self, number: str, now: float) -> None:
         """The server has said by which number it knows this transaction, and what time it is."""

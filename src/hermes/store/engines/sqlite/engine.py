@@ -351,6 +351,9 @@ class SqliteEngine:
         with self.write() as tx:
             return migrate.sweep(tx.connection)
 
+    def before_search(self) -> None:
+        """Nothing to do: what is not indexed yet is searched as it is."""
+
     def appended(self, message_id: int, size: int) -> None:
         if self.fulltext.due(message_id, size) and self._mutex.acquire(blocking=False):
             try:

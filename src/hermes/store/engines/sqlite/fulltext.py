@@ -263,6 +263,9 @@ class SqliteFullText:
     def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
         return self.words.containing(tx, part, cap, listed=self._indexed) if len(part) >= 3 else []
 
+    def names_containing(self, tx: Tx, part: str, cap: int) -> list[str] | None:
+        return None  # a list of them would make the file a tenth larger
+
     def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
         return self.words.starting(tx, start, cap, listed=self._indexed) if start else []
 
