@@ -86,17 +86,16 @@ def _words(config: Config, target: Any, last: int) -> None:
                 words |= found
     from hermes.store.engines.postgres.fulltext import lists
 
-    for table, found in zip(("words", "names"), lists(words), strict=True):
+    for table, listed in zip(("words", "names"), lists(words), strict=True):
         with target.cursor().copy(f"COPY {table} FROM STDIN".encode()) as copy:
-            for one in sorted(set(found)):
+            for one in sorted(set(listed)):
                 copy.write_row((one,))
 
 
 def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[bytes]]:
     from hermes.store import codec
     from hermes.store.engines.documents import columns_of
-    from hermes.store.engines.postgres.lexemes import entries
-    from hermes.store.text import vocabulary_and_names
+    from hermes.store.engines.postgres.lexemes import entries, names_among, words_and_names
 
     path, first, last = chunk
     rows: list[tuple[Any, ...]] = []
@@ -107,8 +106,9 @@ def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[b
             (first, last),
         ):
             columns = columns_of(codec.joined(head, rest), form, name, calls)
-            rows += entries(message_id, columns)
-            words |= vocabulary_and_names(columns[0]) | vocabulary_and_names(columns[2])
+            here = words_and_names(columns)
+            rows += entries(message_id, columns, names_among(here))
+            words |= here
     return rows, words
 
 

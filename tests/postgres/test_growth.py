@@ -47,7 +47,7 @@ def _fill(url: str, count: int) -> None:
                 copy.write_row((number + 1, session, ("user", "assistant")[number % 2], _text(number), 1e9 + number))
         with connection.cursor().copy(b"COPY message_words FROM STDIN") as copy:
             for number in range(count):
-                for row in entries(number + 1, (_text(number), "", "")):
+                for row in entries(number + 1, (_text(number), "", ""), ()):
                     copy.write_row(row)
         words = {word for number in range(count) for word in _text(number).split() if word.isascii()}
         with connection.cursor().copy(b"COPY words (word) FROM STDIN") as copy:

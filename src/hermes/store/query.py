@@ -47,11 +47,11 @@ class Leaf(msgspec.Struct, frozen=True):
     """One thing to look for: `text` as typed, without its quotes or star.
 
     A "word" is one run of non-space characters and may hold punctuation (`a/b.py`, `it's`); a "phrase" was in
-    quotes.
+    quotes. A search may put in a "name" (a_b, folded), for an engine that knows names as a whole.
     """
 
     text: str
-    kind: Literal["word", "phrase"]
+    kind: Literal["word", "phrase", "name"]
     prefix: bool = False
 
 

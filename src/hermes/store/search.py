@@ -8,7 +8,7 @@ message in full, each further one at half the weight of the one before.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,6 @@ MOST_LOOKED_AT = 6_400  # candidates whose text is looked at, at most
 FEW_STARTS = 20
 FEW = 60  # messages that are looked at rather than asked for in more words
 PARTS_OF_WORDS = 250  # how many words that contain a part are looked for at once
-NAMES = 24  # the same for names, each of which is a phrase
 FORMS = 12
 ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5}
 
@@ -163,6 +162,8 @@ class _Search:
         if not any(phrase(leaf.text)[0] for leaf in leaves):
             self._literal(leaves)
             return self.hits, self.needles
+        if self._named(tree):
+            return self.hits, self.needles
         self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
         if len(self.hits) < self.need:
             self._inside_words(tree)
@@ -170,36 +171,74 @@ class _Search:
             self._relax()
         return self.hits, self.needles
 
+    def _named(self, tree: Node) -> bool:
+        """Whether names that were typed are found often enough as they are; else the words they are made of are looked for."""
+        named = _as_names(tree) if self.text.has_names else tree
+        if named == tree:
+            return False
+        found = self.text.candidates(self.tx, named, self.scope, self.cap)
+        if len(found) < self.need:
+            return False
+        self._add(found, "match")
+        return True
+
     def _add(self, found: Iterable[Candidate], reason: str, bonus: dict[str, float] | None = None) -> None:
         fresh = [candidate for candidate in found if candidate[0] not in self.seen]
         self.seen.update(candidate[0] for candidate in fresh)
         self.hits += ranked(fresh, reason, self.need - len(self.hits), bonus)
 
+    def _add_passing(self, holds: Callable[[str], bool], found: Sequence[Candidate], reason: str) -> None:
+        """The same of those whose text passes: the best are looked at until there are enough."""
+        order = ranked(found, reason, len(found))
+        while order and len(self.hits) < self.need:
+            some, order = order[: self.need], order[self.need :]
+            passed = self._passing([hit.id for hit in some], holds)
+            self.seen |= passed
+            self.hits += [hit for hit in some if hit.id in passed][: self.need - len(self.hits)]
+
     # -- parts of words
 
     def _inside_words(self, tree: Node) -> None:
         parts: dict[str, list[Leaf]] = {}
-        loose: list[str] = []
+        literal: set[str] = set()  # what has to be there as it stands
+        loose = False  # whether much of what is found will not have it
         for leaf in positive(tree):
             if leaf.kind == "word" and not leaf.prefix and leaf.text not in parts:
                 parts[leaf.text], exact = self._words_around(leaf)
-                if parts[leaf.text] and not exact:
-                    loose.append(fold(leaf.text))
+                loose = loose or (bool(parts[leaf.text]) and not exact)
+                if not exact or (_is_name(leaf.text) and any(other.kind == "phrase" for other in parts[leaf.text])):
+                    literal.add(leaf.text)
         if not any(parts.values()):
             return
+
+        looked_at: set[int] = set(self.seen)
+
+        def holds(text: str) -> bool:
+            return _holds(tree, text, literal)
+
+        def add(found: list[Candidate]) -> None:
+            fresh = [one for one in found if one[0] not in looked_at]
+            looked_at.update(one[0] for one in fresh)
+            if loose:
+                passed = self._passing([one[0] for one in fresh], holds)
+                self._add((one for one in fresh if one[0] in passed), "substring")
+            elif literal:
+                self._add_passing(holds, fresh, "substring")
+            else:
+                self._add(fresh, "substring")
+
         widest = max(map(len, parts.values()))
-        some = NAMES if any("_" in leaf.text for leaves in parts.values() for leaf in leaves[:1]) else PARTS_OF_WORDS
-        for start in range(0, widest, some):
-            cut = {text: leaves[start : start + some] for text, leaves in parts.items()}
+        for start in range(0, widest, PARTS_OF_WORDS):
+            cut = {text: leaves[start : start + PARTS_OF_WORDS] for text, leaves in parts.items()}
             if not any(cut.values()):
                 break
             wide, cap = _widened(tree, cut), self.cap
             found = self.text.candidates(self.tx, wide, self.scope, cap)
-            self._add(self._holding(found, loose) if loose else found, "substring")
-            while loose and len(found) == cap < MOST_LOOKED_AT and len(self.hits) < self.need:
+            add(found)
+            while literal and len(found) == cap < MOST_LOOKED_AT and len(self.hits) < self.need:
                 cap *= 4
                 found = self.text.candidates(self.tx, wide, self.scope, cap)
-                self._add(self._holding(found, loose), "substring")
+                add(found)
             if len(self.hits) >= self.need:
                 break
         self.needles += [n for text, leaves in parts.items() if leaves and (n := needle(text, inside=True)) is not None]
@@ -219,9 +258,9 @@ class _Search:
             words = self.text.words_containing(self.tx, first, cap)
             return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first], True
         if _is_name(leaf.text):
-            names = self.text.names_containing(self.tx, fold(leaf.text), cap)
+            names = self.text.names_containing(self.tx, typed := fold(leaf.text), cap)
             if names is not None:
-                return [Leaf(name, "phrase") for name in sorted(names, key=len)], True
+                return [Leaf(name, "name") for name in sorted(names, key=len) if name != typed], True
         whole = runs[1:] if len(last) >= 3 else runs[1:-1]
         rest, prefix = " ".join(whole), len(last) >= 3
         if len(rest) >= 3:
@@ -236,16 +275,10 @@ class _Search:
             return ([Leaf(rest, "phrase", prefix=prefix)] if len(rest) >= 3 else []), False
         return [Leaf(f"{word} {rest}".strip(), "phrase", prefix=prefix) for word in starts], prefix
 
-    def _holding(self, found: Iterable[Candidate], wanted: Sequence[str]) -> list[Candidate]:
-        """Those candidates (not seen yet) whose text holds what is wanted, character for character."""
-        fresh = {candidate[0]: candidate for candidate in found if candidate[0] not in self.seen}
-        rows = _fetch(self.tx, _TEXTS, list(fresh))
-        kept = []
-        for message_id, candidate in fresh.items():
-            text = fold("\n".join(_texts(*rows[message_id][1:]))) if message_id in rows else ""
-            if all(part in text for part in wanted):
-                kept.append(candidate)
-        return kept
+    def _passing(self, ids: Sequence[int], holds: Callable[[str], bool]) -> set[int]:
+        """Those messages whose text passes."""
+        rows = _fetch(self.tx, _TEXTS, ids)
+        return {message_id for message_id, row in rows.items() if holds(fold("\n".join(_texts(*row[1:]))))}
 
     # -- natural questions
 
@@ -329,9 +362,32 @@ class _Search:
         self.needles = [Needle((fold(text) or text,), True, True) for text in wanted]
 
 
+def _holds(tree: Node, text: str, literal: set[str]) -> bool:
+    """Whether a folded text answers a tree, as far as its characters tell: some leaves must be there as they stand, of the
+    others the words."""
+    if isinstance(tree, Leaf):
+        wanted = fold(tree.text)
+        return wanted in text if tree.text in literal else all(run in text for run in _runs(wanted))
+    if isinstance(tree, Not):
+        return _holds(tree.keep, text, literal)
+    return (all if isinstance(tree, And) else any)(_holds(child, text, literal) for child in tree.children)
+
+
+def _as_names(tree: Node) -> Node:
+    """The tree with each name that was typed as one; what is left out stays."""
+    if isinstance(tree, Leaf):
+        return (
+            Leaf(fold(tree.text), "name") if tree.kind == "word" and not tree.prefix and _is_name(tree.text) else tree
+        )
+    if isinstance(tree, Not):
+        return Not(_as_names(tree.keep), tree.drop)
+    children = tuple(map(_as_names, tree.children))
+    return And(children) if isinstance(tree, And) else Or(children)
+
+
 def _is_name(text: str) -> bool:
     """Whether a text is (a part of) a name made of several words, like a_b_c."""
-    return "_" in text and text.replace("_", "a").isalnum()
+    return "_" in text.strip("_") and text.replace("_", "a").isalnum()
 
 
 def _runs(text: str) -> list[str]:

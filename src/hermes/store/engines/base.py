@@ -106,6 +106,9 @@ class Scope:
 class FullText(Protocol):
     """The engine's index over messages. Expressions are the engine's own, built by `expression()`."""
 
+    has_names: bool
+    """Whether it knows names made of several words (a_b): those it has, and leaves of that kind."""
+
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
         """The newest `cap` messages that match the query tree, each with a score (higher is better)."""
         ...

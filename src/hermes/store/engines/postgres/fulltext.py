@@ -17,15 +17,14 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
 from hermes.store.engines.postgres import storing
-from hermes.store.engines.postgres.lexemes import Entry, entries, lexeme, quoted
+from hermes.store.engines.postgres.lexemes import Entry, entries, lexeme, names_among, quoted, words_and_names
 from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
-from hermes.store.text import phrase, vocabulary_and_names, worth_keeping
+from hermes.store.text import phrase, worth_keeping
 
 KNOWN = 300_000
-LONGEST_NAME = 250  # bytes; a longer one is someone's token
 RANKED_WORDS = 64  # of a query
 COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
@@ -51,6 +50,8 @@ Found = tuple[int, str, str, int, float | None]
 
 def _words(leaf: Leaf) -> list[str]:
     """The words of a leaf as they stand in a tsquery; none when nothing in it is indexed."""
+    if leaf.kind == "name":
+        return [quoted(leaf.text)]
     words, open_end = phrase(leaf.text)
     every = [quoted(lexeme(word)) for word in words.split()]
     if every and (leaf.prefix or open_end):
@@ -143,11 +144,8 @@ def _array(ids: Iterable[int]) -> str:
 
 def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
     """What of the words and names found belongs in the lists of words and of names."""
-    names = {one for one in found if b"_" in one}
-    return (
-        [word.decode("utf-8", "replace") for word in worth_keeping(found - names)],
-        sorted(name.decode("utf-8", "ignore") for name in names if len(name) <= LONGEST_NAME),
-    )
+    words = worth_keeping({one for one in found if b"_" not in one})
+    return [word.decode("utf-8", "replace") for word in words], names_among(found)
 
 
 def _is_unit(tree: Node) -> bool:
@@ -218,10 +216,9 @@ class PostgresFullText:
         rows: list[Entry] = []
         found: set[bytes] = set()
         for message_id, columns in documents:
-            rows += entries(message_id, columns)
-            found |= vocabulary_and_names(columns[0])
-            if columns[2]:
-                found |= vocabulary_and_names(columns[2])
+            here = words_and_names(columns)
+            rows += entries(message_id, columns, names_among(here))
+            found |= here
         return rows, found - self._known
 
     def _add_to_lists(self, tx: PostgresTx, found: set[bytes]) -> None:
@@ -306,10 +303,12 @@ class PostgresFullText:
         if match is None or loose is None or cap <= 0:
             return []
         # A scan of the whole table looks cheap to the planner where many words are asked for: their unpacking is not counted.
-        _, newest, some_long = tx.row(
-            "SELECT set_config('enable_seqscan', 'off', true), coalesce(max(message_id), 0),"
-            " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1) FROM message_words"
-        )
+        if tx.extent is None:
+            _, *tx.extent = tx.row(
+                "SELECT set_config('enable_seqscan', 'off', true), coalesce(max(message_id), 0),"
+                " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1) FROM message_words"
+            )
+        newest, some_long = tx.extent
         ranking, number = _ranking(tree)
         widening = Widening(newest, cap)
         found: list[Found] = []
@@ -334,7 +333,8 @@ class PostgresFullText:
         match, loose, ranking = asked
         fence = "" if where.condition is None and scope.needs_sessions else " ORDER BY place DESC OFFSET 0"
         exact, params = ("", []) if loose == match else (" AND w.words @@ ?::tsquery", [match])
-        rows: list[Found] = tx.planned(
+        ask = tx.rows if fence else tx.planned
+        rows: list[Found] = ask(
             f"SELECT place, session_id, role, size, CASE WHEN size <= {COUNTED} THEN"
             " ts_rank('{1,1,1,1}', words, ?::tsquery) END FROM (SELECT w.place, m.session_id, m.role, w.size, w.words"
             " FROM (SELECT message_id, message_id + 0 AS place, size, words FROM message_words WHERE whole"
@@ -377,8 +377,12 @@ class PostgresFullText:
         rows = tx.planned("SELECT DISTINCT word FROM words WHERE word LIKE ? LIMIT ?", (_like(part), cap))
         return [row[0] for row in rows]
 
+    def has_all_names(self, tx: Any) -> bool:
+        """Whether the names of all messages are in the list and in the index."""
+        return tx.row("SELECT 1 FROM names WHERE name = ''") is not None
+
     def names_are_complete(self, tx: Any) -> None:
-        """The names of all messages are in the list."""
+        """They are, from now on."""
         tx.ask("INSERT INTO names(name) SELECT '' WHERE NOT EXISTS (SELECT 1 FROM names WHERE name = '')")
 
     def names_containing(self, tx: Any, part: str, cap: int) -> list[str] | None:

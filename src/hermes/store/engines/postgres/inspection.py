@@ -10,7 +10,7 @@ from typing import Any
 
 from hermes.store import codec
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
-from hermes.store.engines.postgres.lexemes import entries
+from hermes.store.engines.postgres.lexemes import entries, names_among, words_and_names
 
 Problem = dict[str, Any]
 
@@ -38,16 +38,21 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Problem]:
 
 
 def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Problem]:
-    wanted = [
-        (message_id, number, text)
-        for given, columns in fulltext.documents(tx, message_ids)
-        for message_id, number, _, _, text in entries(given, columns)
-    ]
+    complete = fulltext.has_all_names(tx)
+    wanted, older = [], []
+    for given, columns in fulltext.documents(tx, message_ids):
+        texts = [row[4] for row in entries(given, columns, names_among(words_and_names(columns)))]
+        wanted += [(given, number, text) for number, text in enumerate(texts)]
+        without = (
+            [] if complete else [row[4] for row in entries(given, columns, ())]
+        )  # as it was before there were names
+        older += [*without, *texts[len(without) :]]
     rows = tx.ask(
         "SELECT DISTINCT coalesce(w.message_id, given.id), w.message_id IS NULL FROM unnest(%s::bigint[], %s::int[],"
-        " %s::text[]) AS given(id, part, words) FULL JOIN (SELECT * FROM message_words WHERE message_id = ANY(%s)) w"
-        " ON w.message_id = given.id AND w.part = given.part WHERE w.words IS DISTINCT FROM given.words::tsvector ORDER BY 1",
-        (*([list(column) for column in zip(*wanted, strict=True)] or [[], [], []]), message_ids),
+        " %s::text[], %s::text[]) AS given(id, part, words, older) FULL JOIN (SELECT * FROM message_words WHERE message_id ="
+        " ANY(%s)) w ON w.message_id = given.id AND w.part = given.part WHERE w.words IS DISTINCT FROM given.words::tsvector"
+        " AND w.words IS DISTINCT FROM given.older::tsvector ORDER BY 1",
+        (*([list(column) for column in zip(*wanted, strict=True)] or [[], [], []]), older, message_ids),
     ).fetchall()
     for message_id, absent in rows:
         if absent:

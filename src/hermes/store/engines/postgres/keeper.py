@@ -132,8 +132,11 @@ class Keeper:
                 self._wake.clear()
                 self._let_pass()
                 while not self._stopped.is_set() and (some := self._some(BATCH)):
+                    before = self._count
                     self.index(some)
                     self._tidy(at_once=False)
+                    if self._count - before >= BURST and len(self._waiting) < MOST:
+                        self._let_pass()
                 self._tidy(at_once=quiet)
         except (psycopg.Error, HermesError):
             with self._guard:

@@ -2,7 +2,8 @@
 
 A tsvector holds at most 1 MB, counts places up to 16,383 and 255 of one word; a longer text becomes several parts that
 overlap by as many words as a phrase may have. Between the columns of a message a place is left out, so that no phrase reaches
-over. Equal parts (a text that repeats itself) are kept once.
+over. Equal parts (a text that repeats itself) are kept once. A name made of several words, a_b, is there a second time, whole
+and without a place: whoever looks for it finds it at once.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hermes.store.engines.postgres.stretches import names
 from hermes.store.query import MAX_PHRASE_WORDS
-from hermes.store.text import index_words
+from hermes.store.text import index_words, vocabulary_and_names
 
 PART_WORDS = 12_000
 PART_CHARACTERS = 200_000
 LEXEME_BYTES = 1_000  # a longer word (someone's base64) is cut: its beginning tells it well enough
 SAME_WORD = 250
+LONGEST_NAME = 250  # bytes; a longer one is someone's token
 GAP = ""  # between columns
 _PLACES = [f"':{number}" for number in range(1, PART_WORDS + 2)]
 
@@ -42,18 +44,37 @@ def _sequence(columns: Iterable[str]) -> list[str]:
 Entry = tuple[int, int, bool, int, str]
 
 
-def entries(message_id: int, columns: Sequence[str]) -> list[Entry]:
+def words_and_names(columns: Sequence[str]) -> set[bytes]:
+    """The distinct words and names of a message, given as its index columns. The tool's name is not searched for parts."""
+    found = vocabulary_and_names(columns[0])
+    return found | vocabulary_and_names(columns[2]) if columns[2] else found
+
+
+def names_among(found: Iterable[bytes]) -> list[str]:
+    """The names among words and names."""
+    return sorted(one.decode("utf-8", "replace") for one in found if b"_" in one and len(one) <= LONGEST_NAME)
+
+
+def entries(message_id: int, columns: Sequence[str], names_in_it: Sequence[str]) -> list[Entry]:
     """The rows of message_words that a message, given as its index columns, has."""
-    found, where = parts(columns), names(message_id)
+    found, where = _parts(columns, names_in_it), names(message_id)
     return [(message_id, number, len(found) == 1, size, f"{text} {where}") for number, (size, text) in enumerate(found)]
 
 
-def parts(columns: Sequence[str]) -> list[tuple[int, str]]:
-    """The parts of a message, given as its index columns: how many words each has, and its tsvector as PostgreSQL reads it."""
+def _parts(columns: Sequence[str], names_in_it: Sequence[str]) -> list[tuple[int, str]]:
+    """The parts of a message: how many words each has, and its tsvector as PostgreSQL reads it."""
     found: dict[str, int] = {}
     for some in _pieces(_sequence(columns)):
         found.setdefault(_written(some), len(some))
-    return [(number, text) for text, number in found.items()]
+    parts = [(number, text) for text, number in found.items()]
+    each = PART_CHARACTERS // LONGEST_NAME
+    for start in range(0, len(names_in_it), each):
+        text = " ".join(map(quoted, names_in_it[start : start + each]))
+        if start == 0:
+            parts[0] = (parts[0][0], f"{parts[0][1]} {text}")
+        else:
+            parts.append((0, text))
+    return parts
 
 
 def _pieces(words: list[str]) -> Iterator[list[str]]:

@@ -8,7 +8,7 @@ it went in, equal texts stay equal, and what begins alike still does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hermes.store.codec import Blob
@@ -67,10 +67,8 @@ def _restored(row: Sequence[Any]) -> tuple[Any, ...]:
 
 def rows(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Rows as they went in; nearly always they are what was found."""
-    if any(ESCAPE in one for one in _texts(found)):
-        return [_restored(row) for row in found]
+    for row in found:
+        for one in row:
+            if type(one) is str and ESCAPE in one:
+                return [_restored(row) for row in found]
     return found
-
-
-def _texts(found: Iterable[Sequence[Any]]) -> Iterable[str]:
-    return (one for row in found for one in row if type(one) is str)

@@ -34,7 +34,18 @@ def translated(sql: str) -> bytes:
 class PostgresTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_cursor", "_fulltext", "ahead", "connection", "evidence", "learned", "stored", "waiting", "xid")
+    __slots__ = (
+        "_cursor",
+        "_fulltext",
+        "ahead",
+        "connection",
+        "evidence",
+        "extent",
+        "learned",
+        "stored",
+        "waiting",
+        "xid",
+    )
 
     def __init__(self, connection: Link, fulltext: PostgresFullText, *, ahead: float = 0.0) -> None:
         """`ahead` is how many seconds the server's clock is ahead of ours."""
@@ -45,6 +56,9 @@ class PostgresTx:
         self.learned: set[bytes] = set()  # words that are in the list once it is committed
         self._cursor = connection.cursor()
         self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
+        self.extent: list[Any] | None = (
+            None  # of the index, once it was asked for: the newest message, whether some are long
+        )
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
         self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
 

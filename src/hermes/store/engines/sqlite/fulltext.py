@@ -90,6 +90,7 @@ class _Tail:
 class SqliteFullText:
     """See `hermes.store.engines.base.FullText`."""
 
+    has_names = False
     TAIL = BATCH_MESSAGES  # the tail above the mark is searched directly: it must stay short
     SETTLE = 2_000
 
