@@ -37,11 +37,16 @@ def writers(config: Config) -> dict[str, Any]:
     found = [answers.get(timeout=config["timeout"]) for _ in processes]
     for process in processes:
         process.join()
+    store = open_store(config)
+    store.catch_up()
+    store.close()
+    caught_up = time.perf_counter() - start
     taken = [seconds for answer in found for seconds in answer["taken"]]
     failures = [failure for answer in found for failure in answer["failures"]]
     return {
         "messages": len(taken),
         "per_second": len(taken) / (max(answer["end"] for answer in found) - start),
+        "per_second_indexed": len(taken) / caught_up,
         "failed": len(failures),
         "failure": failures[0] if failures else None,
         **_verify(config["store"], found),

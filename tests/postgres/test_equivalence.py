@@ -21,11 +21,11 @@ from hermes.errors import HermesError
 from hermes_state import SessionDB
 from tests.support import postgres
 
-WORDS = ("docker", "Deploy", "getUserById", "déployé", "部署配置", "文", "ไทย", "🙂", "a_b", "it's", "50%", "x\0y", "\ud800z",
+WORDS = ("docker", "Deploy", "getUserById", "déployé", "部署配置", "文", "ไทย", "🙂", "a_b", "get_user_by_id", "user by", "it's", "50%", "x\0y", "\ud800z",
          "\ufdd0", "user@host", "a/b.py", "#123")  # fmt: skip
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=0, max_size=6).map(" ".join)
 QUERIES = st.one_of(
-    st.lists(st.sampled_from((*WORDS, "dock*", "OR", "NOT", "(", ")", '"', "UserBy", "plo", "部署", "署", "y")), min_size=1,
+    st.lists(st.sampled_from((*WORDS, "dock*", "OR", "NOT", "(", ")", '"', "UserBy", "user_by", "t_user", "et_user_by_i", "plo", "部署", "署", "y")), min_size=1,
              max_size=5).map(" ".join),
     st.just("how do I docker the 部署 deploy thing"),
 )  # fmt: skip

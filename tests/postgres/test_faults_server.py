@@ -170,7 +170,9 @@ def test_a_full_disk_is_told_and_once_there_is_room_everything_goes_on(server: C
         server.sql(f"CREATE TABLESPACE small LOCATION '{place}'", "CREATE DATABASE filled TABLESPACE small")
         server.sql("CHECKPOINT")  # what is on the disk by then need not find room later, when others are to be read
         ballast = disk / "ballast"
-        ballast.write_bytes(b"x" * (108 << 20))  # what was stored last is still to be indexed, which takes more than storing it
+        ballast.write_bytes(
+            b"x" * (108 << 20)
+        )  # what was stored last is still to be indexed, which takes more than storing it
         kept: list[str] = []
         with SessionDB(db_path=tmp_path / "state.db", url=server.url("filled"), transcripts="off") as db:
             db.create_session("s", "cli")

@@ -355,7 +355,10 @@ class PostgresEngine:
         if self.read_only:
             self._wait_for_others(waiting)
         elif waiting:
-            self._index(waiting)
+            with suppress(
+                psycopg.Error, StoreError
+            ):  # the disk is full, say: what is indexed can be found all the same
+                self._index(waiting)
 
     def _unindexed(self) -> list[int]:
         with self._translated():
@@ -364,11 +367,10 @@ class PostgresEngine:
         return [] if row is None or row[0] is None else list(row[0])
 
     def _index(self, waiting: list[int]) -> None:
-        with suppress(psycopg.Error, StoreError):  # the disk is full, say: what is indexed can be found all the same
-            try:
-                self._keeper.index(waiting)
-            except psycopg.OperationalError:  # the server was restarted since this connection was made
-                self._keeper.index(waiting)
+        try:
+            self._keeper.index(waiting)
+        except psycopg.OperationalError:  # the server was restarted since this connection was made
+            self._keeper.index(waiting)
 
     def _wait_for_others(self, waiting: list[int]) -> None:
         """A store opened for reading can't index. Whoever stored the messages is about to."""
@@ -380,8 +382,13 @@ class PostgresEngine:
         self._left |= left
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
-        """Index messages that another program wrote."""
+        """Index what waits for it, and messages that another program wrote."""
         done = 0
+        if not self.read_only:
+            with self._translated():
+                waiting = self._unindexed()
+                self._index(waiting)
+            done = len(waiting)
         while True:
             with self.read() as tx:
                 some = self.fulltext.unindexed(tx)

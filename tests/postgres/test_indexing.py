@@ -1,0 +1,328 @@
+"""Messages are indexed a moment after they are stored; they are found from the moment they are stored all the same."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.store.engines.postgres import engine as engine_module
+from hermes.store.engines.postgres import keeper
+from hermes.store.text import fold, vocabulary, vocabulary_and_names
+from hermes_state import SessionDB
+from tests.faults import Acks, Process, Remote, seeded, size, word
+from tests.support import postgres
+from tests.support.labs.base import until
+
+from .clusters import VERSIONS
+
+
+@pytest.fixture(params=VERSIONS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    server = postgres.server(request.param)
+    yield server.store(str(tmp_path))
+    server.forget(str(tmp_path))
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is indexed unless someone asks: whoever searches has all the work."""
+    monkeypatch.setattr(keeper, "PAUSE", 3600.0)
+
+
+def ask(url: str, sql: str) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(sql.encode()).fetchall()
+
+
+def waiting(url: str) -> int:
+    return int(ask(url, "SELECT count(*) FROM unindexed")[0][0])
+
+
+def found(db: SessionDB, query: str) -> set[int]:
+    return {hit["id"] for hit in db.search_messages(query, limit=500)}
+
+
+# ------------------------------------------------------------------ found at once
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_message_is_found_at_once_by_whoever_searches(url: str, tmp_path: Path) -> None:
+    dice = seeded("at once")
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as one, SessionDB(db_path=tmp_path / "b.db", url=url) as other:
+        one.create_session("s", "cli")
+        for number in range(40):
+            stored = dice.choice((one, other)).append_message("s", "user", f"common n{number} get_x{number}_value")
+            if dice.random() < 0.6:
+                assert waiting(url) > 0, "it is not indexed yet"
+                searching = dice.choice((one, other))
+                asked = dice.choice((f"n{number}", f"get_x{number}_value", f"et_x{number}_val", f'"common n{number}"'))
+                assert stored in found(searching, asked), asked
+                assert waiting(url) == 0
+        assert len(found(one, "common")) == 40
+        assert one.check() == []
+
+
+@pytest.mark.usefixtures("patient")
+def test_searches_at_the_same_time_index_nothing_twice(url: str, tmp_path: Path) -> None:
+    stores = [SessionDB(db_path=tmp_path / f"{n}.db", url=url) for n in range(4)]
+    try:
+        stores[0].create_session("s", "cli")
+        for round_ in range(size(5, 20)):
+            ids = {db.append_message("s", "user", f"round{round_} {'many words ' * 50}") for db in stores * 8}
+            with ThreadPoolExecutor(len(stores)) as threads:
+                assert list(threads.map(found, stores, [f"round{round_}"] * len(stores))) == [ids] * len(stores)
+        assert ask(url, "SELECT count(*), count(DISTINCT message_id) FROM message_words") == [(32 * (round_ + 1),) * 2]
+        assert stores[0].check() == []
+    finally:
+        for db in stores:
+            db.close()
+
+
+def test_a_moment_later_it_is_indexed_without_anybody_searching(url: str, tmp_path: Path) -> None:
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        for number in range(150):
+            db.append_message("s", "user", f"n{number}")
+        until(lambda: waiting(url) == 0, what="the thread has indexed everything")
+        assert ask(url, "SELECT count(*) FROM message_words") == [(150,)]
+        assert db.index_status() == {"indexed_to": 150, "pending": 0}
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_is_left_when_a_store_is_closed_is_indexed(url: str, tmp_path: Path) -> None:
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        ids = [db.append_message("s", "user", f"n{number} " + "x " * 5000) for number in range(100)]
+        assert db.index_status() == {"indexed_to": ids[0] - 1, "pending": 100}
+    assert waiting(url) == 0
+
+
+def test_in_a_long_burst_not_everything_is_put_off(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "PAUSE", 3600.0)
+    monkeypatch.setattr(keeper, "TOO_MANY", 100)
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        most = 0
+        for number in range(400):
+            db.append_message("s", "user", f"n{number}")
+            most = max(most, waiting(url)) if number % 10 == 0 else most
+        assert 50 < most <= 100
+        assert len(found(db, "n*")) == 400
+
+
+@pytest.mark.usefixtures("patient")
+def test_of_very_much_text_that_waits_not_all_is_kept_in_memory(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "KEPT_CHARACTERS", 10_000)
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        contents = ["x " * 3000 + f"n{number}" for number in range(8)] + [f"short{number}" for number in range(8)]
+        ids = [db.append_message("s", "tool", content) for content in contents]
+        assert [found(db, content.split()[-1]) for content in contents] == [{one} for one in ids]
+        assert db.check() == []
+
+
+# ------------------------------------------------------------------ killed, stopped, deleted, restarted
+
+
+def test_what_a_killed_process_stored_is_found(url: str, tmp_path: Path) -> None:
+    for round_ in range(size(2, 6)):
+        with Acks() as acks:
+            writer = Remote(pass_fds=[acks.write_end])
+            writer.begin("open", str(tmp_path / "there" / "state.db"), url=url)
+            writer.begin("ensure_session", "s", "cli")
+            writer.begin("ensure_session", "shared", "cli")
+            writer.begin("write_on", "s", "shared", f"r{round_}", acks.write_end)
+            acks.wait_for(60)
+            writer.signal(signal.SIGKILL)
+            writer.kill()
+            acks.drain()
+        assert waiting(url) > 0
+        with SessionDB(db_path=tmp_path / "here.db", url=url) as db:
+            for message_id, _, tag, number in acks.all:
+                assert message_id in found(db, word(tag, number))
+            assert waiting(url) == 0
+            assert db.check() == []
+
+
+def test_whoever_is_stopped_holds_up_nobody(url: str, tmp_path: Path) -> None:
+    with Acks() as acks, Remote(pass_fds=[acks.write_end]) as writer:
+        writer.begin("open", str(tmp_path / "there" / "state.db"), url=url)
+        writer.begin("ensure_session", "s", "cli")
+        writer.begin("ensure_session", "shared", "cli")
+        writer.begin("write_on", "s", "shared", "w", acks.write_end)
+        with SessionDB(db_path=tmp_path / "here.db", url=url) as db:
+            for round_ in range(size(4, 12)):
+                acks.wait_for(20 * (round_ + 1))
+                _stopped(writer)
+                acks.drain()
+                message_id, _, tag, number = acks.all[-1]
+                assert message_id in found(db, word(tag, number))
+                writer.signal(signal.SIGCONT)
+
+
+def _stopped(process: Process) -> None:
+    process.signal(signal.SIGSTOP)
+    process.stopped()
+
+
+def test_messages_that_are_deleted_before_they_are_indexed_leave_nothing(url: str, tmp_path: Path) -> None:
+    """Threads of two stores store, search and delete; at the end the index is exactly that of what is there."""
+    stores = [SessionDB(db_path=tmp_path / f"{n}.db", url=url) for n in range(2)]
+    failed: list[BaseException] = []
+
+    def work(db: SessionDB, name: str) -> None:
+        dice = seeded(name)
+        try:
+            for number in range(size(15, 60)):
+                session = f"{name} {number}"
+                db.create_session(session, "cli")
+                ids = {
+                    db.append_message(session, "user", f"{name} text {'more ' * dice.randint(0, 300)}")
+                    for _ in range(5)
+                }
+                if dice.random() < 0.5:
+                    assert found(db, name) >= ids
+                if dice.random() < 0.7:
+                    db.delete_session(session)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    try:
+        threads = [
+            threading.Thread(target=work, args=(db, f"t{n}{m}")) for n, db in enumerate(stores) for m in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        there = {row[0] for row in ask(url, "SELECT id FROM messages")}
+        assert found(stores[0], "text") == there
+        assert {row[0] for row in ask(url, "SELECT DISTINCT message_id FROM message_words")} == there
+        assert waiting(url) == 0
+        assert stores[0].check() == []
+    finally:
+        for db in stores:
+            db.close()
+
+
+# ------------------------------------------------------------------ for reading only
+
+
+def test_a_store_opened_for_reading_waits_for_whoever_indexes(url: str, tmp_path: Path) -> None:
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        with SessionDB(db_path=tmp_path / "b.db", url=url, read_only=True) as reader:
+            for number in range(5):
+                stored = db.append_message("s", "user", f"n{number}")
+                assert found(reader, f"n{number}") == {stored}
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_store_opened_for_reading_waits_once_for_what_nobody_indexes(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        stored = db.append_message("s", "user", "somewhere")
+        with SessionDB(db_path=tmp_path / "b.db", url=url, read_only=True) as reader:
+            assert found(reader, "somewhere") == set()
+            monkeypatch.setattr(engine_module, "PATIENCE_FOR_OTHERS", 3600.0)
+            assert found(reader, "somewhere") == set()
+            assert found(db, "somewhere") == {stored}
+            assert found(reader, "somewhere") == {stored}
+
+
+# ------------------------------------------------------------------ names
+
+
+def test_a_store_from_before_there_were_names_is_searched_as_before_and_rebuilt(url: str, tmp_path: Path) -> None:
+    texts = ["call get_user_name(x)", "the set_user_names", "user name", "getuser_name"]
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        ids = [db.append_message("s", "user", text) for text in texts]
+    with psycopg.connect(url) as connection:  # as it was then
+        connection.execute(
+            "UPDATE message_words w SET words = ts_delete(words, ARRAY(SELECT name FROM names WHERE name <> ''))"
+        )
+        connection.execute("DROP TABLE names, unindexed")
+        connection.execute("DELETE FROM hermes_migrations WHERE version = 3")
+    asked = {"user_name": {ids[0], ids[1], ids[2], ids[3]}, "et_user_na": {ids[0], ids[1]}, "tuser_na": {ids[3]}}
+    with SessionDB(db_path=tmp_path / "b.db", url=url, read_only=True) as db:
+        assert {query: found(db, query) for query in asked} == asked
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        assert {query: found(db, query) for query in asked} == asked
+        assert db.check() == []
+        ids.append(db.append_message("s", "user", "reset_user_name"))
+        for names in ("user_name", "et_user_na"):
+            asked[names] = asked[names] | {ids[-1]}
+        assert {query: found(db, query) for query in asked} == asked
+        assert ask(url, "SELECT name FROM names") == [("reset_user_name",)]
+        assert db.check() == []
+        db.repair(rebuild_index=True)
+        assert {query: found(db, query) for query in asked} == asked
+        assert db.check() == []
+    listed = {name for (name,) in ask(url, "SELECT name FROM names")}
+    assert listed == {"", "get_user_name", "set_user_names", "getuser_name", "reset_user_name"}
+
+
+_PIECES = st.sampled_from(["a", "ab", "user", "über", "9", "x2", "_", "__", "-", " ", ".", "Ab", "naïve"])
+_TEXT = st.lists(_PIECES, min_size=1, max_size=8).map("".join)
+
+
+@given(_TEXT)
+def test_words_and_names_are_the_words_and_the_runs_with_underscores(text: str) -> None:
+    both = vocabulary_and_names(text)
+    assert {one for one in both if b"_" not in one} == vocabulary(text)
+    runs = "".join(c if c.isalnum() or c == "_" else " " for c in fold(text)).split()
+    assert {one for one in both if b"_" in one} == {run.encode() for run in runs if "_" in run.strip("_")}
+
+
+@pytest.mark.parametrize("engine", ["postgres", "sqlite"])
+def test_a_part_of_a_name_finds_exactly_the_messages_it_stands_in(engine: str, tmp_path: Path) -> None:
+    """A thousand names of few syllables, and parts of them that begin and end anywhere."""
+    server = postgres.server()
+    dice = seeded("names")
+    where: Any = {"url": server.store(str(tmp_path))} if engine == "postgres" else {}
+    syllables = ("ka", "ti", "ro", "user", "get", "x", "7")
+
+    def name() -> str:
+        parts = ["".join(dice.choices(syllables, k=dice.randint(1, 2))) for _ in range(dice.randint(2, 4))]
+        return "_" * dice.randint(0, 1) + "_".join(parts)
+
+    with SessionDB(db_path=tmp_path / "state.db", **where) as db:
+        db.create_session("s", "cli")
+        texts = [
+            f"{dice.choice(('call', 'the'))} {name()}({name()}) and {name().replace('_', ' ')}" for _ in range(300)
+        ]
+        ids = [
+            db.append_message("s", dice.choice(("user", "tool")), text.upper() if n % 3 else text)
+            for n, text in enumerate(texts)
+        ]
+        for _ in range(size(60, 300)):
+            whole = dice.choice(texts).split("(")[0].split()[-1]
+            start = dice.randrange(len(whole))
+            part = whole[start : start + dice.randint(3, 12)]
+            if "_" not in part.strip("_") or min(len(part.strip("_").split("_")[0]), len(part.split("_")[-1])) < 3:
+                continue
+            literal = {one for one, text in zip(ids, texts, strict=True) if part in text}
+            phrase = " ".join(part.strip("_").split("_"))
+            hits = {hit["id"]: hit["reason"] for hit in db.search_messages(part, limit=500)}
+            assert {one for one, reason in hits.items() if reason == "substring"} <= literal, part
+            assert literal <= set(hits), part
+            for one in set(hits) - literal:  # the words it is made of, found as a phrase
+                assert phrase in texts[ids.index(one)].replace("_", " "), part
+    if where:
+        server.forget(str(tmp_path))
