@@ -509,8 +509,7 @@ class SessionDB(Keeping):
         filters = search.Filters(
             source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool
         )
-        self._engine.before_search()
-        with self._engine.read() as tx:
+        with self._engine.searching() as tx:
             return search.search(self._engine, tx, query, filters, limit, offset, visible_to)
 
     def index_status(self) -> dict[str, int]:

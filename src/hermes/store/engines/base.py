@@ -167,6 +167,10 @@ class Engine(Protocol):
         """A consistent view; never blocks writers and is not blocked by them."""
         ...
 
+    def searching(self) -> AbstractContextManager[Tx]:
+        """The same for a search: everything that is stored by now is found in it."""
+        ...
+
     def write(
         self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False
     ) -> AbstractContextManager[Tx]:
@@ -192,10 +196,6 @@ class Engine(Protocol):
 
     def taking_in(self) -> AbstractContextManager[None]:
         """Entered before a list or a title look-up: rows that another program wrote are brought up to date."""
-        ...
-
-    def before_search(self) -> None:
-        """Called before the transaction of a search: what is stored by now is found in it."""
         ...
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:

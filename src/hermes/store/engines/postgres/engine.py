@@ -25,7 +25,7 @@ from psycopg.types.numeric import Int8Dumper
 from hermes.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Tx
 from hermes.store.engines.postgres import faults, migrate, schema
-from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
+from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.pool import Link, Pool
 from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
@@ -47,6 +47,7 @@ _READ = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
     f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s'"
 ).encode()
+_SEARCH = _READ + b"; " + SET_OUT.encode()
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT"
 _TOGETHER = f"{_WRITE} {NUMBER}".encode()
 _STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -187,12 +188,18 @@ class PostgresEngine:
         if outer is not None:
             yield outer
             return
+        with self._reading(_READ) as (tx, _):
+            yield tx
+
+    @contextmanager
+    def _reading(self, begin: bytes) -> Iterator[tuple[PostgresTx, Any]]:
+        """A transaction that reads, and what the server said to its beginning."""
         with self._translated():
-            connection, _ = self._borrow(_READ)
+            connection, said = self._borrow(begin)
             self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
             try:
                 with self._translated(connection):
-                    yield tx
+                    yield tx, said
                     connection.execute(b"COMMIT")
             except BaseException:
                 _abandon(connection)
@@ -200,6 +207,23 @@ class PostgresEngine:
             finally:
                 self._local.tx = None
                 self._pool.give_back(connection)
+
+    @contextmanager
+    def searching(self) -> Iterator[PostgresTx]:
+        """What waits to be indexed is asked for as the view begins; if something does, it is indexed, and there is a new view."""
+        if getattr(self._local, "tx", None) is not None or not self.fulltext.has_names:
+            with self.read() as tx:
+                yield tx
+            return
+        with self._reading(_SEARCH) as (tx, said):
+            waiting, *tx.extent = said
+            if waiting is None or self._left.issuperset(waiting):
+                yield tx
+                return
+        self._have_indexed(waiting)
+        with self._reading(_SEARCH) as (tx, said):
+            _, *tx.extent = said
+            yield tx
 
     @contextmanager
     def write(self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False) -> Iterator[PostgresTx]:
@@ -348,13 +372,10 @@ class PostgresEngine:
     def appended(self, message_id: int, size: int) -> None:
         """Nothing to do: the keeper was told at the commit."""
 
-    def before_search(self) -> None:
-        if getattr(self._local, "tx", None) is not None or not self.fulltext.has_names:
-            return
-        waiting = self._unindexed()
+    def _have_indexed(self, waiting: list[int]) -> None:
         if self.read_only:
             self._wait_for_others(waiting)
-        elif waiting:
+        else:
             with suppress(
                 psycopg.Error, StoreError
             ):  # the disk is full, say: what is indexed can be found all the same
@@ -405,8 +426,7 @@ class PostgresEngine:
         """What is wrong with the index or with stored texts; the server looks after its files itself."""
         from hermes.store.engines.postgres import inspection
 
-        self.before_search()
-        with self.read() as tx:
+        with self.searching() as tx:
             return list(inspection.drift(tx, self.fulltext))
 
     def rebuild_index(self) -> None:

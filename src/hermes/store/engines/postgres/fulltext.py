@@ -17,7 +17,7 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
 from hermes.store.engines.postgres import storing
-from hermes.store.engines.postgres.lexemes import Entry, entries, lexeme, names_among, quoted, words_and_names
+from hermes.store.engines.postgres.lexemes import LONG, Entry, entries, lexeme, names_among, quoted, words_and_names
 from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.transaction import PostgresTx
@@ -41,7 +41,14 @@ _INDEX = (
     f" INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
     " WHERE id IN (SELECT message_id FROM taken)"
 ).encode()
-_LENGTH = "(SELECT sum(p.size) FROM message_words p WHERE p.message_id = m.id)"
+# A scan of the whole table looks cheap to the planner where many words are asked for: their unpacking is not counted.
+NO_SCANS = "SET LOCAL enable_seqscan = off"
+_EXTENT = (
+    "coalesce(max(message_id), 0), EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1),"
+    " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 0) FROM message_words"
+)
+SET_OUT = f"{NO_SCANS}; SELECT (SELECT array_agg(message_id ORDER BY message_id) FROM unindexed), {_EXTENT}"
+_LENGTH = "(SELECT sum(p.size) FROM message_words p WHERE p.message_id = m.id AND NOT p.whole)"
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
 # A message that matches: its session, its role, how many words it has, and how often those asked for, if that was counted.
@@ -160,7 +167,13 @@ def _in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
         match = expression(tree)
         if match is None:
             return None
-        return "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery", [where.within(match)]
+        here = "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery"
+        if " <-> " in match:
+            return here, [where.within(match)]
+        return (
+            f"{here} UNION SELECT message_id FROM message_words WHERE whole AND words @@ ?::tsquery",
+            [where.within(match), where.within(f"{match} & '{LONG}'")],
+        )
     if isinstance(tree, Not):
         keep, drop = _in_parts(tree.keep, where), _in_parts(tree.drop, where)
         if keep is None or drop is None:
@@ -302,22 +315,25 @@ class PostgresFullText:
         match, loose = expression(tree), expression(tree, loose=True)
         if match is None or loose is None or cap <= 0:
             return []
-        # A scan of the whole table looks cheap to the planner where many words are asked for: their unpacking is not counted.
         if tx.extent is None:
-            _, *tx.extent = tx.row(
-                "SELECT set_config('enable_seqscan', 'off', true), coalesce(max(message_id), 0),"
-                " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1) FROM message_words"
-            )
-        newest, some_long = tx.extent
+            tx.run(NO_SCANS)
+            tx.extent = tx.row(f"SELECT {_EXTENT}")
+        newest, some_long, some_enormous = tx.extent
+        in_parts = some_enormous
+        if " <-> " in match:  # of a long message its parts tell
+            in_parts = in_parts or some_long
+            match, loose = f"{match} & !'{LONG}'", f"{loose} & !'{LONG}'"
         ranking, number = _ranking(tree)
         widening = Widening(newest, cap)
         found: list[Found] = []
         for looked_at in widening:
             found += self._whole_ones(tx, (match, loose, ranking), looked_at, scope, cap - len(found))
             widening.found = len(found)
-        if some_long:
+        if in_parts:
             oldest = found[-1][0] if len(found) >= cap else 0  # what is older than all of these would be cut off again
-            found += self._long_ones(tx, tree, newest, oldest, scope, cap)
+            found = list(
+                {one[0]: one for one in (*self._long_ones(tx, tree, newest, oldest, scope, cap), *found)}.values()
+            )
             found = sorted(found, key=itemgetter(0), reverse=True)[:cap]
         return [_weighed(one, number) for one in found]
 
@@ -346,7 +362,7 @@ class PostgresFullText:
         return rows
 
     def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Found]:
-        """The same, from an id on, of messages that have several rows in the index."""
+        """The same, from an id on, of messages that have parts in the index."""
         where = window(newest, newest - oldest)
         if _is_unit(tree):  # one part answers the whole question: newest first, as in `_whole_ones`
             match, loose = str(expression(tree)), str(expression(tree, loose=True))

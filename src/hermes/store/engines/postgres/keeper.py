@@ -2,7 +2,7 @@
 
 An append puts its message down in `unindexed`. Making its words, and taking them in at the server, takes longer than storing
 it, so this is done by a thread: soon after the append, or when a burst of them is over. Whoever searches in between does it
-first (`PostgresEngine.before_search`), so everything is found from the moment it is stored; what a killed process left is
+first (`PostgresEngine.searching`), so everything is found from the moment it is stored; what a killed process left is
 done by whoever comes next.
 
 One statement takes messages out of `unindexed` and puts their words in. Whoever comes second finds nothing to take, so

@@ -1,8 +1,9 @@
 """A message as tsvectors: the same words as the SQLite engine's index has, with their places.
 
-A tsvector holds at most 1 MB, counts places up to 16,383 and 255 of one word; a longer text becomes several parts that
-overlap by as many words as a phrase may have. Between the columns of a message a place is left out, so that no phrase reaches
-over. Equal parts (a text that repeats itself) are kept once. A name made of several words, a_b, is there a second time, whole
+A tsvector holds at most 1 MB, counts places up to 16,383 and 255 of one word. A longer text has a row with its words but
+without their places, and for phrases several parts that overlap by as many words as a phrase may have; of an enormous one there
+are the parts only. Between the columns of a message a place is left out, so that no phrase reaches over. Equal parts (a text
+that repeats itself) are kept once. A name made of several words, a_b, is there a second time, whole
 and without a place: whoever looks for it finds it at once.
 """
 
@@ -21,6 +22,8 @@ LEXEME_BYTES = 1_000  # a longer word (someone's base64) is cut: its beginning t
 SAME_WORD = 250
 LONGEST_NAME = 250  # bytes; a longer one is someone's token
 GAP = ""  # between columns
+LONG = "#long"  # marks a row without places. (No word of a text has a # in it.)
+MOST_CHARACTERS, MOST_DISTINCT = 200_000, 40_000  # of such a row
 _PLACES = [f"':{number}" for number in range(1, PART_WORDS + 2)]
 
 
@@ -57,24 +60,26 @@ def names_among(found: Iterable[bytes]) -> list[str]:
 
 def entries(message_id: int, columns: Sequence[str], names_in_it: Sequence[str]) -> list[Entry]:
     """The rows of message_words that a message, given as its index columns, has."""
-    found, where = _parts(columns, names_in_it), names(message_id)
-    return [(message_id, number, len(found) == 1, size, f"{text} {where}") for number, (size, text) in enumerate(found)]
-
-
-def _parts(columns: Sequence[str], names_in_it: Sequence[str]) -> list[tuple[int, str]]:
-    """The parts of a message: how many words each has, and its tsvector as PostgreSQL reads it."""
-    found: dict[str, int] = {}
-    for some in _pieces(_sequence(columns)):
-        found.setdefault(_written(some), len(some))
-    parts = [(number, text) for text, number in found.items()]
+    where = names(message_id)
+    parts: dict[str, int] = {}
+    words = _sequence(columns)
+    for some in _pieces(words):
+        parts.setdefault(_written(some), len(some))
+    named = " ".join(map(quoted, names_in_it))
+    if len(parts) == 1 and len(named) <= PART_CHARACTERS:
+        ((text, size),) = parts.items()
+        return [(message_id, 0, True, size, f"{text} {named} {where}")]
+    found = [(size, text) for text, size in parts.items()]
+    distinct = sorted({lexeme(word) for word in words if word})
+    if len(distinct) <= MOST_DISTINCT and sum(map(len, distinct)) + len(named) <= MOST_CHARACTERS:
+        total = sum(parts.values())
+        whole = f"{' '.join(map(quoted, distinct))} {named} {quoted(LONG)} {where}"
+        rows = [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found, 1)]
+        return [(message_id, 0, True, total, whole), *rows]
     each = PART_CHARACTERS // LONGEST_NAME
     for start in range(0, len(names_in_it), each):
-        text = " ".join(map(quoted, names_in_it[start : start + each]))
-        if start == 0:
-            parts[0] = (parts[0][0], f"{parts[0][1]} {text}")
-        else:
-            parts.append((0, text))
-    return parts
+        found.append((0, " ".join(map(quoted, names_in_it[start : start + each]))))
+    return [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found)]
 
 
 def _pieces(words: list[str]) -> Iterator[list[str]]:

@@ -55,14 +55,16 @@ TABLES: tuple[str, ...] = (
 INDEXES: tuple[str, ...] = tuple(translated(statement) for statement in SQLITE_INDEXES)
 
 FULL_TEXT: tuple[str, ...] = (
-    # One row a message, or several parts of a long one; `size` is how many words it has.
+    # A row a message, and of a long one several parts; `size` is how many words it has. See lexemes.py.
     "CREATE TABLE message_words (message_id bigint NOT NULL, part integer NOT NULL, whole boolean NOT NULL,"
     " size integer NOT NULL, words tsvector NOT NULL, PRIMARY KEY (message_id, part))",
     # Every search looks through the pending list; keeper.py empties it long before an append has to.
     "CREATE INDEX idx_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE whole",
     "CREATE INDEX idx_words_parts ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE NOT whole",
-    # Says whether there are long messages at all, and no more: an index of all their parts would tempt the planner to read them.
+    # Say whether there are long or enormous messages at all, and no more: an index of all their parts would tempt the planner
+    # to read them.
     "CREATE INDEX idx_parts ON message_words (message_id) WHERE NOT whole AND part = 1",
+    "CREATE INDEX idx_enormous ON message_words (message_id) WHERE NOT whole AND part = 0",
     # Not unique: whoever brings a new word would have to wait for all others that bring it at the same moment.
     'CREATE TABLE words (word text COLLATE "C" NOT NULL)',
     "CREATE INDEX idx_word ON words (word)",

@@ -56,9 +56,7 @@ class PostgresTx:
         self.learned: set[bytes] = set()  # words that are in the list once it is committed
         self._cursor = connection.cursor()
         self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
-        self.extent: list[Any] | None = (
-            None  # of the index, once it was asked for: the newest message, whether some are long
-        )
+        self.extent: Sequence[Any] | None = None  # of the index, once it was asked for: see fulltext.candidates
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
         self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
 

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -351,8 +351,8 @@ class SqliteEngine:
         with self.write() as tx:
             return migrate.sweep(tx.connection)
 
-    def before_search(self) -> None:
-        """Nothing to do: what is not indexed yet is searched as it is."""
+    def searching(self) -> AbstractContextManager[SqliteTx]:
+        return self.read()  # what is not indexed yet is searched as it is
 
     def appended(self, message_id: int, size: int) -> None:
         if self.fulltext.due(message_id, size) and self._mutex.acquire(blocking=False):
