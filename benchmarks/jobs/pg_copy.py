@@ -95,7 +95,7 @@ def _words(config: Config, target: Any, last: int) -> None:
 def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[bytes]]:
     from hermes.store import codec
     from hermes.store.engines.documents import columns_of
-    from hermes.store.engines.postgres.lexemes import entries, names_among, words_and_names
+    from hermes.store.engines.postgres.lexemes import entries, words_and_names
 
     path, first, last = chunk
     rows: list[tuple[Any, ...]] = []
@@ -106,9 +106,10 @@ def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[b
             (first, last),
         ):
             columns = columns_of(codec.joined(head, rest), form, name, calls)
-            here = words_and_names(columns)
-            rows += entries(message_id, columns, names_among(here))
+            here, names = words_and_names(columns)
+            rows += entries(message_id, columns, names)
             words |= here
+            words |= names
     return rows, words
 
 

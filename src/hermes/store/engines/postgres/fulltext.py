@@ -17,7 +17,7 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
 from hermes.store.engines.postgres import storing
-from hermes.store.engines.postgres.lexemes import LONG, Entry, entries, lexeme, names_among, quoted, words_and_names
+from hermes.store.engines.postgres.lexemes import LONG, Entry, entries, lexeme, listed, quoted, words_and_names
 from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.transaction import PostgresTx
@@ -151,8 +151,8 @@ def _array(ids: Iterable[int]) -> str:
 
 def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
     """What of the words and names found belongs in the lists of words and of names."""
-    words = worth_keeping({one for one in found if b"_" not in one})
-    return [word.decode("utf-8", "replace") for word in words], names_among(found)
+    names = {one for one in found if b"_" in one}
+    return [word.decode("utf-8", "replace") for word in worth_keeping(found - names)], listed(names)
 
 
 def _is_unit(tree: Node) -> bool:
@@ -229,10 +229,11 @@ class PostgresFullText:
         rows: list[Entry] = []
         found: set[bytes] = set()
         for message_id, columns in documents:
-            here = words_and_names(columns)
-            rows += entries(message_id, columns, names_among(here))
-            found |= here
-        return rows, found - self._known
+            words, names = words_and_names(columns)
+            rows += entries(message_id, columns, names)
+            found |= words - self._known
+            found |= names - self._known
+        return rows, found
 
     def _add_to_lists(self, tx: PostgresTx, found: set[bytes]) -> None:
         words, names = lists(found)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hermes.store import codec
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
-from hermes.store.engines.postgres.lexemes import entries, names_among, words_and_names
+from hermes.store.engines.postgres.lexemes import entries, words_and_names
 
 Problem = dict[str, Any]
 
@@ -41,7 +41,7 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
     complete = fulltext.has_all_names(tx)
     wanted, older = [], []
     for given, columns in fulltext.documents(tx, message_ids):
-        texts = [row[4] for row in entries(given, columns, names_among(words_and_names(columns)))]
+        texts = [row[4] for row in entries(given, columns, words_and_names(columns)[1])]
         wanted += [(given, number, text) for number, text in enumerate(texts)]
         without = (
             [] if complete else [row[4] for row in entries(given, columns, ())]

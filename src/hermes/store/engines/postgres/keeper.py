@@ -29,8 +29,9 @@ from hermes.store.engines.postgres.fulltext import Numbered, PostgresFullText
 from hermes.store.engines.postgres.pool import Link
 
 PAUSE = 0.05  # seconds from an append to its indexing
-BURST = 8  # appends in that time: it is waited until they become fewer
-MOST = 2_000  # messages that may wait in a burst
+BURST = 3  # appends in that time: it is waited until they become fewer
+LONGEST = 2.0  # seconds that a burst is waited for
+MOST = 2_000  # messages that may wait meanwhile
 TOO_MANY = 2 * MOST  # from here on who appends helps
 KEPT_CHARACTERS = 16_000_000  # of waiting messages; those of further ones are read again
 BATCH = 64
@@ -132,11 +133,8 @@ class Keeper:
                 self._wake.clear()
                 self._let_pass()
                 while not self._stopped.is_set() and (some := self._some(BATCH)):
-                    before = self._count
                     self.index(some)
                     self._tidy(at_once=False)
-                    if self._count - before >= BURST and len(self._waiting) < MOST:
-                        self._let_pass()
                 self._tidy(at_once=quiet)
         except (psycopg.Error, HermesError):
             with self._guard:
@@ -144,11 +142,11 @@ class Keeper:
 
     def _let_pass(self) -> None:
         """Wait a moment, and longer while message follows on message."""
-        burst = True
+        burst, end = True, time.monotonic() + LONGEST
         while burst and not self._stopped.is_set():
             before = self._count
             self._stopped.wait(PAUSE)
-            burst = self._count - before >= BURST and len(self._waiting) < MOST
+            burst = self._count - before >= BURST and len(self._waiting) < MOST and time.monotonic() < end
 
     def _tidy(self, *, at_once: bool) -> None:
         enough = self._untidy_messages >= TIDY_MESSAGES or self._untidy_characters >= TIDY_CHARACTERS

@@ -47,38 +47,42 @@ def _sequence(columns: Iterable[str]) -> list[str]:
 Entry = tuple[int, int, bool, int, str]
 
 
-def words_and_names(columns: Sequence[str]) -> set[bytes]:
+def words_and_names(columns: Sequence[str]) -> tuple[set[bytes], set[bytes]]:
     """The distinct words and names of a message, given as its index columns. The tool's name is not searched for parts."""
-    found = vocabulary_and_names(columns[0])
-    return found | vocabulary_and_names(columns[2]) if columns[2] else found
+    words, names_in_it = vocabulary_and_names(columns[0])
+    if columns[2]:
+        more, more_names = vocabulary_and_names(columns[2])
+        words |= more
+        names_in_it |= more_names
+    return words, {name for name in names_in_it if len(name) <= LONGEST_NAME} if names_in_it else names_in_it
 
 
-def names_among(found: Iterable[bytes]) -> list[str]:
-    """The names among words and names."""
-    return sorted(one.decode("utf-8", "replace") for one in found if b"_" in one and len(one) <= LONGEST_NAME)
+def listed(names_in_it: Iterable[bytes]) -> list[str]:
+    """Names in order, as texts."""
+    return [name.decode("utf-8", "replace") for name in sorted(names_in_it)]
 
 
-def entries(message_id: int, columns: Sequence[str], names_in_it: Sequence[str]) -> list[Entry]:
+def entries(message_id: int, columns: Sequence[str], names_in_it: Iterable[bytes]) -> list[Entry]:
     """The rows of message_words that a message, given as its index columns, has."""
-    where = names(message_id)
+    where, named_in_it = names(message_id), listed(names_in_it)
     parts: dict[str, int] = {}
     words = _sequence(columns)
     for some in _pieces(words):
         parts.setdefault(_written(some), len(some))
-    named = " ".join(map(quoted, names_in_it))
+    named = " ".join(map(quoted, named_in_it))
     if len(parts) == 1 and len(named) <= PART_CHARACTERS:
         ((text, size),) = parts.items()
         return [(message_id, 0, True, size, f"{text} {named} {where}")]
     found = [(size, text) for text, size in parts.items()]
-    distinct = sorted({lexeme(word) for word in words if word})
+    distinct = sorted({lexeme(word) for word in set(words) if word})
     if len(distinct) <= MOST_DISTINCT and sum(map(len, distinct)) + len(named) <= MOST_CHARACTERS:
         total = sum(parts.values())
         whole = f"{' '.join(map(quoted, distinct))} {named} {quoted(LONG)} {where}"
         rows = [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found, 1)]
         return [(message_id, 0, True, total, whole), *rows]
     each = PART_CHARACTERS // LONGEST_NAME
-    for start in range(0, len(names_in_it), each):
-        found.append((0, " ".join(map(quoted, names_in_it[start : start + each]))))
+    for start in range(0, len(named_in_it), each):
+        found.append((0, " ".join(map(quoted, named_in_it[start : start + each]))))
     return [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found)]
 
 
