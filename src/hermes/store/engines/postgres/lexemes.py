@@ -23,7 +23,7 @@ SAME_WORD = 250
 LONGEST_NAME = 250  # bytes; a longer one is someone's token
 GAP = ""  # between columns
 LONG = "#long"  # marks a row without places. (No word of a text has a # in it.)
-MOST_CHARACTERS, MOST_DISTINCT = 200_000, 40_000  # of such a row
+MOST_CHARACTERS, MOST_DISTINCT = 500_000, 80_000  # of such a row
 _PLACES = [f"':{number}" for number in range(1, PART_WORDS + 2)]
 
 
