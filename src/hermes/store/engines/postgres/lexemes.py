@@ -16,7 +16,8 @@ from hermes.store.engines.postgres.stretches import names
 from hermes.store.query import MAX_PHRASE_WORDS
 from hermes.store.text import index_words, vocabulary_and_names
 
-PART_WORDS = 12_000
+WHOLE_WORDS = 12_000
+PART_WORDS = 3_000  # to look for a phrase, the words of a part are read
 PART_CHARACTERS = 200_000
 LEXEME_BYTES = 1_000  # a longer word (someone's base64) is cut: its beginning tells it well enough
 SAME_WORD = 250
@@ -24,7 +25,7 @@ LONGEST_NAME = 250  # bytes; a longer one is someone's token
 GAP = ""  # between columns
 LONG = "#long"  # marks a row without places. (No word of a text has a # in it.)
 MOST_CHARACTERS, MOST_DISTINCT = 500_000, 80_000  # of such a row
-_PLACES = [f"':{number}" for number in range(1, PART_WORDS + 2)]
+_PLACES = [f"':{number}" for number in range(1, WHOLE_WORDS + 2)]
 
 
 def lexeme(word: str) -> str:
@@ -86,17 +87,17 @@ def entries(message_id: int, columns: Sequence[str], names_in_it: Iterable[bytes
     return [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found)]
 
 
-def _pieces(words: list[str]) -> Iterator[list[str]]:
+def _pieces(words: list[str], most: int = WHOLE_WORDS) -> Iterator[list[str]]:
     """The words in pieces that fit, halved until they do; each phrase lies within one of them."""
     count = len(words)
     if count > 2 * MAX_PHRASE_WORDS and (
-        count > PART_WORDS
+        count > most
         or sum(map(len, words)) > PART_CHARACTERS
         or (count > SAME_WORD and max(Counter(filter(None, words)).values(), default=0) > SAME_WORD)
     ):
         middle = count // 2
-        yield from _pieces(words[: middle + MAX_PHRASE_WORDS])
-        yield from _pieces(words[middle:])
+        yield from _pieces(words[: middle + MAX_PHRASE_WORDS], PART_WORDS)
+        yield from _pieces(words[middle:], PART_WORDS)
     else:
         yield words
 

@@ -54,7 +54,7 @@ class PostgresTx:
         self.ahead = ahead
         self.xid: str | None = None  # by which the server knows, even after the connection is lost, what became of it
         self.learned: set[bytes] = set()  # words that are in the list once it is committed
-        self._cursor = connection.cursor()
+        self._cursor = connection.cursor(binary=True)
         self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
         self.extent: Sequence[Any] | None = None  # of the index, once it was asked for: see fulltext.candidates
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
