@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.store.engines.postgres import engine as engine_module
-from hermes.store.engines.postgres import keeper
+from hermes.store.engines.postgres import keeper, lexemes
 from hermes.store.text import fold, vocabulary, vocabulary_and_names
 from hermes_state import SessionDB
 from tests.faults import Acks, Process, Remote, seeded, size, word
@@ -131,6 +131,40 @@ def test_of_very_much_text_that_waits_not_all_is_kept_in_memory(
         ids = [db.append_message("s", "tool", content) for content in contents]
         assert [found(db, content.split()[-1]) for content in contents] == [{one} for one in ids]
         assert db.check() == []
+
+
+def _gothic(number: int) -> str:
+    """A word of letters that take four bytes each."""
+    return "".join(chr(0x10330 + int(digit)) for digit in f"{number:015}")
+
+
+def test_words_and_names_that_take_more_room_than_usual_are_found(url: str, tmp_path: Path) -> None:
+    text = " ".join(f"{_gothic(2 * n)}_{_gothic(2 * n + 1)}" for n in range(5_900))
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        stored = db.append_message("s", "user", text)
+        for query in (_gothic(11_799), f"{_gothic(8)}_{_gothic(9)}", f"{_gothic(8)[5:]}_{_gothic(9)[:9]}"):
+            assert found(db, query) == {stored}
+        assert found(db, f'"{_gothic(7)} {_gothic(8)}"') == {stored}
+        assert db.check() == []
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_message_the_server_refuses_to_index_keeps_no_other_from_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lexemes, "MOST_BYTES", 1 << 40)  # so that a tsvector becomes larger than the server takes
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        before = db.append_message("s", "user", "good before")
+        bad = db.append_message(
+            "s", "user", "begins so " + " ".join(f"{_gothic(2 * n)}_{_gothic(2 * n + 1)}" for n in range(5_900))
+        )
+        after = db.append_message("s", "user", "good after")
+        assert found(db, "good") == {before, after}
+        assert found(db, "begins") == {bad}
+        assert found(db, _gothic(11_799)) == set(), "only its beginning could be indexed"
+        assert waiting(url) == 0
 
 
 # ------------------------------------------------------------------ killed, stopped, deleted, restarted

@@ -108,7 +108,9 @@ def test_a_long_text_becomes_parts_that_overlap_by_a_phrase(text: str) -> None:
     rows = lexemes.entries(7, (text, "", ""), [b"a_name"])
     found = [(size, written) for _, _, whole, size, written in rows if not whole or len(rows) == 1]
     if len(rows) > 1:
-        assert rows[0][2] and {row[2] for row in rows[1:]} == {False} and [row[1] for row in rows] == [*range(len(rows))]
+        assert (
+            rows[0][2] and {row[2] for row in rows[1:]} == {False} and [row[1] for row in rows] == [*range(len(rows))]
+        )
         unplaced = re.findall(r"'([^']+)'", rows[0][4])
         assert {"a_name", lexemes.LONG, *map(lexemes.lexeme, index_words(text))} <= set(unplaced)
         assert "':" not in rows[0][4] and len(rows[0][4]) < 1_000_000

@@ -216,13 +216,16 @@ class PostgresFullText:
     def index(self, connection: Link, documents: Sequence[Numbered], absent: Sequence[int]) -> None:
         """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first."""
         tx = PostgresTx(connection, self)
-        if absent:
-            documents = [*documents, *self.documents(tx, absent)]
+        documents = [*documents, *self.read(connection, absent)]
         rows, found = self._made(documents)
         with connection.pipeline():
             self._add_to_lists(tx, found)
             tx.ask(_INDEX, ([*(number for number, _ in documents), *absent], *_columns(rows)))
         self.learn(found)
+
+    def read(self, connection: Link, message_ids: Sequence[int]) -> list[Numbered]:
+        """Messages as they are stored, those of them that are there."""
+        return self.documents(PostgresTx(connection, self), message_ids) if message_ids else []
 
     def _made(self, documents: Iterable[Numbered]) -> tuple[list[Entry], set[bytes]]:
         """The rows of the index for some messages, and the words and names in them that are not known yet."""

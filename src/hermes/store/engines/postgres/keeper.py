@@ -36,6 +36,7 @@ TOO_MANY = 2 * MOST  # from here on who appends helps
 KEPT_CHARACTERS = 16_000_000  # of waiting messages; those of further ones are read again
 BATCH = 64
 BATCH_CHARACTERS = 300_000
+BEGINNING = 10_000  # characters
 TIDY_MESSAGES = 256
 TIDY_CHARACTERS = 400_000
 PATIENCE = 2.0  # seconds for what is left when the store is closed
@@ -104,13 +105,7 @@ class Keeper:
             number += 1
             if characters >= BATCH_CHARACTERS:
                 break
-        connection = self._connected()
-        try:
-            self._fulltext.index(connection, documents, absent)
-        except BaseException:
-            if connection.closed or connection.broken:
-                self._connection = None
-            raise
+        self._write(documents, absent)
         with self._guard:
             for message_id in message_ids[:number]:
                 document = self._waiting.pop(message_id, None)
@@ -118,6 +113,22 @@ class Keeper:
         self._untidy_messages += number
         self._untidy_characters += characters
         return message_ids[number:]
+
+    def _write(self, documents: list[Numbered], absent: list[int]) -> None:
+        connection = self._connected()
+        try:
+            self._fulltext.index(connection, documents, absent)
+        except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
+            if (
+                len(documents) == 1 and not absent
+            ):  # no message has been seen to do this; if one does, its beginning is found
+                ((message_id, (text, name, _)),) = documents
+                self._fulltext.index(connection, [(message_id, (text[:BEGINNING], name, ""))], [])
+                return
+            documents = documents + self._fulltext.read(connection, absent)
+            for one in documents:
+                self._write([one], [])
+            self._fulltext.index(connection, [], absent)  # those that are gone
 
     def _connected(self) -> Link:
         if self._connection is None or self._connection.closed or self._connection.broken:
@@ -160,9 +171,10 @@ class Keeper:
         """Let the thread end, and index what is left if that does not take long."""
         self._stopped.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(5.0)
-            if self._thread.is_alive():  # the server does not answer
+        thread = self._thread
+        if thread is not None:
+            thread.join(5.0)
+            if thread.is_alive():  # the server does not answer
                 return
         end = time.monotonic() + PATIENCE
         with suppress(psycopg.Error, HermesError):

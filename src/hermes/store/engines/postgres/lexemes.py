@@ -24,7 +24,7 @@ SAME_WORD = 250
 LONGEST_NAME = 250  # bytes; a longer one is someone's token
 GAP = ""  # between columns
 LONG = "#long"  # marks a row without places. (No word of a text has a # in it.)
-MOST_CHARACTERS, MOST_DISTINCT = 500_000, 80_000  # of such a row
+MOST_BYTES, MOST_DISTINCT = 800_000, 80_000  # of a row for a whole message
 _PLACES = [f"':{number}" for number in range(1, WHOLE_WORDS + 2)]
 
 
@@ -71,14 +71,16 @@ def entries(message_id: int, columns: Sequence[str], names_in_it: Iterable[bytes
     for some in _pieces(words):
         parts.setdefault(_written(some), len(some))
     named = " ".join(map(quoted, named_in_it))
-    if len(parts) == 1 and len(named) <= PART_CHARACTERS:
+    if len(parts) == 1:
         ((text, size),) = parts.items()
-        return [(message_id, 0, True, size, f"{text} {named} {where}")]
+        whole = f"{text} {named} {where}"
+        if len(whole.encode()) <= MOST_BYTES:
+            return [(message_id, 0, True, size, whole)]
     found = [(size, text) for text, size in parts.items()]
     distinct = sorted({lexeme(word) for word in set(words) if word})
-    if len(distinct) <= MOST_DISTINCT and sum(map(len, distinct)) + len(named) <= MOST_CHARACTERS:
+    whole = f"{' '.join(map(quoted, distinct))} {named} {quoted(LONG)} {where}"
+    if len(distinct) <= MOST_DISTINCT and len(whole.encode()) <= MOST_BYTES:
         total = sum(parts.values())
-        whole = f"{' '.join(map(quoted, distinct))} {named} {quoted(LONG)} {where}"
         rows = [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found, 1)]
         return [(message_id, 0, True, total, whole), *rows]
     each = PART_CHARACTERS // LONGEST_NAME
