@@ -174,7 +174,9 @@ class _Search:
     def _named(self, tree: Node) -> bool:
         """Whether names that were typed are found often enough as they are; else the words they are made of are looked for."""
         named = _as_names(tree) if self.text.has_names else tree
-        if named == tree:
+        if named == tree or not all(
+            self.text.is_name(self.tx, one.text) for one in positive(named) if one.kind == "name"
+        ):
             return False
         found = self.text.candidates(self.tx, named, self.scope, self.cap)
         if len(found) < self.need:
@@ -233,6 +235,9 @@ class _Search:
             if not any(cut.values()):
                 break
             wide, cap = _widened(tree, cut), self.cap
+            if isinstance(tree, Leaf):  # the word itself was looked for
+                around = cut[tree.text]
+                wide = around[0] if len(around) == 1 else Or(tuple(around))
             found = self.text.candidates(self.tx, wide, self.scope, cap)
             add(found)
             while literal and len(found) == cap < MOST_LOOKED_AT and len(self.hits) < self.need:
@@ -398,7 +403,8 @@ def _runs(text: str) -> list[str]:
 def _widened(tree: Node, parts: dict[str, list[Leaf]]) -> Node:
     """The tree with each word also standing for the words that contain it; what is left out stays exact."""
     if isinstance(tree, Leaf):
-        return Or((tree, *parts[tree.text])) if parts.get(tree.text) and tree.kind == "word" else tree
+        around = parts.get(tree.text) if tree.kind == "word" else None
+        return Or((tree, *around)) if around else tree
     if isinstance(tree, Not):
         return Not(_widened(tree.keep, parts), tree.drop)
     children = tuple(_widened(child, parts) for child in tree.children)

@@ -121,6 +121,10 @@ class FullText(Protocol):
         """Names made of several words (folded, a_b_c) that contain this part; None when there is no list of them."""
         ...
 
+    def is_name(self, tx: Tx, name: str) -> bool:
+        """Whether some message has this name."""
+        ...
+
     def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
         """Words of the store (folded) that start so."""
         ...

@@ -382,7 +382,7 @@ class PostgresFullText:
             if sets is None:
                 return []
             chosen, asked = sets[0], [*sets[1]]
-        rows: list[Found] = tx.planned(
+        rows: list[Found] = tx.rows(
             f"SELECT m.id, m.session_id, m.role, {_LENGTH}, NULL FROM ({chosen}) w(place) JOIN messages m ON m.id = w.place"
             f" {_join(scope)} WHERE {scope.where} AND w.place >= ? ORDER BY w.place DESC LIMIT ?",
             (*asked, *scope.params, oldest, cap),
@@ -414,6 +414,9 @@ class PostgresFullText:
             (_like(part), cap),
         ).fetchone()
         return names if complete else None
+
+    def is_name(self, tx: Any, name: str) -> bool:
+        return tx.row("SELECT 1 FROM names WHERE name = ?", (name,)) is not None
 
     def words_starting(self, tx: Any, start: str, cap: int) -> list[str]:
         if not start:

@@ -30,7 +30,7 @@ from hermes.store.engines.postgres.pool import Link
 
 PAUSE = 0.05  # seconds from an append to its indexing
 BURST = 3  # appends in that time: it is waited until they become fewer
-LONGEST = 2.0  # seconds that a burst is waited for
+LONGEST = 3.0  # seconds that a burst is waited for
 MOST = 2_000  # messages that may wait meanwhile
 TOO_MANY = 2 * MOST  # from here on who appends helps
 KEPT_CHARACTERS = 16_000_000  # of waiting messages; those of further ones are read again
@@ -142,22 +142,29 @@ class Keeper:
             while not self._stopped.is_set():
                 quiet = not self._wake.wait(8 * PAUSE if self._untidy_messages else None)
                 self._wake.clear()
-                self._let_pass()
+                end = time.monotonic() + LONGEST
+                self._let_pass(end)
                 while not self._stopped.is_set() and (some := self._some(BATCH)):
+                    before = self._count
                     self.index(some)
                     self._tidy(at_once=False)
+                    if self._is_burst(before, end):
+                        self._let_pass(end)
                 self._tidy(at_once=quiet)
         except (psycopg.Error, HermesError):
             with self._guard:
                 self._thread = None  # the connection is lost, or nothing can be written: the next append tries again
 
-    def _let_pass(self) -> None:
+    def _let_pass(self, end: float) -> None:
         """Wait a moment, and longer while message follows on message."""
-        burst, end = True, time.monotonic() + LONGEST
+        burst = True
         while burst and not self._stopped.is_set():
             before = self._count
             self._stopped.wait(PAUSE)
-            burst = self._count - before >= BURST and len(self._waiting) < MOST and time.monotonic() < end
+            burst = self._is_burst(before, end)
+
+    def _is_burst(self, before: int, end: float) -> bool:
+        return self._count - before >= BURST and len(self._waiting) < MOST and time.monotonic() < end
 
     def _tidy(self, *, at_once: bool) -> None:
         enough = self._untidy_messages >= TIDY_MESSAGES or self._untidy_characters >= TIDY_CHARACTERS

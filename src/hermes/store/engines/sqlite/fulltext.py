@@ -267,6 +267,9 @@ class SqliteFullText:
     def names_containing(self, tx: Tx, part: str, cap: int) -> list[str] | None:
         return None  # a list of them would make the file a tenth larger
 
+    def is_name(self, tx: Tx, name: str) -> bool:
+        return False
+
     def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
         return self.words.starting(tx, start, cap, listed=self._indexed) if start else []
 
