@@ -54,7 +54,8 @@ _STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
 _SERVER = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
-    " pg_postmaster_start_time()::text, extract(epoch FROM clock_timestamp())::float8"
+    " pg_postmaster_start_time()::text, current_setting('synchronous_standby_names') <> '',"
+    " extract(epoch FROM clock_timestamp())::float8"
 )
 # Waits until the replicas that have to confirm commits have everything up to here.
 _CONFIRM = (
@@ -120,7 +121,12 @@ class PostgresEngine:
         cursor = connection.execute("; ".join(said).encode())
         while cursor.nextset():
             pass
-        connection.timeline, connection.started_at, now = cursor.fetchone() or ("", "", time.time())
+        connection.timeline, connection.started_at, connection.watched, now = cursor.fetchone() or (
+            "",
+            "",
+            True,
+            time.time(),
+        )
         self._ahead = now - time.time()
 
         def told(notice: psycopg.errors.Diagnostic) -> None:
@@ -171,10 +177,8 @@ class PostgresEngine:
                 time.sleep(0.1)
                 continue
             try:
-                if begin is _STORING:  # the shortest way to say it: an append is little more than three of these
-                    done = connection.pgconn.exec_(begin)
-                    if done.status != psycopg.pq.ExecStatus.COMMAND_OK:
-                        raise psycopg.errors.error_from_result(done)
+                if begin is _STORING:
+                    _told(connection, begin)
                     return connection, None
                 cursor = connection.execute(begin)
                 while cursor.nextset():
@@ -270,14 +274,17 @@ class PostgresEngine:
                 with connection.pipeline():
                     tx.learned |= self.fulltext.write_stored(tx)
                     done = connection.execute(b"COMMIT")
+                told = done.statusmessage
+            elif connection.watched:  # who waits for a replica can be interrupted
+                told = connection.execute(b"COMMIT").statusmessage
             else:
-                done = connection.execute(b"COMMIT")
+                told = _told(connection, b"COMMIT")
         except psycopg.Error as error:
             if not faults.is_lost(error, connection):
                 raise
             self._settle(tx, error)
             return
-        if done.statusmessage != "COMMIT":  # a statement had failed, and whoever asked for it went on all the same
+        if told != "COMMIT":  # a statement had failed, and whoever asked for it went on all the same
             raise StoreError(f"{self.where} took back what was to be stored, as a part of it had failed")
         if connection.unconfirmed:
             connection.unconfirmed = False
@@ -486,6 +493,14 @@ def _complete(url: str, read_only: bool) -> str:
     if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
         defaults["target_session_attrs"] = "read-write"  # of several servers the one that is no replica
     return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
+
+
+def _told(connection: Link, statement: bytes) -> str:
+    """Say the beginning or the end of a transaction the shortest way, of which an append is largely made; what was answered."""
+    result = connection.pgconn.exec_(statement)
+    if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(result)
+    return (result.command_status or b"").decode()
 
 
 def _abandon(connection: psycopg.Connection[Any]) -> None:

@@ -24,6 +24,7 @@ class Link(psycopg.Connection[Any]):
 
     timeline = ""  # "" on a replica; another one after a failover
     started_at = ""
+    watched = True  # whether replicas may have to confirm a commit
     unconfirmed = False  # a commit returned although the replica that has to confirm it did not
 
 
