@@ -313,6 +313,44 @@ def test_a_store_from_before_there_were_names_is_searched_as_before_and_rebuilt(
     assert listed == {"", "get_user_name", "set_user_names", "getuser_name", "reset_user_name"}
 
 
+@pytest.mark.parametrize("engine", ["postgres", "sqlite"])
+def test_names_in_long_messages_are_found_beside_words_and_phrases(engine: str, tmp_path: Path) -> None:
+    server = postgres.server()
+    where: Any = {"url": server.store(str(tmp_path))} if engine == "postgres" else {}
+    filler = " ".join(f"w{number % 900}" for number in range(20_000))
+    texts = [
+        f"docker {filler} get_user_name(x) {filler} the exact phrase",
+        "docker get_user_name(x) the exact phrase",
+        f"docker {filler} reset_user_name",
+        f"{filler} the exact phrase",
+        "nothing of it",
+    ]
+    asked: dict[str, set[int]] = {
+        "get_user_name": {0, 1},
+        "et_user_na": {0, 1, 2},
+        "docker et_user_na": {0, 1, 2},
+        'et_user_na "exact phrase"': {0, 1},
+        'et_user_na NOT "exact phrase"': {2},
+        'docker NOT "exact phrase"': {2},
+        'set_user_na OR "exact phrase"': {0, 1, 2, 3},
+        '"exact phrase" OR get_user_name': {0, 1, 3},
+        '"exact phrase" NOT get_user_name': {3},
+        'docker "exact phrase"': {0, 1},
+        "dock* phrase": {0, 1},
+    }
+    with SessionDB(db_path=tmp_path / "state.db", **where) as db:
+        db.create_session("s", "cli")
+        ids = [db.append_message("s", "tool", text) for text in texts]
+        for query, numbers in asked.items():
+            assert found(db, query) == {ids[number] for number in numbers}, query
+            assert {hit["id"] for hit in db.search_messages(query, limit=1)} <= {ids[number] for number in numbers}, (
+                query
+            )
+        assert db.check() == []
+    if where:
+        server.forget(str(tmp_path))
+
+
 _PIECES = st.sampled_from(["a", "ab", "user", "über", "9", "x2", "_", "__", "-", " ", ".", "Ab", "naïve"])
 _TEXT = st.lists(_PIECES, min_size=1, max_size=8).map("".join)
 

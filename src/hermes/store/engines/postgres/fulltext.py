@@ -155,6 +155,10 @@ def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
     return [word.decode("utf-8", "replace") for word in worth_keeping(found - names)], listed(names)
 
 
+def _either(leaves: list[Leaf]) -> Node | None:
+    return Or(tuple(leaves)) if len(leaves) > 1 else leaves[0] if leaves else None
+
+
 def _is_unit(tree: Node) -> bool:
     """Whether one place in a message answers it: a leaf, or leaves that stand for each other."""
     return isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children))
@@ -162,18 +166,20 @@ def _is_unit(tree: Node) -> bool:
 
 def _in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
     """SQL for the long messages that answer a tree, from those that have a part which answers a unit of it; None when
-    nothing of it is indexed."""
+    nothing of it is indexed. Names are not in the parts, but in the row with all the words."""
     if _is_unit(tree):
+        leaves = tree.children if isinstance(tree, Or) else (tree,)
         match = expression(tree)
         if match is None:
             return None
-        here = "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery"
-        if " <-> " in match:
-            return here, [where.within(match)]
-        return (
-            f"{here} UNION SELECT message_id FROM message_words WHERE whole AND words @@ ?::tsquery",
-            [where.within(match), where.within(f"{match} & '{LONG}'")],
+        asked, params = (
+            "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery",
+            [where.within(match)],
         )
+        if named := expression(_either([leaf for leaf in leaves if isinstance(leaf, Leaf) and leaf.kind == "name"])):
+            asked += " UNION SELECT message_id FROM message_words WHERE whole AND words @@ ?::tsquery"
+            params.append(where.within(f"{named} & '{LONG}'"))
+        return asked, params
     if isinstance(tree, Not):
         keep, drop = _in_parts(tree.keep, where), _in_parts(tree.drop, where)
         if keep is None or drop is None:
@@ -368,7 +374,8 @@ class PostgresFullText:
     def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Found]:
         """The same, from an id on, of messages that have parts in the index."""
         where = window(newest, newest - oldest)
-        if _is_unit(tree):  # one part answers the whole question: newest first, as in `_whole_ones`
+        if _is_unit(tree) and all(leaf.kind != "name" for leaf in positive(tree)):
+            # One part answers the whole question: newest first, as in `_whole_ones`.
             match, loose = str(expression(tree)), str(expression(tree, loose=True))
             exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
             chosen = (
