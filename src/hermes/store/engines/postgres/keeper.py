@@ -86,8 +86,12 @@ class Keeper:
         """Index those of these messages that wait for it, whoever stored them."""
         with self._working:
             left = list(message_ids)
-            while left:
-                left = self._index_some(left)
+            try:
+                while left:
+                    left = self._index_some(left)
+            except BaseException:
+                self._hang_up()  # interrupted in the middle, perhaps: the next one begins with a connection of its own
+                raise
 
     def _index_some(self, message_ids: list[int]) -> list[int]:
         """A batch of them; what is left."""
@@ -134,6 +138,12 @@ class Keeper:
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = self._connect()
         return self._connection
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
 
     # ------------------------------------------------------------------ the thread
 
@@ -187,6 +197,4 @@ class Keeper:
         with suppress(psycopg.Error, HermesError):
             while time.monotonic() < end and (some := self._some(BATCH)):
                 self.index(some)
-        if self._connection is not None:
-            with suppress(psycopg.Error):
-                self._connection.close()
+        self._hang_up()
