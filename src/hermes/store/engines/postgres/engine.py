@@ -63,6 +63,12 @@ _CONFIRM = (
     b" THEN pg_logical_emit_message(true, 'hermes', '') END"
 )
 
+_UNWRITABLE = (  # why a server that can be read takes nothing
+    psycopg.errors.DiskFull,
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.ReadOnlySqlTransaction,
+)
+
 logging.getLogger("psycopg").addHandler(
     logging.NullHandler()
 )  # what it warns of we tell ourselves, and not on the screen
@@ -80,7 +86,7 @@ class PostgresEngine:
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
         self.fulltext = PostgresFullText()
-        self._keeper = Keeper(self._connect, self.fulltext)
+        self._keeper = Keeper(self._link, self.fulltext)
         self._left: set[int] = set()  # messages nobody indexes, as far as a store opened for reading can tell
         self._durability = durability
         self._local = threading.local()  # the transaction this thread is in
@@ -255,14 +261,14 @@ class PostgresEngine:
                     self._commit(tx)
                 self._ahead = tx.ahead
                 self.fulltext.learn(tx.learned)
-                if tx.waiting:
-                    self._keeper.take(tx.waiting)
             except BaseException:
                 _abandon(connection)
                 raise
             finally:
                 self._local.tx = None
                 self._pool.give_back(connection)
+            if tx.waiting:
+                self._keeper.take(tx.waiting)
 
     def _commit(self, tx: PostgresTx) -> None:
         """Index what was stored and is not indexed yet, and commit, in one go to the server and back."""
@@ -402,8 +408,21 @@ class PostgresEngine:
     def _index(self, waiting: list[int]) -> None:
         try:
             self._keeper.index(waiting)
-        except psycopg.OperationalError:  # the server was restarted since this connection was made
+        except psycopg.OperationalError:  # the server was restarted since this connection was made, say
+            self._pool.forget()
             self._keeper.index(waiting)
+
+    @contextmanager
+    def _link(self) -> Iterator[Link]:
+        """A connection without a transaction."""
+        connection = self._pool.take(PATIENCE)
+        try:
+            yield connection
+        except BaseException:
+            _abandon(connection)
+            raise
+        finally:
+            self._pool.give_back(connection)
 
     def _wait_for_others(self, waiting: list[int]) -> None:
         """A store opened for reading can't index. Whoever stored the messages is about to."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import psycopg
 
@@ -43,17 +43,19 @@ PATIENCE = 2.0  # seconds for what is left when the store is closed
 _TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces'), gin_clean_pending_list('idx_names_pieces')"  # noqa: E501
 
 
+Links = Callable[[], AbstractContextManager[Link]]  # a connection for a while
+
+
 class Keeper:
     """What waits to be indexed, and the thread that sees to it."""
 
-    def __init__(self, connect: Callable[[], Link], fulltext: PostgresFullText) -> None:
-        self._connect, self._fulltext = connect, fulltext
+    def __init__(self, links: Links, fulltext: PostgresFullText) -> None:
+        self._links, self._fulltext = links, fulltext
         self._guard = threading.Lock()  # of what waits; never held for long
         self._waiting: dict[int, Document | None] = {}
         self._characters = 0
         self._count = 0  # messages ever taken
-        self._working = threading.Lock()  # of the connection
-        self._connection: Link | None = None
+        self._working = threading.Lock()  # one at a time, so that nothing is made twice
         self._thread: threading.Thread | None = None
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._untidy_messages = self._untidy_characters = 0
@@ -84,16 +86,12 @@ class Keeper:
 
     def index(self, message_ids: Iterable[int]) -> None:
         """Index those of these messages that wait for it, whoever stored them."""
-        with self._working:
-            left = list(message_ids)
-            try:
-                while left:
-                    left = self._index_some(left)
-            except BaseException:
-                self._hang_up()  # interrupted in the middle, perhaps: the next one begins with a connection of its own
-                raise
+        left = list(message_ids)
+        with self._working, self._links() as link:
+            while left:
+                left = self._index_some(link, left)
 
-    def _index_some(self, message_ids: list[int]) -> list[int]:
+    def _index_some(self, link: Link, message_ids: list[int]) -> list[int]:
         """A batch of them; what is left."""
         documents: list[Numbered] = []
         absent: list[int] = []
@@ -109,7 +107,7 @@ class Keeper:
             number += 1
             if characters >= BATCH_CHARACTERS:
                 break
-        self._write(documents, absent)
+        self._write(link, documents, absent)
         with self._guard:
             for message_id in message_ids[:number]:
                 document = self._waiting.pop(message_id, None)
@@ -118,32 +116,20 @@ class Keeper:
         self._untidy_characters += characters
         return message_ids[number:]
 
-    def _write(self, documents: list[Numbered], absent: list[int]) -> None:
-        connection = self._connected()
+    def _write(self, link: Link, documents: list[Numbered], absent: list[int]) -> None:
         try:
-            self._fulltext.index(connection, documents, absent)
+            self._fulltext.index(link, documents, absent)
         except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
             if (
                 len(documents) == 1 and not absent
             ):  # no message has been seen to do this; if one does, its beginning is found
                 ((message_id, (text, name, _)),) = documents
-                self._fulltext.index(connection, [(message_id, (text[:BEGINNING], name, ""))], [])
+                self._fulltext.index(link, [(message_id, (text[:BEGINNING], name, ""))], [])
                 return
-            documents = documents + self._fulltext.read(connection, absent)
+            documents = documents + self._fulltext.read(link, absent)
             for one in documents:
-                self._write([one], [])
-            self._fulltext.index(connection, [], absent)  # those that are gone
-
-    def _connected(self) -> Link:
-        if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = self._connect()
-        return self._connection
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            with suppress(psycopg.Error):
-                self._connection.close()
-            self._connection = None
+                self._write(link, [one], [])
+            self._fulltext.index(link, [], absent)  # those that are gone
 
     # ------------------------------------------------------------------ the thread
 
@@ -179,10 +165,10 @@ class Keeper:
     def _tidy(self, *, at_once: bool) -> None:
         enough = self._untidy_messages >= TIDY_MESSAGES or self._untidy_characters >= TIDY_CHARACTERS
         if enough or (at_once and self._untidy_messages):
-            with self._working:
+            with self._working, self._links() as link:
                 self._untidy_messages = self._untidy_characters = 0
                 with suppress(psycopg.errors.InsufficientPrivilege):  # not the owner of the index
-                    self._connected().execute(_TIDY)
+                    link.execute(_TIDY)
 
     def stop(self) -> None:
         """Let the thread end, and index what is left if that does not take long."""
@@ -197,4 +183,3 @@ class Keeper:
         with suppress(psycopg.Error, HermesError):
             while time.monotonic() < end and (some := self._some(BATCH)):
                 self.index(some)
-        self._hang_up()
