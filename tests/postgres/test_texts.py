@@ -112,7 +112,7 @@ def test_a_long_text_becomes_parts_that_overlap_by_a_phrase(text: str) -> None:
             rows[0][2] and {row[2] for row in rows[1:]} == {False} and [row[1] for row in rows] == [*range(len(rows))]
         )
         unplaced = re.findall(r"'([^']+)'", rows[0][4])
-        assert {"a_name", lexemes.LONG, *map(lexemes.lexeme, index_words(text))} <= set(unplaced)
+        assert {"#a_name", lexemes.LONG, *map(lexemes.lexeme, index_words(text))} <= set(unplaced)
         assert "':" not in rows[0][4] and len(rows[0][4]) < 1_000_000
     words = list(map(lexemes.lexeme, index_words(text)))
     assert all(size <= lexemes.PART_WORDS + 1 for size, _ in found)
@@ -135,7 +135,7 @@ def test_of_an_enormous_text_there_are_the_parts_only() -> None:
     rows = lexemes.entries(7, (text, "", ""), names)
     assert not any(whole for _, _, whole, _, _ in rows) and [row[1] for row in rows] == [*range(len(rows))]
     everything = {word for row in rows for word in re.findall(r"'([^']+)'", row[4])}
-    assert {*index_words(text), *(name.decode() for name in names)} <= everything
+    assert {*index_words(text), *(f"#{name.decode()}" for name in names)} <= everything
     assert lexemes.LONG not in everything and max(len(row[4]) for row in rows) < 1_000_000
 
 

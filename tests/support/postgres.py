@@ -209,6 +209,8 @@ class Shared(Cluster):
             )[0][0]
             if tables:
                 self.sql(f"TRUNCATE {tables} RESTART IDENTITY")
+                if f"{schema}.names," in f"{tables},":
+                    self.sql(f"INSERT INTO {schema}.names VALUES('')")  # as in one that was just made
             self._free.append(schema)
 
 

@@ -17,7 +17,16 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
 from hermes.store.engines.postgres import storing
-from hermes.store.engines.postgres.lexemes import LONG, Entry, entries, lexeme, listed, quoted, words_and_names
+from hermes.store.engines.postgres.lexemes import (
+    LONG,
+    Entry,
+    entries,
+    lexeme,
+    listed,
+    named_lexeme,
+    quoted,
+    words_and_names,
+)
 from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.transaction import PostgresTx
@@ -58,7 +67,7 @@ Found = tuple[int, str, str, int, float | None]
 def _words(leaf: Leaf) -> list[str]:
     """The words of a leaf as they stand in a tsquery; none when nothing in it is indexed."""
     if leaf.kind == "name":
-        return [quoted(leaf.text)]
+        return [named_lexeme(leaf.text)]
     words, open_end = phrase(leaf.text)
     every = [quoted(lexeme(word)) for word in words.split()]
     if every and (leaf.prefix or open_end):

@@ -70,7 +70,7 @@ def entries(message_id: int, columns: Sequence[str], names_in_it: Iterable[bytes
     words = _sequence(columns)
     for some in _pieces(words):
         parts.setdefault(_written(some), len(some))
-    named = " ".join(map(quoted, named_in_it))
+    named = " ".join(map(named_lexeme, named_in_it))
     if len(parts) == 1:
         ((text, size),) = parts.items()
         whole = f"{text} {named} {where}"
@@ -85,7 +85,7 @@ def entries(message_id: int, columns: Sequence[str], names_in_it: Iterable[bytes
         return [(message_id, 0, True, total, whole), *rows]
     each = PART_CHARACTERS // LONGEST_NAME
     for start in range(0, len(named_in_it), each):
-        found.append((0, " ".join(map(quoted, named_in_it[start : start + each]))))
+        found.append((0, " ".join(map(named_lexeme, named_in_it[start : start + each]))))
     return [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found)]
 
 
@@ -116,3 +116,9 @@ def _written(words: Sequence[str]) -> str:
 def quoted(word: str) -> str:
     """A word in quotes, for a tsquery. (No word of the index has a quote or a backslash in it.)"""
     return f"'{word}'"
+
+
+def named_lexeme(name: str) -> str:
+    """A name in quotes, as it stands in a tsvector or a tsquery: no beginning of a word is the beginning of one, since what
+    has no place would spoil the looking for phrases."""
+    return f"'#{name}'"
