@@ -127,12 +127,8 @@ class PostgresEngine:
         cursor = connection.execute("; ".join(said).encode())
         while cursor.nextset():
             pass
-        connection.timeline, connection.started_at, connection.watched, now = cursor.fetchone() or (
-            "",
-            "",
-            True,
-            time.time(),
-        )
+        said_of_it = cursor.fetchone() or ("", "", True, time.time())
+        connection.timeline, connection.started_at, connection.watched, now = said_of_it
         self._ahead = now - time.time()
 
         def told(notice: psycopg.errors.Diagnostic) -> None:
@@ -394,9 +390,7 @@ class PostgresEngine:
         if self.read_only:
             self._wait_for_others(waiting)
         else:
-            with suppress(
-                psycopg.Error, StoreError
-            ):  # the disk is full, say: what is indexed can be found all the same
+            with self._translated(), suppress(*_UNWRITABLE):  # what is indexed can be found all the same
                 self._index(waiting)
 
     def _unindexed(self) -> list[int]:

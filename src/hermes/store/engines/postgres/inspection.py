@@ -43,9 +43,8 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
     for given, columns in fulltext.documents(tx, message_ids):
         texts = [row[4] for row in entries(given, columns, words_and_names(columns)[1])]
         wanted += [(given, number, text) for number, text in enumerate(texts)]
-        without = (
-            [] if complete else [row[4] for row in entries(given, columns, ())]
-        )  # as it was before there were names
+        # As it was before there were names.
+        without = [] if complete else [row[4] for row in entries(given, columns, ())]
         older += [*without, *texts[len(without) :]]
     rows = tx.ask(
         "SELECT DISTINCT coalesce(w.message_id, given.id), w.message_id IS NULL FROM unnest(%s::bigint[], %s::int[],"
