@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.errors import StoreError
 from hermes.store.engines.postgres import engine as engine_module
 from hermes.store.engines.postgres import keeper, lexemes
 from hermes.store.text import fold, vocabulary, vocabulary_and_names
@@ -165,6 +166,26 @@ def test_a_message_the_server_refuses_to_index_keeps_no_other_from_it(
         assert found(db, "begins") == {bad}
         assert found(db, _gothic(11_799)) == set(), "only its beginning could be indexed"
         assert waiting(url) == 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_search_that_fails_to_index_says_so(url: str, tmp_path: Path) -> None:
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        stored = db.append_message("s", "user", "somewhere")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not today'; END$$"
+            )
+            connection.execute(
+                "CREATE TRIGGER refusing BEFORE INSERT ON message_words FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+            try:
+                with pytest.raises(StoreError, match="not today"):
+                    db.search_messages("somewhere")
+            finally:
+                connection.execute("DROP FUNCTION refuse() CASCADE")
+        assert found(db, "somewhere") == {stored}
 
 
 # ------------------------------------------------------------------ killed, stopped, deleted, restarted
