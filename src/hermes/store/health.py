@@ -14,7 +14,7 @@ import apsw
 
 from hermes.errors import StoreCorrupt
 from hermes.store import messages, sessions
-from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite import locks, migrate
 from hermes.store.engines.sqlite.engine import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
@@ -48,7 +48,7 @@ def look(path: Path, seconds: float = 3.0) -> Health:
 def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
     uri = path.absolute().as_uri() + ("?immutable=1" if alone else "")
     try:
-        connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        connection = locks.connect(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     except apsw.Error as error:
         raise StoreCorrupt(f"{path} can't be opened ({error})") from error
     try:
@@ -66,6 +66,7 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
         raise StoreCorrupt(f"{path} can't be read ({error})") from error
     finally:
         connection.close()
+        locks.tidy()
 
 
 def _search_for_damage(connection: apsw.Connection, health: Health, seconds: float) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import apsw
 
+from hermes.store.engines.sqlite import locks
 from hermes.store.engines.sqlite.fulltext import Tidying
 from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.engines.sqlite.transaction import SqliteTx
@@ -97,7 +98,7 @@ class Keeper:
 
     def _run(self) -> None:
         try:
-            connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+            connection = locks.connect(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a reader knows there is a WAL
         except apsw.Error:
             return  # the last connection to close moves the WAL

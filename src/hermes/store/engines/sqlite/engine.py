@@ -32,7 +32,7 @@ from hermes.errors import (
 )
 from hermes.home import make_private
 from hermes.store.engines.base import Tx
-from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite import locks, migrate
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
@@ -113,11 +113,12 @@ class SqliteEngine:
         if self.read_only and not self.path.exists():
             raise StoreError(f"{self.path} does not exist; there is nothing to read")
         try:
-            connection = apsw.Connection(str(self.path), flags=flags, statementcachesize=200)
+            connection = locks.connect(str(self.path), flags=flags, statementcachesize=200)
             connection.set_busy_timeout(BUSY_MS)
             # Until the file is known to be ours, closing it must not even move its WAL into it.
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.execute("PRAGMA application_id").fetchone()  # the first real look at the file
+            locks.watch_shared_memory(self.path)
         except (apsw.CantOpenError, apsw.ReadOnlyError):
             if not self.read_only:
                 raise
@@ -146,6 +147,7 @@ class SqliteEngine:
         if not self.read_only:
             self._main.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
             self._set_up_writer(state)
+            locks.watch_shared_memory(self.path)
             self.fulltext.prepare(self._main)
             return False
         overlay = state.kind != "current"
@@ -496,6 +498,7 @@ class SqliteEngine:
             finally:
                 copy.close()
                 source.close()
+                locks.tidy()
             os.replace(part, target)
 
     def close(self) -> None:
@@ -513,6 +516,7 @@ class SqliteEngine:
                 for connection in (*self._spare, self._main):
                     connection.close()
                 self._spare.clear()
+            locks.tidy()
             self._gate.close()
             self._indexing.close()
             if self._sync is not None:

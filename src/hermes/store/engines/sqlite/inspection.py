@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 
 from hermes.store import codec
-from hermes.store.engines.sqlite import migrate, schema
+from hermes.store.engines.sqlite import locks, migrate, schema
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.words import COLUMNS, document
 from hermes.store.text import index_text, vocabulary
@@ -176,7 +176,7 @@ def set_aside(path: Path) -> Path:
 def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None]) -> None:
     """Hand every row of a damaged database that can still be read to `take(table, row)`."""
     try:
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        connection = locks.connect(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         connection.execute("PRAGMA cell_size_check=ON")
     except apsw.Error:
         return
@@ -185,6 +185,7 @@ def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None
         for row in _rows_of(connection, table):
             take(table, row)
     connection.close()
+    locks.tidy()
 
 
 def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]]:
