@@ -5,7 +5,8 @@
     │   ├── StoreBusy               another process held the write lock for too long
     │   ├── StoreFull               no space left (or a quota) where the record lives
     │   ├── StoreReadOnly           the file, its folder or its format allows reading only
-    │   ├── StoreClosed             the SessionDB was closed
+    │   ├── StoreClosed             the SessionDB was closed, or came into this process by fork()
+    │   ├── StoreGone               its file was deleted, moved or replaced while it was open
     │   ├── StoreUnreachable        the database server can't be reached, or went away
     │   ├── Fenced                  another process has taken over what this one held
     │   └── StoreCorrupt            the file is damaged
@@ -57,6 +58,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
+    "StoreGone",
     "StoreReadOnly",
     "StoreUnreachable",
     "TitleClash",
@@ -70,7 +72,15 @@ class HermesError(Exception):
 
 
 class StoreError(HermesError):
-    """The record could not do what was asked; nothing was half-written."""
+    """The record could not do what was asked; nothing was half-written.
+
+    The call had no effect, unless `maybe_stored` is true: then it was done, but whether that lasts is not known (the disk
+    reported an error afterwards, the server went away at that moment). Look before repeating such a call.
+    """
+
+    def __init__(self, message: str = "", *, maybe_stored: bool = False) -> None:
+        super().__init__(message)
+        self.maybe_stored = maybe_stored
 
 
 class StoreBusy(StoreError):
@@ -86,7 +96,14 @@ class StoreReadOnly(StoreError):
 
 
 class StoreClosed(StoreError):
-    """The SessionDB was closed before this call."""
+    """The SessionDB was closed before this call, or was opened before this process was forked."""
+
+
+class StoreGone(StoreError):
+    """The database, or a file that belongs to it, was deleted, moved or replaced while it was open; nothing is stored any more.
+
+    What was stored before can still be read from this SessionDB, and exported. Open the store again to go on.
+    """
 
 
 class StoreUnreachable(StoreError):
@@ -94,10 +111,6 @@ class StoreUnreachable(StoreError):
 
     The call had no effect and can be repeated, unless `maybe_stored` says that nobody could find out.
     """
-
-    def __init__(self, message: str, *, maybe_stored: bool = False) -> None:
-        super().__init__(message)
-        self.maybe_stored = maybe_stored
 
 
 class Fenced(StoreError):

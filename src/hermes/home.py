@@ -29,6 +29,12 @@ def companion(database: Path, what: str) -> Path:
     return database.parent / name
 
 
+def settled(database: Path | str) -> Path:
+    """A database's path, whatever the working directory is later and by whichever link it is named."""
+    path = Path(os.path.abspath(Path(database).expanduser()))
+    return path.resolve() if path.is_symlink() else path
+
+
 def make_private(folder: Path) -> None:
     """Create a folder that only its owner can read; an existing one is left as it is."""
     if not folder.is_dir():

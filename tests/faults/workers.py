@@ -317,6 +317,23 @@ class Stage:
         self._plain = sqlite3.connect(path, isolation_level=None, timeout=10)
         self._plain.execute("BEGIN IMMEDIATE")
 
+    def do_foreign(self, how: str, path: str, tag: str = "f") -> Any:
+        """Use the file beside the store, in this very process, as a program does that knows nothing of it."""
+        return Foreign(path, self.db).use(how, tag)
+
+    def do_mixed(self, path: str, how: str, tag: str, count: int) -> list[str]:
+        """Append, and use the file beside that now and then; what was stored."""
+        dice, done = random.Random(f"{tag} {os.getpid()}"), []
+        for number in range(count):
+            self.db.append_message(tag, "user", f"{tag} {number}")
+            done.append(f"{tag} {number}")
+            if dice.random() < 0.1:
+                done += Foreign(path, self.db).use(how, f"{tag} {number}") or []
+        return done
+
+    def do_descriptors(self) -> int:
+        return len(os.listdir("/proc/self/fd"))
+
     def do_look(self, path: str) -> int:
         """Begin to read and never end: this moment's view is kept, and no checkpoint can pass it."""
         self._plain = sqlite3.connect(path, isolation_level=None, timeout=10)
@@ -345,6 +362,61 @@ class Stage:
     def do_close_under_load(self, path: str, threads: int, seed: int) -> dict[str, Any]:
         """Two stores on one file, threads in every kind of call, and close() from the side."""
         return close_under_load(path, threads, seed)
+
+
+class Foreign:
+    """Other ways to use a store's file than the store's own; each gives the texts it has stored, if any."""
+
+    def __init__(self, path: str, db: Any) -> None:
+        self.path, self.db = path, db
+
+    def use(self, how: str, tag: str) -> Any:
+        return getattr(self, how)(tag)
+
+    def select(self, tag: str) -> None:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as plain:
+            plain.execute("SELECT count(*) FROM messages").fetchone()
+
+    def read_only(self, tag: str) -> None:
+        with contextlib.closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)) as plain:
+            plain.execute("SELECT max(id) FROM messages").fetchone()
+
+    def threads(self, tag: str) -> None:
+        reading = [threading.Thread(target=self.select, args=(tag,)) for _ in range(4)]
+        for thread in reading:
+            thread.start()
+        self.db.message_count()
+        for thread in reading:
+            thread.join()
+
+    def bytes(self, tag: str) -> None:
+        for end in ("", "-wal", "-shm"):
+            with open(self.path + end, "rb") as file:
+                file.read()
+
+    def write(self, tag: str) -> list[str]:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as plain, plain:
+            plain.execute("INSERT OR IGNORE INTO sessions(id, source, started_at) VALUES('theirs', 'cli', 1)")
+            plain.execute(
+                "INSERT INTO messages(session_id, role, content, timestamp) VALUES('theirs', 'user', ?, 1)",
+                (f"by sql {tag}",),
+            )
+        return [f"by sql {tag}"]
+
+    def fork(self, tag: str) -> None:
+        """A child that comes by a copy of the store, tries to use it and closes it."""
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                self.db.append_message("theirs", "user", "from the child")
+            except Exception as error:
+                code = 0 if type(error).__name__ == "StoreClosed" else 2
+            self.db.close()
+            self.db._engine._main.close()  # as when the child ends and everything in it is freed
+            self.select(tag)
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child could use its parent's store"
 
 
 def close_under_load(path: str, threads: int, seed: int) -> dict[str, Any]:

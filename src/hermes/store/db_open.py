@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +13,7 @@ from typing import Any, Self
 from hermes.errors import (
     InvalidInput,
 )
-from hermes.home import companion, default_database
+from hermes.home import companion, default_database, settled
 from hermes.store import leases, lineage, messages
 from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
@@ -42,7 +43,7 @@ class OpenStore:
             if db_path is not None:
                 raise InvalidInput("give db_path or a sqlite:///… URL, not both")
             db_path, url = file, None
-        self.path = Path(db_path).expanduser() if db_path is not None else default_database()
+        self.path = settled(db_path if db_path is not None else default_database())
         self.sessions_dir = companion(self.path, "sessions")
         self.attachments_dir = companion(self.path, "attachments")
         self._mask: Callable[[str], str] | None = None
@@ -51,6 +52,7 @@ class OpenStore:
 
             self._mask = redact
         self._fences = threading.local()  # what this thread's writes depend on
+        self._process = os.getpid()
         self._options = (url, read_only, durability, transcripts)
         self._open()
 
@@ -85,7 +87,17 @@ class OpenStore:
     def close(self) -> None:
         """Let go of the file. May be called twice; any other call afterwards raises StoreClosed."""
         self._engine.close()
-        self._scribe.close()
+        if self._process == os.getpid():  # a forked child leaves the parent's files alone
+            self._scribe.close()
+
+    def sql(self, query: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Rows of a SELECT over the tables of docs/format.md, each a dict keyed by column name; `?` stands for a parameter.
+
+        It reads: whatever would change something is InvalidInput. No other library needs to open the file.
+        """
+        if not isinstance(query, str) or not query.strip():
+            raise InvalidInput("sql() takes a SELECT as text")
+        return self._engine.query(query, params)
 
     def __enter__(self) -> Self:
         return self

@@ -36,12 +36,19 @@ class Scribe:
         self._kept: dict[str, bool] = {}  # sessions whose transcript is known to be there, or not wanted
         self._warned = False
         engine.on_adopted = self._adopted
+        engine.on_unsure = self._unsure
 
     def _adopted(self, sessions: Iterable[str]) -> None:
         """Another program wrote messages: they get their lines, too."""
         for session_id in sessions:
             if self._keeps(session_id, fresh=True):
                 self._fill_in(session_id)
+
+    def _unsure(self, sessions: Iterable[str]) -> None:
+        """They were changed and their caller is about to get an error: their lines are written all the same."""
+        for session_id in sessions:
+            if self._keeps(session_id, fresh=True):
+                self._fill_in(session_id, anew=self._removal_pending(session_id))
 
     def wanted(self, source: str) -> bool:
         """Whether sessions of this source have transcripts."""

@@ -161,6 +161,8 @@ class Engine(Protocol):
     """Whether several hosts may use it: files beside it are then this host's own, and the bytes of attachments lie in it."""
     on_adopted: Callable[[Iterable[str]], None]
     """Told which sessions had rows by another program that were just taken in."""
+    on_unsure: Callable[[Iterable[str]], None]
+    """Told which sessions were changed in a transaction that was committed, but maybe not for good."""
 
     @property
     def fulltext(self) -> FullText:
@@ -169,6 +171,10 @@ class Engine(Protocol):
 
     def read(self) -> AbstractContextManager[Tx]:
         """A consistent view; never blocks writers and is not blocked by them."""
+        ...
+
+    def query(self, sql: str, params: Params) -> list[dict[str, Any]]:
+        """Rows of a caller's own question, in this database's SQL; InvalidInput when it is no question or a wrong one."""
         ...
 
     def searching(self) -> AbstractContextManager[Tx]:

@@ -85,6 +85,7 @@ class PostgresEngine:
         self.read_only = read_only
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
+        self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None
         self.fulltext = PostgresFullText()
         self._keeper = Keeper(self._link, self.fulltext)
         self._left: set[int] = set()  # messages nobody indexes, as far as a store opened for reading can tell
@@ -201,6 +202,10 @@ class PostgresEngine:
             return
         with self._reading(_READ) as (tx, _):
             yield tx
+
+    def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
+        with self._reading(_READ) as (tx, _):
+            return tx.asked(sql, params)
 
     @contextmanager
     def _reading(self, begin: bytes) -> Iterator[tuple[PostgresTx, Any]]:

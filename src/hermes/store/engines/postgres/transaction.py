@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+from psycopg import errors
+
+from hermes.errors import InvalidInput
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.postgres import texts
 
@@ -90,6 +94,27 @@ class PostgresTx:
         cursor = self._execute(sql, params)
         names = [column.name for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in texts.rows(cursor.fetchall())]
+
+    def asked(self, sql: str, params: Params) -> list[dict[str, Any]]:
+        """All rows of a caller's own question; one statement, as it is prepared. InvalidInput when the server refuses it."""
+        try:
+            cursor = self._cursor.execute(translated(sql), texts.values(params), prepare=True)
+            if cursor.description is None:
+                raise InvalidInput(
+                    "sql() only reads: it takes one SELECT; use the methods of SessionDB to change something"
+                )
+            names = [column.name for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in texts.rows(cursor.fetchall())]
+        except (errors.ReadOnlySqlTransaction, errors.InsufficientPrivilege) as error:
+            raise InvalidInput(f"sql() only reads ({error.diag.message_primary})") from error
+        except (
+            psycopg.ProgrammingError,
+            psycopg.DataError,
+            psycopg.NotSupportedError,
+            errors.InvalidTransactionState,
+            errors.ActiveSqlTransaction,
+        ) as error:
+            raise InvalidInput(f"sql(): {error.diag.message_primary or error}") from error
 
     def run(self, sql: str, params: Params = ()) -> int:
         return int(self._execute(sql, params).rowcount)

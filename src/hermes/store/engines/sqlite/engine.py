@@ -13,8 +13,9 @@ import random
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,16 @@ from hermes.errors import (
     StoreCorrupt,
     StoreError,
     StoreFull,
+    StoreGone,
     StoreReadOnly,
 )
-from hermes.home import make_private
+from hermes.home import make_private, settled
 from hermes.store.engines.base import Tx
 from hermes.store.engines.sqlite import locks, migrate
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
+from hermes.store.engines.sqlite.presence import Presence
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.titles import take_in
 
@@ -66,7 +69,7 @@ class SqliteEngine:
     shared = False
 
     def __init__(self, path: Path, *, read_only: bool = False, durability: str = "full") -> None:
-        self.path = path
+        self.path = path = settled(path)
         self.where = str(path)
         self.read_only = read_only
         self.notice: str | None = None
@@ -75,18 +78,24 @@ class SqliteEngine:
         self._spare: list[apsw.Connection] = []
         self._spare_lock = threading.Lock()
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # told after rows were taken in
+        self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None  # told when a commit may not last
         self._closed = False
+        self._forked = False
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
         self._gate = Gate(path.with_name(path.name + "-queue"))
         self._indexing = Gate(path.with_name(path.name + "-indexing"))
 
         self._sync: WalSync | None = None
+        self._doubtful = False  # a sync has failed: what it was about may be missing on the disk
+        self._presence = Presence(path)
         self.fulltext = SqliteFullText()
         self._keeper = Keeper(path, Gate(self._gate.path), Tidying(self.fulltext))
         with self._translated():
             self._main = self._open()
             self.overlay = self._prepare()
+        self._presence.remember()
+        _opened.add(self)
 
     # ------------------------------------------------------------------ opening
 
@@ -187,7 +196,7 @@ class SqliteEngine:
     @contextmanager
     def read(self) -> Iterator[SqliteTx]:
         if self._closed:
-            raise StoreClosed(f"{self.path} was closed")
+            self._require_open()
         if self._mutex.acquire(blocking=False):
             try:
                 yield from self._reading(self._main)
@@ -230,9 +239,11 @@ class SqliteEngine:
     ) -> Iterator[SqliteTx]:
         """One writer at a time. Unless it need not be `lasting`, what was written is on the disk when the block is left."""
         if self._closed:
-            raise StoreClosed(f"{self.path} was closed")
+            self._require_open()
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.path} is opened for reading only")
+        if self._presence.lost is not None:
+            raise self._files_lost()
         with self._translated(), self._mutex:
             connection = self._main
             self._gate.enter(QUEUE_SECONDS)
@@ -247,9 +258,42 @@ class SqliteEngine:
                     raise
             finally:
                 self._gate.leave()
-        if lasting and self._sync is not None:
-            with self._translated():
-                self._sync()
+        if lasting:
+            if self._sync is not None:
+                self._make_lasting(self._sync, holding)
+            if not self._presence.holds():
+                raise self._files_lost(committed=True)
+
+    def _make_lasting(self, sync: WalSync, sessions: Sequence[str]) -> None:
+        """Have what was committed on the disk; an error after the commit says that it is stored all the same."""
+        try:
+            sync()
+            if self._doubtful:  # the system may have forgotten what it failed to write: the database gets it all
+                with self._mutex:
+                    pages, done = self._main.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+                if done < pages:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                self._doubtful = False
+        except (OSError, apsw.Error) as error:
+            self._doubtful = True
+            self.on_unsure(sessions)
+            told = _from_os(error, self.path) if isinstance(error, OSError) else self._translate(error)
+            raise (type(told) if isinstance(told, StoreError) else StoreError)(
+                f"{told}; this change was stored, but may not survive a power failure: look before you repeat it",
+                maybe_stored=True,
+            ) from error
+
+    def _files_lost(self, *, committed: bool = False) -> StoreGone:
+        """A file of this store is not there any more: nobody would ever read what is written to it."""
+        saved = self._presence.database_is_here()
+        if saved:  # what only a lost -wal had is moved into the database
+            with suppress(apsw.Error), self._mutex:
+                self._main.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        return StoreGone(
+            f"{self._presence.lost} was deleted, moved or replaced while it was open; nothing more is stored there."
+            " Put the file back or restore a backup, then open the store again",
+            maybe_stored=committed and saved,
+        )
 
     def _begin(self, connection: apsw.Connection) -> None:
         for attempt in range(RETRIES + 1):
@@ -353,6 +397,19 @@ class SqliteEngine:
         with self.write() as tx:
             return migrate.sweep(tx.connection)
 
+    def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
+        from hermes.store.engines.sqlite import asking
+
+        self._require_open()
+        with self._translated():
+            connection = self._borrow()
+        try:
+            with self._translated():
+                return asking.rows(connection, sql, params)
+        finally:
+            with self._spare_lock:
+                self._spare.append(connection)
+
     def searching(self) -> AbstractContextManager[SqliteTx]:
         return self.read()  # what is not indexed yet is searched as it is
 
@@ -441,6 +498,8 @@ class SqliteEngine:
             return found
 
     def _require_open(self) -> None:
+        if self._forked:
+            raise StoreClosed(f"{self.path} was opened before this process was forked; open it here again")
         if self._closed:
             raise StoreClosed(f"{self.path} was closed")
 
@@ -519,6 +578,7 @@ class SqliteEngine:
             locks.tidy()
             self._gate.close()
             self._indexing.close()
+            self._presence.close()
             if self._sync is not None:
                 self._sync.close()
 
@@ -534,6 +594,20 @@ class SqliteEngine:
                     break
         except StoreError:
             pass  # the next process does it
+
+
+_opened: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """A connection must not be used on both sides of a fork."""
+    for engine in list(_opened):
+        engine._closed = engine._forked = True
+        engine._mutex = threading.RLock()  # a thread that the child does not have may hold the old one
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _looks_like_a_database(path: Path) -> bool:

@@ -1,0 +1,67 @@
+"""Whether a store's files are still the ones that were opened.
+
+A program that has a file open goes on writing to it after the file was deleted, moved or replaced, and nobody
+else ever reads that. So after every commit the folder is looked at: while nothing was made, removed or renamed in it
+(one `fstat`), the files are where they were.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_SETTLED = 100_000_000  # nanoseconds after which a folder's time would differ if it was changed again
+
+
+class Presence:
+    """The files of one store, as they were when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names = [f"{path}{end}" for end in ("", "-wal", "-shm")]
+        self._files: dict[str, tuple[int, int]] = {}
+        self._folder = -1
+        self._unchanged = 0  # the folder's time when the files were last seen in their places
+        self.lost: str | None = None  # a file that is not there any more, or is another one
+
+    def remember(self) -> None:
+        """The files are now as they should be."""
+        self._files = {name: found for name in self._names if (found := _identity(name)) is not None}
+        self._folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Forget the folder."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    def holds(self) -> bool:
+        """Whether all files are where they were. Once one is lost, the answer stays no."""
+        if self._folder < 0:
+            return True
+        folder = os.fstat(self._folder)
+        if folder.st_ctime_ns == self._unchanged:
+            return True
+        for name, known in self._files.items():
+            if _identity(name) != known:
+                self.lost = name
+                return False
+        if time.time_ns() - folder.st_ctime_ns > _SETTLED:
+            self._unchanged = folder.st_ctime_ns
+        return self.lost is None
+
+    def database_is_here(self) -> bool:
+        """Whether the database itself is still the same file, with no other -wal or -shm beside it."""
+        database, *others = self._names
+        return _identity(database) == self._files.get(database) and all(
+            _identity(name) in (None, self._files.get(name)) for name in others
+        )
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(name)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
