@@ -169,6 +169,14 @@ class Stage:
                 return {"done": done, "failed": number, "error": described(error)}
         return {"done": done, "failed": None, "error": None}
 
+    def do_tried(self, name: str, *args: Any) -> dict[str, Any] | None:
+        """What a call raised, described; None when it did not."""
+        try:
+            getattr(self.db, name)(*args)
+        except Exception as error:
+            return described(error)
+        return None
+
     def do_write_on(self, own: str, shared: str, tag: str, acks: int, most: int = 10**9) -> int:
         """Write to two sessions in turns, and tell the pipe `acks` of each message once it is safe."""
         dice = random.Random(tag)
@@ -301,6 +309,17 @@ class Stage:
                         size += ballast.write(b"x" * step)
             ballast.truncate(max(0, size - leave))
         return size
+
+    def do_fail_syncs(self, number: int, numbers: list[int]) -> None:
+        """From here on these syncs (counted from 0) fail with this errno, as a disk or a quota would have it."""
+        real, counter = os.fdatasync, iter(range(1 << 30))
+
+        def fdatasync(file: int) -> None:
+            if next(counter) in numbers:
+                raise OSError(number, os.strerror(number))
+            real(file)
+
+        os.fdatasync = fdatasync
 
     def do_os(self, name: str, *args: Any) -> None:
         getattr(os, name)(*args)
@@ -471,7 +490,8 @@ def close_under_load(path: str, threads: int, seed: int) -> dict[str, Any]:
 def described(error: BaseException) -> dict[str, Any]:
     names = [kind.__name__ for kind in type(error).__mro__]
     trace = "".join(traceback.format_exception(error))
-    return {"type": names[0], "kinds": names, "text": str(error), "trace": trace[-3000:]}
+    maybe = bool(getattr(error, "maybe_stored", False))
+    return {"type": names[0], "kinds": names, "text": str(error), "maybe_stored": maybe, "trace": trace[-3000:]}
 
 
 def outcome(stage: Stage, step: list[Any]) -> bytes:
