@@ -132,7 +132,7 @@ def found_words(db: SessionDB) -> list[str]:
 
 
 def facts(db: SessionDB, *, trash: bool = True, parents: bool = True, lists: bool = True) -> dict[str, Any]:
-    """All a store shows. Without `trash`, as if nothing had ever been in it."""
+    """All a store shows. Without `trash`, as if nothing had ever been in it; `lists` are what the trash changes."""
     told: dict[str, Any] = {
         "sessions": {name: session_facts(db, name, parents=parents) for name in all_ids(db)},
         "found": found_words(db),
@@ -140,6 +140,8 @@ def facts(db: SessionDB, *, trash: bool = True, parents: bool = True, lists: boo
     }
     if trash:
         told["trash"] = db.list_trash()
+    if lists:
+        told["attached"] = attached(db)
     if lists:
         told["lists"] = [db.list_sessions_rich(limit=100, order_by_last_active=order) for order in (False, True)]
         told["ancestors"] = {

@@ -17,7 +17,8 @@ from hermes.store.lineage import Place
 from hermes.store.visibility import User, session_clause
 
 _BESIDE = ("tags", "members", "refs", "rewinds")
-_KINDS = "attachment_kinds"  # by hash, what a message said of the bytes: their type and how many there are
+_ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
+_KINDS = "attachment_kinds"  # of earlier exports: by hash, type and size
 
 
 def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] | None:
@@ -30,8 +31,12 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     session.update({key: state[key] for key in _BESIDE if state[key]})
     if rewound := _rewound(tx, session_id, session["messages"], state):
         session["rewound_messages"] = rewound
-    if kinds := messages.attachment_kinds(tx, session_id):
-        session[_KINDS] = kinds
+    every = [*session["messages"], *session.get("rewound_messages", ())]
+    told = messages.attached(tx, session_id)
+    if listed := {message["id"]: told[message["id"]] for message in every if message["id"] in told}:
+        session[_ATTACHED] = {str(number): one for number, one in listed.items()}
+    elif any(messages.mentions(message["content"]) for message in every):
+        session[_ATTACHED] = {}  # they only read like it
     return session
 
 
@@ -71,7 +76,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     shown, rewound = _told(data, "messages"), _told(data, "rewound_messages")
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
         return None
-    beside = ("messages", "rewound_messages", _KINDS, *_BESIDE)
+    beside = ("messages", "rewound_messages", _ATTACHED, _KINDS, *_BESIDE)
     recovery.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
     touched = Touched()
     carried.await_parent(tx, session_id)
@@ -103,7 +108,10 @@ def _told(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
     told = data.get(key) or []
     if not isinstance(told, list) or not all(isinstance(m, dict) and m.get("role") for m in told):
         raise InvalidInput(f"session {data['id']}: {key} is not a list of messages")
-    return told
+    attached = data.get(_ATTACHED)
+    if not isinstance(attached, dict):
+        return told
+    return [{**message, "attachments": attached.get(str(message.get("id")), [])} for message in told]
 
 
 def _parted(

@@ -93,7 +93,12 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             if isinstance(entry.get("id"), int):
                 present.add(entry["id"])
         out = [] if started else [header({key: value for key, value in columns.items() if value is not None})]
-        out += [line(message_entry(m)) for m in own_messages(tx, session_id) if m["id"] not in present]
+        attached = messages.attached(tx, session_id)
+        for one in own_messages(tx, session_id):
+            if one["id"] in attached or messages.mentions(one["content"]):
+                one["attachments"] = attached.get(one["id"], [])
+            if one["id"] not in present:
+                out.append(line(message_entry(one)))
         state = session_state(tx, session_id)
         if started or any(state.values()):  # a new file's first line has told the columns already
             out.append(line(event("state", set=columns, **state)))
@@ -157,8 +162,11 @@ def read_transcript(path: Path) -> Replayed:
     return session
 
 
-def replay(engine: Engine, folder: Path, files: list[Path] | None = None) -> dict[str, int]:
-    """Read transcripts (all of a folder) into the (empty or partial) database; what is there already stays."""
+def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, beside: bool = False) -> dict[str, int]:
+    """Read transcripts (all of a folder) into the (empty or partial) database; what is there already stays.
+
+    `beside`: the folder is the database's own, so that these are its sessions' transcripts from now on.
+    """
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
     done: dict[str, tuple[dict[str, Any], dict[int, int]]] = {}  # of each its state, and the ids of its messages here
     for path in sorted(folder.glob("*.jsonl")) if files is None else files:
@@ -170,6 +178,8 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None) -> dic
             with engine.write() as tx:
                 if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
                     insert_session(tx, session.columns)
+                    if beside:
+                        tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session.columns["id"],))
                     counts["sessions"] += 1
                 given = insert_messages(engine, tx, session)
                 counts["messages"] += len(given)

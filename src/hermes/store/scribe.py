@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes.errors import StoreError
 from hermes.store import codec, recovery
-from hermes.store.attachments import Attachments
+from hermes.store.attachments import PREFIX, Attachments, listed
 from hermes.store.carried import SHELL, Touched
 from hermes.store.engines.base import Engine
 from hermes.store.messages import STORED, Ready
@@ -240,4 +240,6 @@ def _entry(message_id: int, ready: Ready) -> dict[str, Any]:
             if ready.is_json:  # as it is, unless lone surrogates are in it
                 valid = codec.storable(ready.text) is ready.text
                 entry["content"] = Raw(ready.text) if valid else codec.from_json(ready.text)
+    if ready.lifted or (ready.text is not None and PREFIX in ready.text):
+        entry["attachments"] = listed(ready.lifted)
     return entry

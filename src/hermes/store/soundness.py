@@ -385,7 +385,7 @@ def salvage(path: Path, transcripts: Path) -> list[str]:
     engine = SqliteEngine(fresh)
     rows = copy_rows(engine, path)
     files = sorted(transcripts.glob("*.jsonl")) if transcripts.is_dir() else []
-    counts = recovery.replay(engine, transcripts, files)
+    counts = recovery.replay(engine, transcripts, files, beside=True)
     mended = 0
     for file in files:
         session_id = recovery.read_transcript(file).columns["id"]
