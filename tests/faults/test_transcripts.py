@@ -63,6 +63,7 @@ CALLS: dict[str, Step] = {
     "restore": step("restore_session", "trashed"),
     "handoff": step("request_handoff", "talk", "telegram"),
     "delete": step("delete_session", "talk"),
+    "delete_parent": step("delete_session", "parent"),
 }
 
 
@@ -77,6 +78,9 @@ def base(module_folder: Path) -> Path:
                 db.append_message(name, **row)
             db.set_session_title(name, f"the {name}")
         db.create_session("quiet", "cli")
+        db.create_session("parent", "cli")
+        kept = [db.append_message("parent", **row) for row in ROWS]
+        db.branch_session("parent", "child", at_message=kept[2])
         db.end_session("ended", "done")
         db.rewind("rewound", db.get_messages("rewound")[2]["id"])
         db.trash_session("trashed")
@@ -117,7 +121,7 @@ def test_killed_anywhere_in_a_call_the_next_open_makes_the_transcripts_whole(
         assert life["status"] == -9, life
         try:
             with store(path) as db:
-                if name == "delete":
+                if name.startswith("delete"):
                     settled(db)  # it may have to be finished first
                 shown = exports(db)
                 assert_transcripts_whole(db)

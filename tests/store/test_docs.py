@@ -257,6 +257,7 @@ def _live(db: SessionDB) -> None:
     db.hold_session("fourth", "me")
     db.set_meta("mine", "yes")
     db.create_session("fifth", "cli", parent_session_id="fourth", kind="subagent")
+    db.append_message("fifth", "user", "kept for the sixth")
     db.branch_session("fifth", "sixth")
     db.clear_messages("fifth")
     db.delete_session("fifth", by="test")

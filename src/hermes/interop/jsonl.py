@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from hermes.store.attachments import references
+from hermes.store.attachments import as_told, references
 
 ATTACHMENTS = "attachments"
 
@@ -49,15 +49,21 @@ def decoded(data: bytes) -> Any:
 def write(sessions: Iterable[dict[str, Any]], attachments: Path | None = None) -> Iterator[bytes]:
     """Exported sessions as lines. `attachments` is the store's folder of attachments."""
     for session in sessions:
-        held = _attached(encoded(session.get("messages")), attachments)
-        if session.get("rewound_messages"):
-            held |= _attached(encoded(session["rewound_messages"]), attachments)
+        if isinstance(session.get("attached"), dict):
+            held = _bytes_of(_listed(session["attached"]), attachments)
+        else:  # made by hand, or by another program: what reads like a reference is one
+            text = encoded([session.get("messages"), session.get("rewound_messages")]).decode()
+            held = _bytes_of([digest for digest, _, _ in references(text)], attachments)
         yield encoded({**session, ATTACHMENTS: held} if held else session) + b"\n"
 
 
-def _attached(text: bytes, folder: Path | None) -> dict[str, str]:
+def _listed(attached: dict[str, Any]) -> list[str]:
+    return [digest for one in attached.values() for digest, _, _ in as_told(one)]
+
+
+def _bytes_of(digests: Iterable[str], folder: Path | None) -> dict[str, str]:
     found: dict[str, str] = {}
-    for digest, _, _ in references(text.decode()) if folder is not None else ():
+    for digest in dict.fromkeys(digests) if folder is not None else ():
         assert folder is not None
         try:
             found[digest] = base64.b64encode((folder / digest[:2] / digest).read_bytes()).decode()

@@ -28,6 +28,7 @@ Lifted = tuple[tuple[str, str, int], ...]
 
 
 _REFERENCE = re.compile(re.escape(PREFIX) + "([0-9a-f]{64})")
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def references(text: str | None) -> Lifted:
@@ -35,6 +36,21 @@ def references(text: str | None) -> Lifted:
     if not text or PREFIX not in text:
         return ()
     return tuple((digest, "", 0) for digest in dict.fromkeys(_REFERENCE.findall(text)))
+
+
+def as_told(listed: Any) -> Lifted:
+    """The attachments of a message as a transcript or an export lists them."""
+    out = []
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict) and _DIGEST.fullmatch(str(one.get("hash"))):
+            size = one.get("bytes")
+            out.append((str(one["hash"]), str(one.get("mime") or ""), size if isinstance(size, int) else 0))
+    return tuple(out)
+
+
+def listed(lifted: Lifted) -> list[dict[str, Any]]:
+    """The inverse of as_told()."""
+    return [{"hash": digest, "mime": mime, "bytes": size} for digest, mime, size in lifted]
 
 
 class Attachments:
@@ -85,6 +101,13 @@ class Attachments:
         """Whether the bytes are kept."""
         return self.path(digest).exists()
 
+    def size(self, digest: str) -> int | None:
+        """How many bytes are kept under this hash; None when none are."""
+        try:
+            return self.path(digest).stat().st_size
+        except OSError:
+            return None
+
     def secure(self, tx: Tx, lifted: Lifted) -> None:
         """A message that refers to these is being stored: see to it that the bytes stay."""
 
@@ -97,15 +120,28 @@ class Attachments:
             self.path(digest).unlink(missing_ok=True)
 
     def lift(self, content: Any) -> tuple[Any, Lifted]:
-        """The content with each base64 payload replaced by a reference, and what was lifted."""
+        """The content with each base64 payload replaced by a reference, and the attachments it refers to.
+
+        A reference to bytes that are kept here keeps them; one to bytes that are not is only text.
+        """
+        lifted: list[tuple[str, str, int]] = []
         if isinstance(content, str):
-            if ";base64," not in content:
-                return content, ()
-            lifted: list[tuple[str, str, int]] = []
-            return self._lift_text(content, lifted), tuple(dict.fromkeys(lifted))
-        lifted = []
-        changed = self._walk(content, lifted, 0)
-        return changed, tuple(dict.fromkeys(lifted))
+            if PREFIX in content:
+                self._note(content, lifted)
+            if ";base64," in content:
+                content = self._lift_text(content, lifted)
+        else:
+            content = self._walk(content, lifted, 0)
+        if len(lifted) < 2:
+            return content, tuple(lifted)
+        told = {digest: mime for digest, mime, _ in lifted if mime}  # one that says its type goes before a mention
+        return content, tuple({digest: (digest, told.get(digest, ""), size) for digest, _, size in lifted}.values())
+
+    def _note(self, text: str, lifted: list[tuple[str, str, int]]) -> None:
+        for digest, _, _ in references(text):
+            size = self.size(digest)
+            if size is not None:
+                lifted.append((digest, "", size))
 
     def _lift_text(self, text: str, lifted: list[tuple[str, str, int]]) -> str:
         def replace(match: re.Match[str]) -> str:
@@ -129,6 +165,8 @@ class Attachments:
         if depth > 50:
             return value
         if isinstance(value, str):
+            if PREFIX in value:
+                self._note(value, lifted)
             return self._lift_text(value, lifted) if ";base64," in value else value
         if isinstance(value, list):
             return [self._walk(item, lifted, depth + 1) for item in value]
@@ -161,6 +199,15 @@ class SharedAttachments(Attachments):
         """Whether the bytes are kept for everybody."""
         with self._engine.read() as tx:
             return tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is not None
+
+    def size(self, digest: str) -> int | None:
+        """How many bytes are kept under this hash, here or for everybody."""
+        found = super().size(digest)
+        if found is not None:
+            return found
+        with self._engine.read() as tx:
+            length = tx.value("SELECT length(data) FROM attachment_data WHERE hash = ?", (digest,))
+        return None if length is None else int(length)
 
     def _put(self, tx: Tx, digest: str) -> None:
         if tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:

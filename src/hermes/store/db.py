@@ -22,7 +22,7 @@ from hermes.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from hermes.store import codec, exchange, lineage, listing, messages, recovery, retention, sessions, titles
+from hermes.store import codec, exchange, lineage, listing, messages, retention, sessions, titles
 from hermes.store import usage as _usage
 from hermes.store.db_keeping import Keeping
 from hermes.store.engines.base import Tx
@@ -590,9 +590,9 @@ class SessionDB(Keeping):
     def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
         with self._writing(str(data.get("id")) if isinstance(data, dict) else "") as tx:
             done = exchange.bring_in(self._engine, tx, data, ids)
-        if done:
-            self._scribe.rewritten(data["id"])
-        return done
+        if done is not None:
+            self._scribe.arrived(data["id"], done)
+        return done is not None
 
     def import_sessions(
         self,
@@ -621,15 +621,13 @@ class SessionDB(Keeping):
             if done:
                 if attachments_dir is not None:
                     with self._engine.read() as tx:
-                        wanted = messages.attachments_of(tx, data["id"])
+                        wanted = messages.attachments_shown(tx, data["id"])
                     self._attachments.take_from(Path(attachments_dir), wanted)
                 counts["sessions"] += 1
                 told = data.get("messages") or ()
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)
             else:
                 counts["skipped"] += 1
-        with self._engine.write() as tx:
-            recovery.cut_loose_parents(tx)
         return counts
 
     def import_database(self, path: Path | str) -> dict[str, int]:

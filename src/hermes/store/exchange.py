@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import messages, recovery, sessions
+from hermes.store import carried, lineage, messages, recovery, sessions
+from hermes.store.carried import HIGHEST, Touched, usable_id
 from hermes.store.engines.base import Engine, Tx
+from hermes.store.lineage import Place
 from hermes.store.visibility import User, session_clause
 
 _BESIDE = ("tags", "members", "refs", "rewinds")
-_KINDS = "attachment_kinds"  # by hash, what a message said of the bytes: their type and how many there are
+_ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
+_KINDS = "attachment_kinds"  # of earlier exports: by hash, type and size
 
 
 def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] | None:
@@ -26,16 +29,31 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     session["messages"] = [messages.decode(row) for row in messages.shown_rows(tx, session_id)]
     state = recovery.session_state(tx, session_id)
     session.update({key: state[key] for key in _BESIDE if state[key]})
-    if kinds := messages.attachment_kinds(tx, session_id):
-        session[_KINDS] = kinds
-    if state["hidden"]:
-        hidden = {row[0]: row[1] for row in state["hidden"] if row[1] > 0}
-        session["rewound_messages"] = [
-            {**message, "hidden": hidden[message["id"]]}
-            for message in recovery.own_messages(tx, session_id)
-            if message["id"] in hidden
-        ]
+    if rewound := _rewound(tx, session_id, session["messages"], state):
+        session["rewound_messages"] = rewound
+    every = [*session["messages"], *session.get("rewound_messages", ())]
+    told = messages.attached(tx, session_id)
+    if listed := {message["id"]: told[message["id"]] for message in every if message["id"] in told}:
+        session[_ATTACHED] = {str(number): one for number, one in listed.items()}
+    elif any(messages.mentions(message["content"]) for message in every):
+        session[_ATTACHED] = {}  # they only read like it
     return session
+
+
+def _rewound(tx: Tx, session_id: str, shown: list[dict[str, Any]], state: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a session shows no more and can show again, its own and what it carries, each with the batch that took it away."""
+    hidden = {row[0]: row[1] for row in state["hidden"] if row[1] > 0}
+    found = {m["id"]: m for m in recovery.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
+    told = {message["id"] for message in shown}
+    for _, owner, first, last, _, rewound, _ in state["refs"]:
+        if rewound is None:
+            continue
+        sql = f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? ORDER BY m.id"
+        for row in tx.rows(sql, (owner, first, last)):
+            if row[0] not in told:
+                found[row[0]] = messages.decode(row)
+                hidden.setdefault(row[0], rewound)
+    return [{**message, "hidden": hidden[number]} for number, message in sorted(found.items())]
 
 
 def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]:
@@ -46,68 +64,113 @@ def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]
     return [row[0] for row in tx.rows(f"SELECT s.id FROM sessions s WHERE {where} ORDER BY s.started_at, s.id", params)]
 
 
-def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) -> bool:
-    """Store an exported session; False when its id is there already.
+def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) -> Touched | None:
+    """Store an exported session; None when its id is there already, else which others that changed.
 
     A message keeps its id unless another message has it; `ids` tells the new one to sessions that come later and refer to it.
+    What the session carries of others stays theirs; if they are not here, of a shell (carried.py).
     """
     if not isinstance(data, dict) or not isinstance(data.get("id"), str):
         raise InvalidInput("an exported session is an object with an id")
     session_id = sessions.checked_id(data["id"])
-    shown = data.get("messages") or []
-    if not isinstance(shown, list) or not all(isinstance(m, dict) and m.get("role") for m in shown):
-        raise InvalidInput(f"session {session_id}: messages is not a list of messages")
+    shown, rewound = _told(data, "messages"), _told(data, "rewound_messages")
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
-        return False
-    beside = ("messages", "rewound_messages", _KINDS, *_BESIDE)
+        return None
+    beside = ("messages", "rewound_messages", _ATTACHED, _KINDS, *_BESIDE)
     recovery.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
-    session = recovery.Replayed(session_id)
-    rewound = data.get("rewound_messages") or []
-    whole = _refs_hold(tx, data, shown, session_id, ids)
-    for message in [*shown, *rewound]:
-        if message.get("session_id", session_id) != session_id and whole:
-            continue  # carried, and the session that owns it is here
-        if isinstance(message.get("id"), int):
-            session.messages.setdefault(message["id"], message)
-        else:
-            session.loose.append(message)
-    ids.update(recovery.insert_messages(engine, tx, session))
-    recovery.set_state(tx, session_id, _state(data, rewound, ids, whole))
+    touched = Touched()
+    carried.await_parent(tx, session_id)
+    refs = data.get("refs") or []
+    own, others = _parted(session_id, shown, rewound, refs)
+    given = carried.bring_own(engine, tx, session_id, own, touched)
+    here: dict[int, int] = {m["id"]: new for m, new in zip(own, given, strict=True) if usable_id(m.get("id"))}
+    ids.update(here)
+    places: dict[int, Place] = {}
+    for owner, entries in others.items():
+        places.update(carried.keep(engine, tx, owner, entries, ids, touched))
+    state: dict[str, Any] = {key: data[key] for key in ("tags", "members") if key in data}
+    new = {**here, **{old: place[0] for old, place in places.items()}}
+    state["rewinds"] = [[batch, new.get(cut, 0)] for batch, cut in data.get("rewinds") or [] if not cut or cut in new]
+    state["hidden"] = [[here[m["id"]], m["hidden"]] for m in rewound if m.get("id") in here and m.get("hidden")]
+    recovery.set_state(tx, session_id, state)
+    carried.state(tx, session_id, _ranges(tx, refs, others, places, here))
+    shown_here = {id(m): new_id for m, new_id in zip(own, given, strict=True)}
+    expected = [shown_here[id(m)] if id(m) in shown_here else places[m["id"]][0] for m in shown]
+    if [place[0] for place in lineage.shown_places(tx, session_id)] != expected:
+        _lay_out(tx, session_id, expected, {place[0]: place for place in places.values()})
     messages.set_attachment_kinds(tx, session_id, data.get(_KINDS) or {})
     messages.recount(tx, session_id)
-    return True
+    carried.find_children(tx, session_id, touched)
+    return touched
 
 
-def _refs_hold(tx: Tx, data: dict[str, Any], shown: list[dict[str, Any]], session_id: str, ids: dict[int, int]) -> bool:
-    """Whether every carried message is here and belongs to the same session (else they become the session's own)."""
-    for message in shown:
-        owner = message.get("session_id", session_id)
-        if owner == session_id:
+def _told(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    told = data.get(key) or []
+    if not isinstance(told, list) or not all(isinstance(m, dict) and m.get("role") for m in told):
+        raise InvalidInput(f"session {data['id']}: {key} is not a list of messages")
+    attached = data.get(_ATTACHED)
+    if not isinstance(attached, dict):
+        return told
+    return [{**message, "attachments": attached.get(str(message.get("id")), [])} for message in told]
+
+
+def _parted(
+    session_id: str, shown: list[dict[str, Any]], rewound: list[dict[str, Any]], refs: list[list[Any]]
+) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """A session's own messages in their order, and by owner those that it refers to."""
+    own: list[dict[str, Any]] = []
+    others: dict[str, list[dict[str, Any]]] = {}
+    shown_own = 0
+    for number, message in enumerate((*shown, *rewound), 1):
+        owner, old = message.get("session_id", session_id), message.get("id")
+        refers = (ref[1] == owner and ref[2] <= old <= ref[3] for ref in refs)
+        if owner != session_id and usable_id(old) and any(refers):
+            others.setdefault(owner, []).append(message)
+        else:
+            own.append(message)
+        if number == len(shown):
+            shown_own = len(own)
+    if not shown or all(map(usable_id, (m.get("id") for m in own))):
+        numbers = [m["id"] for m in own[:shown_own]]
+        if numbers == sorted(set(numbers)):  # in order: what was rewound goes to its place
+            own.sort(key=_number)
+    for entries in others.values():
+        entries.sort(key=lambda message: message["id"])
+    return own, others
+
+
+def _number(message: dict[str, Any]) -> int:
+    return message["id"] if usable_id(message.get("id")) else HIGHEST
+
+
+def _ranges(
+    tx: Tx,
+    refs: list[list[Any]],
+    others: dict[str, list[dict[str, Any]]],
+    places: dict[int, Place],
+    here: dict[int, int],
+) -> list[tuple[Any, ...]]:
+    """The ranges of an export, with the owners and ids that the messages have here."""
+    out: list[tuple[Any, ...]] = []
+    for _, owner, first, last, after, rewound, born in refs:
+        named = [places[m["id"]] for m in others.get(owner, ()) if first <= m["id"] <= last]
+        anchor = here.get(after, -1) if after else 0  # an anchor that is gone: they come at the end, as they did
+        out += [(*one, anchor, rewound, born) for one in lineage.ranges(tx, named)]
+    return out
+
+
+def _lay_out(tx: Tx, session_id: str, expected: list[int], places: dict[int, Place]) -> None:
+    """An export whose ranges don't lead to what it shows: what it shows counts, and its rewinds can't be undone here."""
+    tx.run("DELETE FROM session_rewinds WHERE session_id = ?", (session_id,))
+    refs: list[tuple[Any, ...]] = []
+    after, run = 0, list[Place]()
+    for number in [*expected, 0]:
+        if number in places:
+            run.append(places[number])
             continue
-        old = message.get("id")
-        if not data.get("refs") or not isinstance(old, int):
-            return False
-        row = tx.row("SELECT session_id, timestamp FROM messages WHERE id = ?", (ids.get(old, old),))
-        if row is None or tuple(row) != (owner, message.get("timestamp")):
-            return False
-    return True
-
-
-def _state(data: dict[str, Any], rewound: list[dict[str, Any]], ids: dict[int, int], whole: bool) -> dict[str, Any]:
-    """Tags, members and references of an export, with the ids messages have here."""
-    state: dict[str, Any] = {key: data[key] for key in ("tags", "members") if key in data}
-
-    def new(old: int) -> int:
-        return ids.get(old, old)
-
-    if whole:
-        state["refs"] = [
-            [ord_, owner, new(first), new(last), new(after), hidden, born]
-            for ord_, owner, first, last, after, hidden, born in data.get("refs") or []
-        ]
-        state["rewinds"] = [[batch, new(cut)] for batch, cut in data.get("rewinds") or []]
-        state["hidden"] = [[new(message["id"]), message["hidden"]] for message in rewound]
-    return state
+        refs += [(*one, after, None, None) for one in lineage.ranges(tx, run)]
+        after, run = number, []
+    carried.state(tx, session_id, refs)
 
 
 def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iterator[dict[str, Any]]:

@@ -26,7 +26,7 @@ def shown_places(tx: Tx, session_id: str) -> list[Place]:
     return [(row[0], row[1]) for row in messages.shown_rows(tx, session_id, "m.id, m.session_id")]
 
 
-def _ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
+def ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
     """Places as the fewest ranges (owner, first, last) that hold exactly them."""
     neighbours: dict[str, dict[int, int]] = {}
     for owner in {owner for _, owner in places}:
@@ -43,7 +43,7 @@ def _ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
 
 def _refer(tx: Tx, session_id: str, places: Sequence[Place], after_id: int, *, born: int | None = None) -> None:
     start = int(tx.value("SELECT coalesce(max(ord), 0) FROM session_refs WHERE session_id = ?", (session_id,)))
-    for number, (owner, first, last) in enumerate(_ranges(tx, places), start + 1):
+    for number, (owner, first, last) in enumerate(ranges(tx, places), start + 1):
         tx.run(
             "INSERT INTO session_refs(session_id, ord, from_session, first_id, last_id, after_id, born)"
             " VALUES(?, ?, ?, ?, ?, ?, ?)",

@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
-from hermes.store.attachments import references
+from hermes.store.attachments import PREFIX, as_told, listed, references
 from hermes.store.engines.base import Engine, Row, Tx
 from hermes.store.text import plain_parts
 from hermes.store.visibility import User, session_clause
@@ -107,7 +107,9 @@ def make_ready(
         if fields["tool_calls"]:
             fields["tool_calls"] = mask(fields["tool_calls"])
     size, whole = len(content) if content else 0, content
-    lifted = lifted or references(content)
+    if lift is None:  # from a file: it lists them, or is of a time when every reference counted
+        told = message.get("attachments")
+        lifted = as_told(told) if isinstance(told, list) else references(content)
     if role == "tool" and content:
         content, rest = codec.split_output(content)
     stamp = message.get("timestamp")
@@ -330,14 +332,25 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     return None if other is None else str(other)
 
 
-def attachment_kinds(tx: Tx, session_id: str) -> dict[str, tuple[str, int]]:
-    """By hash, the type and size of the attachments a session's own messages brought, as they told them."""
+def attached(tx: Tx, session_id: str) -> dict[int, list[dict[str, Any]]]:
+    """By message, the attachments of what a session owns or may show, with type and size as the messages told them."""
     rows = tx.rows(
-        "SELECT DISTINCT a.hash, a.mime, a.bytes FROM attachments a JOIN messages m ON m.id = a.message_id"
-        " WHERE m.session_id = ? AND a.bytes > 0",
-        (session_id,),
+        "SELECT a.message_id, a.hash, a.mime, a.bytes FROM attachments a JOIN messages m ON m.id = a.message_id"
+        " WHERE m.session_id = ? OR m.session_id IN (SELECT from_session FROM session_refs WHERE session_id = ?)"
+        " ORDER BY a.message_id, a.hash",
+        (session_id, session_id),
     )
-    return {row[0]: (row[1], row[2]) for row in rows}
+    found: dict[int, list[dict[str, Any]]] = {}
+    for message_id, digest, mime, size in rows:
+        found.setdefault(message_id, []).extend(listed(((digest, mime or "", size or 0),)))
+    return found
+
+
+def mentions(content: Any) -> bool:
+    """Whether content has something in it that reads like a reference to an attachment."""
+    if isinstance(content, str):
+        return PREFIX in content
+    return content is not None and PREFIX in codec.to_json(content)
 
 
 def set_attachment_kinds(tx: Tx, session_id: str, kinds: Mapping[str, Sequence[Any]]) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from hermes.errors import HermesError, InvalidInput
+from hermes.home import companion
 from hermes.store import recovery
 
 
@@ -19,7 +20,7 @@ def rebuild(folder: Path, target: Path) -> dict[str, int]:
         raise InvalidInput(f"{folder} is not a folder of transcripts")
     engine = SqliteEngine(target)
     try:
-        counts = recovery.replay(engine, folder)
+        counts = recovery.replay(engine, folder, beside=folder.resolve() == companion(target, "sessions").resolve())
         engine.catch_up()
     finally:
         engine.close()

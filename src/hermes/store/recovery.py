@@ -60,6 +60,12 @@ def session_state(tx: Tx, session_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def owners(tx: Tx, session_id: str) -> list[str]:
+    """The sessions whose messages a session refers to."""
+    sql = "SELECT DISTINCT from_session FROM session_refs WHERE session_id = ? AND from_session <> ?"
+    return [row[0] for row in tx.rows(sql, (session_id, session_id))]
+
+
 def own_messages(tx: Tx, session_id: str) -> list[dict[str, Any]]:
     """Every message row a session owns, hidden ones included."""
     rows = tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? ORDER BY m.id", (session_id,))
@@ -87,7 +93,12 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             if isinstance(entry.get("id"), int):
                 present.add(entry["id"])
         out = [] if started else [header({key: value for key, value in columns.items() if value is not None})]
-        out += [line(message_entry(m)) for m in own_messages(tx, session_id) if m["id"] not in present]
+        attached = messages.attached(tx, session_id)
+        for one in own_messages(tx, session_id):
+            if one["id"] in attached or messages.mentions(one["content"]):
+                one["attachments"] = attached.get(one["id"], [])
+            if one["id"] not in present:
+                out.append(line(message_entry(one)))
         state = session_state(tx, session_id)
         if started or any(state.values()):  # a new file's first line has told the columns already
             out.append(line(event("state", set=columns, **state)))
@@ -151,10 +162,13 @@ def read_transcript(path: Path) -> Replayed:
     return session
 
 
-def replay(engine: Engine, folder: Path, files: list[Path] | None = None) -> dict[str, int]:
-    """Read transcripts (all of a folder) into the (empty or partial) database; what is there already stays."""
+def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, beside: bool = False) -> dict[str, int]:
+    """Read transcripts (all of a folder) into the (empty or partial) database; what is there already stays.
+
+    `beside`: the folder is the database's own, so that these are its sessions' transcripts from now on.
+    """
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
-    done: list[str] = []
+    done: dict[str, tuple[dict[str, Any], dict[int, int]]] = {}  # of each its state, and the ids of its messages here
     for path in sorted(folder.glob("*.jsonl")) if files is None else files:
         session = read_transcript(path)
         if not session.messages and not session.loose and session.columns["source"] == "unknown":
@@ -164,17 +178,58 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None) -> dic
             with engine.write() as tx:
                 if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
                     insert_session(tx, session.columns)
+                    if beside:
+                        tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session.columns["id"],))
                     counts["sessions"] += 1
-                counts["messages"] += len(insert_messages(engine, tx, session))
-                set_state(tx, session.columns["id"], session.state)
-                done.append(session.columns["id"])
+                given = insert_messages(engine, tx, session)
+                counts["messages"] += len(given)
+                done[session.columns["id"]] = session.state, given
         except InvalidInput:  # a file that makes no sense must not stop the others
             counts["skipped"] += 1
     with engine.write() as tx:
         cut_loose_parents(tx)
-        for session_id in done:  # only now is everything here that they may refer to
+        ids = {session_id: given for session_id, (_, given) in done.items()}
+        for session_id, (state, _) in done.items():  # only now is everything here that they may refer to
+            set_state(tx, session_id, _with_ids(tx, session_id, state, ids))
+        for session_id in done:
             messages.recount(tx, session_id)
     return counts
+
+
+def _with_ids(tx: Tx, session_id: str, state: dict[str, Any], ids: dict[str, dict[int, int]]) -> dict[str, Any]:
+    """A transcript's state with the ids and owners that the messages have in this database."""
+    own = ids[session_id]
+
+    def new(owner: str, old: int) -> int:
+        return ids.get(owner, {}).get(old, old)
+
+    out = dict(state)
+    if "refs" in state:
+        out["refs"] = []
+        for ord_, owner, first, last, after, *rest in state["refs"]:
+            place = _owner(tx, owner, first, last, ids), new(owner, first), new(owner, last)
+            out["refs"].append([ord_, *place, own.get(after, after), *rest])
+        carried = {old: number for ref in state["refs"] for old, number in ids.get(ref[1], {}).items()}
+        own = {**carried, **own}
+    if "rewinds" in state:
+        out["rewinds"] = [[batch, own.get(cut, cut)] for batch, cut in state["rewinds"]]
+    if "hidden" in state:
+        out["hidden"] = [[new(session_id, old), hidden] for old, hidden in state["hidden"]]
+    return out
+
+
+def _owner(tx: Tx, owner: str, first: int, last: int, ids: dict[str, dict[int, int]]) -> str:
+    """Who owns a range. Files written before a deletion restated them name the owner by the id it had."""
+    given = ids.get(owner, {})
+    here = "SELECT 1 FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? LIMIT 1"
+    if tx.row(here, (owner, given.get(first, first), given.get(last, last))) is not None:
+        return owner
+    shells = tx.rows(
+        "SELECT DISTINCT m.session_id FROM messages m JOIN sessions s ON s.id = m.session_id"
+        " WHERE m.id BETWEEN ? AND ? AND s.purged IS NOT NULL",
+        (first, last),
+    )
+    return str(shells[0][0]) if len(shells) == 1 else owner
 
 
 def cut_loose_parents(tx: Tx) -> int:

@@ -10,14 +10,14 @@ import os
 import time
 from typing import Any, Protocol
 
-from hermes.store import handoffs, leases, lineage, messages, sessions, titles
+from hermes.store import carried, handoffs, leases, lineage, messages, sessions, titles
+from hermes.store.carried import SHELL
 from hermes.store.engines.base import Engine, Tx
 
 ROWS_AT_ONCE = 200
 DAY = 86_400.0
 GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
-SHELL = "~deleted~"  # how the id of what is kept of a deleted session begins
 META_LAST_PRUNE = "last_auto_prune"
 MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # what trashing and restoring change
 
@@ -90,6 +90,14 @@ class Witness(Protocol):
         """These sessions lost their parent."""
         ...
 
+    def intends(self, session_id: str) -> None:
+        """What is about to be committed changes what this session's files must say."""
+        ...
+
+    def owner_renamed(self, session_ids: list[str]) -> None:
+        """These sessions show messages whose owner has another id now."""
+        ...
+
 
 def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
     """Delete a session for good, in small transactions; False when there is none."""
@@ -122,13 +130,16 @@ def _finish(engine: Engine, session_id: str, witness: Witness) -> None:
             hashes.update(messages.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, cap=ROWS_AT_ONCE):
                 shells = _drop_rows(tx, session_id)
-                shell = _make_shell(tx, session_id)
+                shell, referring = _make_shell(tx, session_id)
+                for other in (shell, *referring) if shell is not None else ():
+                    witness.intends(other)
                 gone = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
                 break
         time.sleep(0.0005)  # those who wait for the lock go first
-    witness.deleted(session_id, gone)
-    if shell is not None:
+    if shell is not None:  # first what refers to it, then what it was
         witness.kept(shell)
+        witness.owner_renamed(referring)
+    witness.deleted(session_id, gone)
     for other in shells:
         _finish_shell(engine, other, witness)
 
@@ -142,6 +153,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     )
     for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+    carried.await_no_more(tx, session_id)
     for name in (leases.session_lease(session_id), handoffs.lease_of(session_id)):
         tx.run("DELETE FROM leases WHERE name = ?", (name,))
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:
@@ -159,19 +171,24 @@ def _drop_prompt(tx: Tx, digest: str | None) -> None:
         )
 
 
-def _make_shell(tx: Tx, session_id: str) -> str | None:
-    """What is kept of a deleted session for others moves to an id of its own, so that the old one is free."""
+def _make_shell(tx: Tx, session_id: str) -> tuple[str | None, list[str]]:
+    """What is kept of a deleted session for others moves to an id of its own, so that the old one is free.
+
+    That id, and who refers to it.
+    """
     if session_id.startswith(SHELL) or tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is None:
-        return None
+        return None, []
     shell = f"{SHELL}{os.urandom(8).hex()}"
+    referring = tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (session_id,))
     tx.run("UPDATE sessions SET id = ? WHERE id = ?", (shell, session_id))
     tx.run("UPDATE messages SET session_id = ? WHERE session_id = ?", (shell, session_id))
     tx.run("UPDATE session_refs SET from_session = ? WHERE from_session = ?", (shell, session_id))
-    return shell
+    return shell, [row[0] for row in referring]
 
 
 def _finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
     """A deleted session that had been kept for others: let go of what nobody refers to any more."""
+    witness.intends(session_id)
     with engine.write() as tx:
         kept = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))]
         ranges = tx.rows("SELECT first_id, last_id FROM session_refs WHERE from_session = ?", (session_id,))

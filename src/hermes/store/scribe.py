@@ -13,7 +13,8 @@ from typing import Any
 
 from hermes.errors import StoreError
 from hermes.store import codec, recovery
-from hermes.store.attachments import Attachments
+from hermes.store.attachments import PREFIX, Attachments, listed
+from hermes.store.carried import SHELL, Touched
 from hermes.store.engines.base import Engine
 from hermes.store.messages import STORED, Ready
 from hermes.store.transcript import Journal, event, line
@@ -83,7 +84,7 @@ class Scribe:
             deleted = row is None and tx.row(
                 "SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)
             )
-        if deleted:
+        if deleted or (row is None and session_id.startswith(SHELL)):
             self.journal.forget(session_id)
         elif row is not None and (row[1] is not None or self.wanted(row[0]) or self.journal.exists(session_id)):
             self._fill_in(session_id, anew=self._removal_pending(session_id))
@@ -129,8 +130,18 @@ class Scribe:
 
     def rewritten(self, session_id: str) -> None:
         """A session's messages were replaced, or it came in whole: its transcript starts anew."""
-        if self._keeps(session_id, fresh=True):
+        if self._keeps(session_id, fresh=True) or (self.which != "off" and session_id.startswith(SHELL)):
             self._fill_in(session_id, anew=True)
+
+    def arrived(self, session_id: str, touched: Touched) -> None:
+        """A session came in whole; what it carries may have come with it, or may be its own now."""
+        self.rewritten(session_id)
+        for shell in touched.shells - touched.gone:
+            self.kept(shell)
+        for shell in touched.gone:
+            self.journal.forget(shell)
+        self.owner_renamed(sorted(touched.referring - {session_id}))
+        self.cut_off(sorted(touched.children))
 
     def deleted(self, session_id: str, attachments: list[str]) -> None:
         """A session is gone: so are its transcript and what nobody refers to any more."""
@@ -143,8 +154,13 @@ class Scribe:
         if self.which != "off":
             self._fill_in(session_id, anew=True)
 
+    def owner_renamed(self, session_ids: list[str]) -> None:
+        """These sessions show messages whose owner has another id now."""
+        for session_id in session_ids:
+            self.restated(session_id, "refs")
+
     def cut_off(self, session_ids: list[str]) -> None:
-        """Sessions lost their parent."""
+        """Sessions have another parent, or none."""
         for session_id in session_ids:
             self.changed(session_id, "parent", "parent_session_id")
 
@@ -173,15 +189,20 @@ class Scribe:
             self._warn(session_id)
 
     def _fill_in(self, session_id: str, *, anew: bool = False) -> None:
+        owners: list[str] = []
         try:
             with self._engine.read() as tx:
                 recovery.fill_in(tx, self.journal, session_id, anew=anew)
+                owners = recovery.owners(tx, session_id)
         except (OSError, StoreError):
             self.journal.behind.add(session_id)
         if session_id in self.journal.behind:
             self._warn(session_id)
         else:
             self._note(session_id)
+        for owner in owners:  # what it refers to is in their files
+            if not self.journal.exists(owner):
+                self._fill_in(owner)
 
     def _note(self, session_id: str) -> None:
         """The session has a transcript from now on: if it is ever gone, that is a finding."""
@@ -226,4 +247,6 @@ def _entry(message_id: int, ready: Ready) -> dict[str, Any]:
             if ready.is_json:  # as it is, unless lone surrogates are in it
                 valid = codec.storable(ready.text) is ready.text
                 entry["content"] = Raw(ready.text) if valid else codec.from_json(ready.text)
+    if ready.lifted or (ready.text is not None and PREFIX in ready.text):
+        entry["attachments"] = listed(ready.lifted)
     return entry

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, messages, recovery, sessions
+from hermes.store import agreement, codec, messages, recovery, sessions
+from hermes.store.carried import SHELL
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.inspection import set_aside
 from hermes.store.retention import finish_deletions
@@ -120,12 +121,18 @@ def _transcripts(engine: Engine, scribe: Scribe) -> list[Problem]:
     with engine.read() as tx:
         rows = tx.rows("SELECT id, purged FROM sessions ORDER BY id")
     for session_id, purged in rows:
-        if purged:
+        if purged and not session_id.startswith(SHELL):
             continue
         with engine.read() as tx:
             detail = _disagreement(tx, scribe, session_id)
         if detail:
             found.append(problem("transcript", f"session {session_id}", detail))
+    named = {finding["where"] for finding in found}
+    found += [
+        problem("transcript", f"session {owner}", detail)
+        for owner, detail in agreement.ownerless(engine, scribe)
+        if f"session {owner}" not in named
+    ]
     known = {scribe.journal.path(session_id).name for session_id, _ in rows}
     for path in sorted(scribe.journal.folder.glob("*.jsonl")):
         if path.name not in known:
@@ -167,7 +174,7 @@ def _disagreement(tx: Tx, scribe: Scribe, session_id: str) -> str | None:
         entry = replayed.messages[message_id]
         if any(not _same(entry.get(name), message[name]) for name in _COMPARED):
             return f"message {message_id} reads differently in the transcript"
-    return None
+    return agreement.difference(tx, session_id, replayed.state)
 
 
 def _same(told: Any, stored: Any) -> bool:
@@ -378,7 +385,7 @@ def salvage(path: Path, transcripts: Path) -> list[str]:
     engine = SqliteEngine(fresh)
     rows = copy_rows(engine, path)
     files = sorted(transcripts.glob("*.jsonl")) if transcripts.is_dir() else []
-    counts = recovery.replay(engine, transcripts, files)
+    counts = recovery.replay(engine, transcripts, files, beside=True)
     mended = 0
     for file in files:
         session_id = recovery.read_transcript(file).columns["id"]

@@ -1,0 +1,61 @@
+"""Random lives of a store go to a server and back as they were."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+
+from hermes.store.moving import move
+from hermes_state import SessionDB
+from tests.support import postgres
+from tests.support.lives import LIVES, Life, Step, attached, facts, undone
+
+
+@settings(max_examples=4)
+@given(LIVES)
+def test_whatever_a_store_lived_through_goes_to_a_server_and_back_as_it_was(steps: list[Step]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        url = postgres.server().store(place)
+        try:
+            with (
+                SessionDB(folder / "one" / "state.db", durability="normal") as one,
+                SessionDB(folder / "two" / "state.db", url=url) as server,
+                SessionDB(folder / "three" / "state.db", durability="normal") as three,
+            ):
+                Life(one).live(steps)
+                move(one, server)
+                assert facts(server) == facts(one)
+                move(server, three)
+                assert facts(three) == facts(one)
+                assert attached(three) == attached(server) == attached(one)
+                assert three.check() == [] and server.check() == []
+                assert undone(three) == undone(one)
+        finally:
+            postgres.server().forget(place)
+
+
+@settings(max_examples=4)
+@given(LIVES)
+def test_sessions_come_into_a_server_one_by_one(steps: list[Step]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        url = postgres.server().store(place)
+        try:
+            with (
+                SessionDB(folder / "one" / "state.db", durability="normal") as one,
+                SessionDB(folder / "two" / "state.db", url=url) as server,
+            ):
+                Life(one).live([step for step in steps if step[0] != "trash"])
+                server.create_session("mine", "cli")
+                server.append_message("mine", "user", "has the first id")
+                for data in reversed(one.export_all()):
+                    assert server.import_session(data)
+                server.delete_session("mine")
+                assert facts(server) == facts(one)
+                assert server.check() == []
+                assert undone(server) == undone(one)
+        finally:
+            postgres.server().forget(place)

@@ -1,0 +1,153 @@
+"""Whoever shows messages of another session goes on showing them: after deletions, from transcripts alone, in another store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.store.rebuild import rebuild
+from hermes_state import SessionDB
+from tests.support.old_files import build
+from tests.support.program import run
+
+SHOWN = ["m0", "SUMMARY", "m4", "m5", "after"]
+
+
+def compressed(db: SessionDB) -> None:
+    """A was compressed into B, and in B something was undone."""
+    db.create_session("A", "cli")
+    ids = [db.append_message("A", "user", f"m{number}") for number in range(6)]
+    db.set_session_title("A", "work")
+    db.compress_session("A", "B", summary="SUMMARY", head_until=ids[0], tail_from=ids[4])
+    last = db.append_message("B", "user", "after")
+    db.append_message("B", "user", "undone")
+    db.rewind("B", last)
+
+
+def shown(db: SessionDB, name: str) -> list[Any]:
+    return [message["content"] for message in db.get_messages(name)]
+
+
+def rebuilt(folder: Path) -> SessionDB:
+    target = folder / "again.db"
+    for one in folder.glob("again*"):
+        one.unlink()
+    rebuild(folder / "sessions", target)
+    return SessionDB(target, transcripts="off")
+
+
+def test_the_continuation_of_a_deleted_session_is_whole_in_a_rebuild(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        compressed(db)
+        db.delete_session("A")
+        assert shown(db, "B") == SHOWN
+        assert db.check() == []
+    with rebuilt(tmp_path) as again:
+        assert shown(again, "B") == SHOWN
+        assert again.unrewind("B") == 1 and shown(again, "B") == [*SHOWN, "undone"]
+
+
+def test_files_that_name_a_deleted_owner_by_its_old_id_are_found_by_check_and_read_by_a_rebuild(tmp_path: Path) -> None:
+    """What earlier versions left: the shell has its file, its children's files keep the old name."""
+    with SessionDB(tmp_path / "state.db") as db:
+        compressed(db)
+        file = tmp_path / "sessions" / "B.jsonl"
+        before = file.read_bytes()
+        db.delete_session("A")
+    file.write_bytes(before)
+    with rebuilt(tmp_path) as again:
+        assert shown(again, "B") == SHOWN
+    with SessionDB(tmp_path / "state.db") as db:
+        (finding,) = db.check()
+        assert (finding["kind"], finding["where"]) == ("transcript", "session B")
+        db.repair()
+        assert db.check() == [] and shown(db, "B") == SHOWN
+        names = {ref[1] for line in file.read_text().splitlines() for ref in json.loads(line).get("refs", ())}
+        assert all(name.startswith("~deleted~") for name in names)
+
+
+def test_a_branch_of_a_session_from_an_older_file_is_whole_in_a_rebuild(tmp_path: Path) -> None:
+    build(tmp_path / "state.db", 11, fill="small")
+    with SessionDB(tmp_path / "state.db") as db:
+        name = max(db.search_sessions(limit=100), key=lambda row: row["message_count"])["id"]
+        db.branch_session(name, "branch")
+        wanted = shown(db, "branch")
+        assert wanted and db.check() == []
+    with rebuilt(tmp_path) as again:
+        assert shown(again, "branch") == wanted
+
+
+@pytest.mark.parametrize("removed", ["*.jsonl", "%7Edeleted%7E*.jsonl", "A.jsonl", "C.jsonl"])
+def test_transcripts_that_were_removed_are_written_again_with_their_owners(tmp_path: Path, removed: str) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        compressed(db)
+        db.branch_session("B", "C")
+        if removed != "A.jsonl":
+            db.delete_session("A")
+        gone = list((tmp_path / "sessions").glob(removed))
+        assert gone
+        for file in gone:
+            file.unlink()
+    with SessionDB(tmp_path / "state.db") as db:
+        assert db.check() != []
+        db.repair()
+        assert db.check() == []
+    with rebuilt(tmp_path) as again:
+        assert shown(again, "B") == shown(again, "C") == SHOWN
+
+
+def test_one_exported_session_of_a_lineage_comes_in_whole_and_its_parent_later(tmp_path: Path) -> None:
+    """As people do it: three commands."""
+    home, other = tmp_path / "one", tmp_path / "two"
+    with SessionDB(home / "state.db") as db:
+        compressed(db)
+        parents = db.get_messages("A"), db.message_count()
+    for name in ("B", "A", "B"):
+        assert run("sessions", "export", tmp_path / f"{name}.jsonl", "--session-id", name, home=home).status == 0
+        done = run("sessions", "import", tmp_path / f"{name}.jsonl", home=other)
+        assert done.status == 0, done
+        with SessionDB(other / "state.db") as db:
+            assert shown(db, "B") == SHOWN
+            assert len(db.search_messages("m4 OR m0 OR undone", limit=100)) == 2
+            assert db.check() == []
+    with SessionDB(other / "state.db") as db:
+        assert (db.get_messages("A"), db.message_count()) == parents
+        assert db.get_compression_tip("A") == "B" and len(db.list_sessions_rich()) == 1
+        db.delete_session("B")
+        assert db.get_messages("A") == parents[0] and db.session_count() == 1
+
+
+def test_two_branches_exported_alone_share_what_they_carry(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "one" / "state.db") as db:
+        db.create_session("A", "cli")
+        ids = [db.append_message("A", "user", f"m{number}") for number in range(4)]
+        db.branch_session("A", "near", at_message=ids[1])
+        db.rewind("A", ids[1])
+        db.append_message("A", "user", "m9")
+        db.branch_session("A", "far")
+        exports = [json.loads(json.dumps(db.export_session(name))) for name in ("far", "near", "A")]
+    with SessionDB(tmp_path / "two" / "state.db") as db:
+        db.create_session("mine", "cli")
+        db.append_message("mine", "user", "takes the first id")
+        for data in exports:
+            assert db.import_session(data)
+            assert db.check() == []
+            assert shown(db, "far") == ["m0", "m1", "m9"]
+            db.catch_up()
+            assert len(db.search_messages("m0 OR m1 OR m9", limit=100)) == 3
+        assert shown(db, "near") == ["m0", "m1"] and shown(db, "A") == ["m0", "m1", "m9"]
+        assert db.unrewind("A") == 2 and shown(db, "A") == ["m0", "m1", "m2", "m3"]
+
+
+def test_what_an_export_shows_counts_where_its_ranges_say_otherwise(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "one" / "state.db") as db:
+        compressed(db)
+        data = db.export_session("B")
+    for ref in data["refs"]:
+        ref[4] = 0
+    with SessionDB(tmp_path / "two" / "state.db") as db:
+        assert db.import_session(data)
+        assert shown(db, "B") == SHOWN and db.check() == []
