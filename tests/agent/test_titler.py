@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -116,22 +117,41 @@ def test_two_at_once_ask_the_model_once(make_db) -> None:
     assert two.get_session_title("s") == "By the first model"
 
 
-def test_a_title_that_is_taken_gets_the_next_number(db) -> None:
-    for n in range(3):
-        talk(db, f"s{n}", ASKED, "Sure.")
+def test_a_title_that_is_taken_is_told_apart_by_a_word_of_this_conversation(db) -> None:
+    talk(db, "s0", ASKED, "Sure.")
+    talk(db, "s1", "Can you fix the login page? There is a captcha.", "Sure.")
+    talk(db, "s2", "Fix the login page of our shop", "Sure, the Safari cookies expire.")
     titles = [titled(db, f"s{n}", Canned("Shop login repair")) for n in range(3)]
-    assert titles == ["Shop login repair", "Shop login repair #2", "Shop login repair #3"]
+    assert titles == ["Shop login repair", "Shop login repair, captcha", "Shop login repair, Safari"]
 
 
-def test_many_sessions_titled_alike_at_once_get_different_numbers(db) -> None:
+def test_the_same_exchange_again_is_told_apart_by_its_date_and_a_number_comes_last(db) -> None:
+    for n in range(5):
+        talk(db, f"s{n}", ASKED, "Sure.")
+    when = datetime.fromtimestamp(db.get_session("s1")["started_at"])
+    titles = [titled(db, f"s{n}", Canned("Shop login repair")) for n in range(5)]
+    dated = f"Shop login repair, {when.day} {when:%B %Y}"
+    assert titles[:3] == ["Shop login repair", dated, f"{dated} {when:%H:%M}"]
+    assert titles[3:] == ["Shop login repair #2", "Shop login repair #3"]
+
+
+def test_a_long_title_makes_room_for_the_word(db) -> None:
+    talk(db, "s0", ASKED, "Sure.")
+    talk(db, "s1", ASKED + " It is about walruses.", "Sure.")
+    long = "Red two three four five six seven"
+    assert titled(db, "s0", Canned(long)) == long
+    assert titled(db, "s1", Canned(long)) == "Red two three four five six, walruses"
+
+
+def test_many_sessions_titled_alike_at_once_get_different_titles(db) -> None:
     for n in range(8):
         talk(db, f"s{n}", ASKED, "Sure.")
     threads = [start_titling(db, f"s{n}", None) for n in range(8)]
     for thread in threads:
         assert thread is not None
         thread.join(30)
-    titles = {db.get_session_title(f"s{n}") for n in range(8)}
-    assert titles == {EXTRACTED, *(f"{EXTRACTED} #{n}" for n in range(2, 9))}
+    titles = {str(db.get_session_title(f"s{n}")) for n in range(8)}
+    assert len(titles) == 8 and EXTRACTED in titles and all(title.startswith("Fix the login page") for title in titles)
 
 
 def test_many_new_conversations_at_once_share_a_few_threads(db) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 
 from hermes.agent.quoting import clean
-from hermes.agent.wording import DENSE_ENDINGS, DENSE_OPENINGS, DENSE_RUN, is_stop, paragraphs, sentences, words
+from hermes.agent.wording import DENSE_ENDINGS, DENSE_OPENINGS, DENSE_RUN, fold, is_stop, paragraphs, sentences, words
 
 _MOST_WORDS, _FEWEST_WORDS = 7, 3
 _TITLE_LENGTH = 80
+_MORE_WORDS = 8  # that are tried to tell two titles apart
 _MARKUP = re.compile(r"[*`~#>|\[\]{}()<>\"“”„«»「」『』【】]+")
 _CODE = re.compile(r"(?s)```.*?(?:```|$)|~~~.*?(?:~~~|$)")
 _LINK = re.compile(r"\b\w+://\S+")
@@ -31,6 +33,23 @@ def title_of(user_text: str, assistant_text: str = "") -> str:
         return _as_title(["Conversation", "about", *taken])
     today = datetime.now()
     return f"Conversation of {today.day} {today:%B %Y}"
+
+
+def told_apart(title: str, ours: Sequence[str], theirs: Sequence[str], when: float) -> Iterator[str]:
+    """Titles for a conversation whose title another has: with a word only this one uses, else with its date and time."""
+    known = {fold(word) for text in (title, *theirs) for word in words(text[:20_000])}
+    base = _as_title(words(title)[: _MOST_WORDS - 1]) if _weight(words(title)) >= _MOST_WORDS else title
+    fresh = (word for text in ours for clause in _clauses(text) for word in _trimmed(clause))
+    for word in list(dict.fromkeys(islice((word for word in fresh if _tells(word, known)), 50)))[:_MORE_WORDS]:
+        yield f"{base}, {word}"
+    day = datetime.fromtimestamp(when)
+    yield f"{base}, {day.day} {day:%B %Y}"
+    yield f"{base}, {day.day} {day:%B %Y %H:%M}"
+
+
+def _tells(word: str, known: Container[str]) -> bool:
+    """Whether a word says what a conversation is about that the known words don't."""
+    return 3 <= len(word) <= 30 and any(c.isalpha() for c in word) and not is_stop(word) and fold(word) not in known
 
 
 def word_count(text: str) -> int:

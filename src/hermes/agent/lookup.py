@@ -52,8 +52,11 @@ class Lookup:
         self.budget = self.options.max_chars
 
     def session(self, words: str) -> str:
-        found = self.db.resolve_session_id(words, visible_to=self.visible_to)
-        found = found or self.db.resolve_session_by_title(words, visible_to=self.visible_to)
+        """The session with this id, else this title, else the only one whose id begins so."""
+        if words and self.db.get_session(words, visible_to=self.visible_to) is not None:
+            return words
+        titled = self.db.get_session_by_title(words, visible_to=self.visible_to)
+        found = str(titled["id"]) if titled else self.db.resolve_session_id(words, visible_to=self.visible_to)
         if found is None:
             raise SessionNotFound(words)
         return found

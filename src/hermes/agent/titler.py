@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -134,11 +135,29 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
     title = _by_model(asked, answered, model) or title_of(asked, answered)
     for _ in range(_TRIES):
         try:
-            db.set_session_title(session_id, db.get_next_title_in_lineage(title), only_if_untitled=True)
+            db.set_session_title(session_id, _free_title(db, session_id, title, asked, answered), only_if_untitled=True)
             break
         except TitleClash:
             continue  # another session took it between the two calls
     db.renew_lease(name, token, _FOR_GOOD)
+
+
+def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered: str) -> str:
+    """The title; where another session has it, with a word or the date that tells the two apart.
+
+    A number is the last resort: "Title #2" would look as if it continued "Title".
+    """
+    holder = db.resolve_session_by_title(title)
+    if holder is None:
+        return title
+    from hermes.agent.headings import told_apart
+
+    session = db.get_session(session_id)
+    when = session["started_at"] if session else time.time()
+    for candidate in told_apart(title, (asked, answered), first_exchange(db.get_messages(holder)), when):
+        if db.resolve_session_by_title(candidate) is None:
+            return candidate
+    return db.get_next_title_in_lineage(title)
 
 
 def first_exchange(messages: Sequence[dict[str, Any]]) -> tuple[str, str]:

@@ -27,7 +27,7 @@ def resolve(db: SessionDB, words: str | None) -> str:
         if not rows:
             raise InvalidInput("there is no conversation to continue yet: `hermes` begins one")
         return continued(db, rows[0]["id"])
-    found = find(db, words)
+    found = find(db, words, resuming=True)
     if found.session_id is not None:
         return continued(db, found.session_id)
     if found.candidates:

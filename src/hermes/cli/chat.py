@@ -78,7 +78,7 @@ def _wanted(db: SessionDB, continued: str | None, resumed: str | None) -> str | 
     words = resumed if resumed is not None else continued
     if words is None:
         return None
-    return resolve(db, None if words == _LATEST else find_session(db, words))
+    return resolve(db, None if words == _LATEST else find_session(db, words, resuming=True))
 
 
 def _writable(db: SessionDB) -> None:

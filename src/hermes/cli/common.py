@@ -36,11 +36,11 @@ class Ambiguous(click.ClickException):
     exit_code = 2
 
 
-def find_session(db: SessionDB, words: str) -> str:
-    """The session a person means: an exact id, else a title (the newest of its lineage), else a unique id prefix."""
+def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
+    """The session a person means: an exact id, else an exact title, else a unique id prefix."""
     from hermes.commands.finding import find
 
-    found = find(db, words)
+    found = find(db, words, resuming=resuming)
     if found.session_id is not None:
         return found.session_id
     if found.candidates:

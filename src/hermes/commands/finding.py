@@ -1,7 +1,8 @@
 """The session a person means by what they typed.
 
-An exact id comes first, then a title (the newest of its family), then the beginning of an id if only one begins so.
-A session that was compressed goes on at the end of its chain.
+An exact id comes first, then an exact title, then the beginning of an id if only one begins so. A numbered title such as
+"Bug #2" is a title of its own: the number says nothing about where a session came from. Resuming goes on from the
+session found to the end of its chain of compressions (`continued`); every other command acts on the session found.
 """
 
 from __future__ import annotations
@@ -27,19 +28,41 @@ class Found:
     suggestions: tuple[str, ...] = ()
 
 
-def find(db: SessionDB, words: str, *, visible_to: User | None = None) -> Found:
-    """Look a session up by id, title or the beginning of an id."""
+def find(db: SessionDB, words: str, *, visible_to: User | None = None, resuming: bool = False) -> Found:
+    """Look a session up by id, title or the beginning of an id.
+
+    `resuming` also finds a compressed conversation by its first part's title when that part was deleted.
+    """
     if words and db.get_session(words, visible_to=visible_to) is not None:
         return Found(words)
-    by_title = db.resolve_session_by_title(words, visible_to=visible_to) if words else None
-    if by_title is not None:
-        return Found(by_title)
+    titled = _titled(db, words, visible_to)
+    if titled is None and resuming:
+        titled = _continuation(db, words, visible_to)
+    if titled is not None:
+        return Found(titled)
     candidates = db.session_ids_with_prefix(words, _SHOWN + 1, visible_to=visible_to) if words else []
     if len(candidates) == 1:
         return Found(candidates[0])
     if candidates:
         return Found(None, candidates=tuple(candidates[:_SHOWN]), more=len(candidates) > _SHOWN)
     return Found(None, suggestions=tuple(_alike(db, words, visible_to)))
+
+
+def _titled(db: SessionDB, words: str, visible_to: User | None) -> str | None:
+    """The session with exactly this title, as a title is stored."""
+    try:
+        title = db.sanitize_title(words)
+    except ValueError:  # too long for any title
+        return None
+    row = db.get_session_by_title(title, visible_to=visible_to) if title else None
+    return None if row is None else str(row["id"])
+
+
+def _continuation(db: SessionDB, words: str, visible_to: User | None) -> str | None:
+    """The newest "words #n", if a compression gave it that number."""
+    newest = db.resolve_session_by_title(words, visible_to=visible_to) if words else None
+    row = None if newest is None else db.get_session(newest, visible_to=visible_to)
+    return newest if row is not None and row["kind"] == "compression" else None
 
 
 def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:

@@ -51,7 +51,7 @@ def _arrived(host: Host, session_id: str) -> str:
 
 
 def _named(host: Host, words: str) -> str | None:
-    found = find(host.db, words, visible_to=host.user)
+    found = find(host.db, words, visible_to=host.user, resuming=True)
     if found.session_id is not None:
         return continued(host.db, found.session_id)
     if found.candidates:

@@ -47,7 +47,7 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 )
 @click.option("--since", callback=moment(False), metavar="WHEN", help="From then on: 2026-01-31, 7d, yesterday.")
 @click.option("--until", callback=moment(True), metavar="WHEN", help="Up to then, that day included.")
-@click.option("--session", metavar="ID", help="Only in this session.")
+@click.option("--session", metavar="ID", help="Only in this session (all parts of a compressed one).")
 @click.option("--model", metavar="M", help="Only what this model said, or sessions with it.")
 @click.option("--title", metavar="WORDS", help="Only in sessions whose title has this in it.")
 @click.option("--tag", metavar="TAG", help="Only in sessions with this tag.")
@@ -61,10 +61,10 @@ def search(
 ) -> int:  # fmt: skip
     words = " ".join(query)
     with opened() as db:
+        within = None if session is None else db.get_compression_chain(find_session(db, session))
         hits = db.search_messages(
             words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
-            session_ids=None if session is None else [find_session(db, session)], model=model, title=title, tag=tag,
-            tool=tool, user_id=user,
+            session_ids=within, model=model, title=title, tag=tag, tool=tool, user_id=user,
         )  # fmt: skip
     if as_json:
         print_json(hits)
