@@ -82,7 +82,10 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[F
         return [wrong(name, _short(error), f"hermes gateway setup {name}")]
     except HermesError as error:
         return [wrong(name, _short(error), "is this machine online, and the address right?")]
-    return [well(name, f"{kind.title} knows us as {one_line(who)}"), *_people(config, name, settings)]
+    found = [well(name, f"{kind.title} knows us as {one_line(who)}"), *_people(config, name, settings)]
+    if doubts := adapter.doubts():
+        found.append(remark(name, doubts, f"docs/guide/platforms/{name}.md says how senders are proven"))
+    return found
 
 
 def _short(error: HermesError) -> str:
