@@ -223,8 +223,8 @@ def test_a_configuration_that_cant_be_read(home: Path) -> None:
 
 def test_a_variable_that_is_set_nowhere(home: Path) -> None:
     path = config(home, "api_server: {token: ${NO_SUCH_TOKEN}, host: ${HOST_OF:-127.0.0.1}}\n")
-    said = f"{path} asks for ${{NO_SUCH_TOKEN}}, not set anywhere"
-    assert only(home, "config") == ("remark", said, f"put it into {home / '.env'}")
+    said = "api_server.token asks for ${NO_SUCH_TOKEN}, which is not set: what uses it does not start"
+    assert only(home, "config") == ("wrong", said, f"put it into {path.parent / '.env'}")
     assert only(home, "config", NO_SUCH_TOKEN="x")[0] == "well"
 
 

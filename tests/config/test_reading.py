@@ -152,6 +152,31 @@ def test_variables_are_filled_in_from_the_environment_then_from_the_env_file(
     assert config.model.base_url == "https://h.example/v1"
     assert (config.model.context_length, config.api_server.port, config.api_server.enabled) == (4096, 9000, True)
     assert config.api_server.token is None
+    assert [(one.key, one.variable) for one in config.unset] == [("api_server.token", "UNSET_ONE")]
+
+
+def test_a_variable_without_a_value_leaves_no_part_of_its_text_behind(
+    hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMPTY", "")
+    monkeypatch.delenv("UNSET_ONE", raising=False)
+    path = written(
+        hermes_home,
+        "api_server: {token: 'x-${EMPTY}'}\nowner: ['email:${UNSET_ONE}', 'email:a@b']\n"
+        "mcp_servers: {t: {url: '${UNSET_ONE}'}}\nplatforms: {p: {token: '${UNSET_ONE}-${EMPTY}', other: '${UNSET_ONE:-}'}}\n",
+    )
+    config = load_config(path)
+    assert (config.api_server.token, config.owner) == (None, ["email:a@b"])
+    assert config.platforms["p"] == {"token": None, "other": None}
+    found = [(one.key, one.variable) for one in config.unset]
+    assert found == [
+        ("api_server.token", "EMPTY"), ("owner.1", "UNSET_ONE"), ("mcp_servers.t.url", "UNSET_ONE"),
+        ("platforms.p.token", "UNSET_ONE"), ("platforms.p.token", "EMPTY"),
+    ]  # fmt: skip
+    for part in ("api_server", "owner", "mcp_servers.t", "platforms.p"):
+        with pytest.raises(ConfigError, match="is not set"):
+            config.changed(timezone="UTC").require_set(part)
+    config.require_set("store", "model", "platforms.q", "webhooks")
 
 
 def test_what_a_variable_holds_is_never_read_as_yaml(monkeypatch: pytest.MonkeyPatch) -> None:

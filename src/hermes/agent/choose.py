@@ -24,6 +24,7 @@ def choose_model(config: Config, db: SessionDB) -> Model:
     from hermes.config import environment
     from hermes.home import get_hermes_home
 
+    config.require_set("model", "auxiliary")
     home = get_hermes_home()
     variables = environment(home)
     name = config.model.default or variables.get("HERMES_MODEL") or None

@@ -162,12 +162,11 @@ def configuration(config: Config) -> Found:
     """config.yaml and .env."""
     from hermes.config.loading import read_text
     from hermes.config.reading import check_text
-    from hermes.config.variables import environment, unset_variables
 
     path = config_path()
     try:
         text = read_text(path)
-        problems = check_text(text, path)[1] if text is not None else []
+        read, problems = check_text(text, path) if text is not None else (config, [])
     except HermesError as error:
         yield wrong("config", str(error), "`hermes config path` says where it is looked for")
         return
@@ -178,14 +177,23 @@ def configuration(config: Config) -> Found:
     if text is None:
         yield well("config", f"{path} is not there: every key has its default")
     elif not problems:
-        unset = unset_variables(text, environment())
-        if unset:
-            names = ", ".join(f"${{{name}}}" for name in unset)
-            yield remark("config", f"{path} asks for {names}, not set anywhere", f"put it into {path.parent / '.env'}")
-        elif _open_to_others(path) and _holds_secrets(text):
+        for key, names in _unset(read).items():
+            said = f"{key} asks for {names}, which is not set: what uses it does not start"
+            yield wrong("config", said, f"put it into {path.parent / '.env'}")
+        if read.unset:
+            return
+        if _open_to_others(path) and _holds_secrets(text):
             yield remark("config", f"{path} holds secrets and others can read it", f"chmod 600 {path}")
         else:
             yield well("config", f"{path} is fine")
+
+
+def _unset(config: Config) -> dict[str, str]:
+    """The keys whose variables are not set, and which those are."""
+    found: dict[str, list[str]] = {}
+    for one in config.unset:
+        found.setdefault(one.key, []).append(f"${{{one.variable}}}")
+    return {key: " and ".join(names) for key, names in found.items()}
 
 
 def env_file(config: Config) -> Found:

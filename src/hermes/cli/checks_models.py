@@ -172,7 +172,8 @@ def mcp_servers(config: Config) -> Found:
     if not config.mcp_servers:
         return
     with ThreadPoolExecutor(max_workers=8) as pool:
-        yield from pool.map(lambda item: _mcp(*item), config.mcp_servers.items())
+        usable = {name: one for name, one in config.mcp_servers.items() if not config.unset_in(f"mcp_servers.{name}")}
+        yield from pool.map(lambda item: _mcp(*item), usable.items())  # the check of config.yaml names the others
 
 
 def _mcp(name: str, server: McpServer) -> Finding:

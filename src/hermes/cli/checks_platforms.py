@@ -48,7 +48,7 @@ def _process(db: Any) -> str | None:
 def platforms(config: Config) -> Found:
     """Each platform that config.yaml switches on, all asked at the same time."""
     names = config.enabled_platforms
-    if not names and not config.webhooks.routes:
+    if not names and not config.webhooks.routes and not config.api_server.enabled:
         return
     variables = _variables()
     with ThreadPoolExecutor(max_workers=len(names) + 1) as pool:
@@ -56,6 +56,8 @@ def platforms(config: Config) -> Found:
             yield from findings
     if config.webhooks.routes:
         yield _webhooks(config)
+    if config.api_server.enabled:
+        yield _api_server(config)
 
 
 def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[Finding]:
@@ -80,7 +82,10 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[F
         return [wrong(name, _short(error), f"hermes gateway setup {name}")]
     except HermesError as error:
         return [wrong(name, _short(error), "is this machine online, and the address right?")]
-    return [well(name, f"{kind.title} knows us as {one_line(who)}"), *_people(config, name, settings)]
+    found = [well(name, f"{kind.title} knows us as {one_line(who)}"), *_people(config, name, settings)]
+    if doubts := adapter.doubts():
+        found.append(remark(name, doubts, f"docs/guide/platforms/{name}.md says how senders are proven"))
+    return found
 
 
 def _short(error: HermesError) -> str:
@@ -137,6 +142,23 @@ def _from_store(otherwise: Any, ask: Any) -> Any:
             return ask(db)
     except HermesError:
         return otherwise
+
+
+def _api_server(config: Config) -> Finding:
+    from hermes.gateway.starting import check_api_server
+
+    settings = config.api_server
+    try:
+        check_api_server(config)
+    except MissingExtra as error:
+        return wrong("API server", "its library is not installed", _install(error))
+    except HermesError as error:
+        return wrong("API server", _short(error), "`hermes config edit` opens and checks it")
+    where = f"{settings.host}:{settings.port}"
+    if not settings.token:
+        said = f"every user of this machine may use it as the owner ({where}, no token)"
+        return remark("API server", said, "set api_server.token")
+    return well("API server", f"{where}, with a token")
 
 
 def _webhooks(config: Config) -> Finding:

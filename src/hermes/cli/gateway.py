@@ -38,12 +38,14 @@ def _run(insecure: bool, verbose: bool) -> int:
 
     config, home = load_config(), get_hermes_home()
     variables = environment(home)
-    adapters = made_adapters(config, variables, home, insecure=insecure)
-    log = start_logging(home, secrets_of(adapters, config, variables), verbose=verbose)
+    made = made_adapters(config, variables, home, insecure=insecure)
+    log = start_logging(home, secrets_of(made.adapters, config, variables), verbose=verbose)
     with open_configured(config) as db:
         _tidy(db, config)
+        for name, problem in made.left_out.items():
+            click.echo(f"hermes: {name} does not start: {problem}", err=True)
         click.echo(f"The gateway starts; its log is {log}. Ctrl-C ends it.", err=True)
-        asyncio.run(serve(config, db, home, adapters, insecure=insecure))
+        asyncio.run(serve(config, db, home, made, insecure=insecure))
     click.echo("The gateway has ended; nothing was lost.", err=True)
     return 0
 

@@ -27,20 +27,23 @@ _COLUMNS = (
 
 def report(db: SessionDB, config: Config) -> dict[str, Any]:
     """Everything there is to tell, as plain data."""
-    from hermes.gateway.starting import API, connected_by, running
+    from hermes.gateway.starting import API, WEBHOOK, connected_by, running
     from hermes.store.gateway_db import GatewayDB
 
     gateway, found = GatewayDB(db), running(db)
     known = {row["platform"]: row for row in gateway.statuses()}
     counts, sessions = gateway.mail_counts(), db.source_counts()
     names = list(config.enabled_platforms)
-    names += ["webhook"] if config.webhooks.routes else []
+    names += [WEBHOOK] if config.webhooks.routes else []
+    parts = {WEBHOOK: "webhooks", API: "api_server"}
     names += [API] if config.api_server.enabled else []
     platforms = []
     for name in names:
         row = known.get(name) or {}
         state = row.get("state", "not started") if found else "stopped"
         by = connected_by(db, name)
+        # A gateway that is connected has its variables, whatever the environment of this command holds.
+        unset = [] if state == "connected" else config.unset_in(parts.get(name, f"platforms.{name}"))
         platforms.append(
             {
                 "platform": name,
@@ -50,8 +53,8 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
                 "since": row.get("since") if state == "connected" else None,
                 "sessions": sessions.get(name, 0),
                 **{what: counts.get(name, {}).get(what, 0) for what in ("waiting", "unsent", "failed")},
-                "error": row.get("error"),
-                "error_at": row.get("error_at"),
+                "error": str(unset[0]) if unset else row.get("error"),
+                "error_at": None if unset else row.get("error_at"),
             }
         )
     gateways = [{"host": one.host, "process": one.process} for one in found]

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from hermes.errors import ConfigError
+
 MOST_BYTES = 1_000_000  # nobody writes a longer configuration by hand
 
 
@@ -183,8 +185,21 @@ class Webhooks(Section):
     routes: dict[str, WebhookRoute] = {}
 
 
-class Config(Section):
-    """The whole file."""
+class Unset(msgspec.Struct, frozen=True):
+    """A variable that a value asks for (`${NAME}`, without a default) and that has no value."""
+
+    key: str  # the key whose value it is: "api_server.token"
+    variable: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: the variable {self.variable} is not set; put it into the environment or the file .env"
+            f" beside config.yaml (an empty value on purpose: ${{{self.variable}:-}})"
+        )
+
+
+class Config(Section, dict=True):
+    """The whole file. A value whose variable is not set is missing from it, and listed in `unset`."""
 
     model: Model = msgspec.field(default_factory=Model)
     auxiliary: Auxiliaries = msgspec.field(default_factory=Auxiliaries)
@@ -206,6 +221,30 @@ class Config(Section):
     api_server: ApiServer = msgspec.field(default_factory=ApiServer)
     webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
     hooks: dict[str, str | list[str]] = {}
+
+    @property
+    def unset(self) -> tuple[Unset, ...]:
+        """The variables that values ask for and that are not set."""
+        found: tuple[Unset, ...] = self.__dict__.get("unset_variables", ())
+        return found
+
+    def unset_in(self, *parts: str) -> list[Unset]:
+        """Those that values at or below these keys ask for."""
+        return [one for one in self.unset if any(one.key == part or one.key.startswith(f"{part}.") for part in parts)]
+
+    def require_set(self, *parts: str) -> None:
+        """ConfigError when a value at or below these keys asks for a variable that is not set.
+
+        To be called by whatever uses these keys: a missing secret must never count as "no secret wanted".
+        """
+        for one in self.unset_in(*parts):
+            raise ConfigError(str(one))
+
+    def changed(self, **values: Any) -> Config:
+        """A copy with other values; the variables that are not set stay known (msgspec's own `replace` forgets them)."""
+        made = msgspec.structs.replace(self, **values)
+        made.__dict__.update(self.__dict__)
+        return made
 
     @property
     def enabled_platforms(self) -> list[str]:

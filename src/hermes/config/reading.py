@@ -16,8 +16,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from hermes.config import keys as table
-from hermes.config.keys import MOST_BYTES, Config, suggestion
-from hermes.config.variables import environment, expanded, hidden, unhidden
+from hermes.config.keys import MOST_BYTES, Config, Unset, suggestion
+from hermes.config.variables import environment, expanded, hidden, unhidden, unset_in
 
 _MOST_VALUES = 50_000  # a few aliases of aliases can stand for billions
 _DEEPEST = 50
@@ -68,7 +68,9 @@ def check_text(text: str, path: Path) -> tuple[Config, list[Problem]]:
     except (_TooMuch, RecursionError):
         return Config(), [Problem(1, "this is nested too deeply, or its aliases stand for too much")]
     problems = sorted(reader.problems, key=lambda problem: problem.line)
-    return found if isinstance(found, Config) and not problems else Config(), problems
+    config = found if isinstance(found, Config) and not problems else Config()
+    config.__dict__["unset_variables"] = tuple(dict.fromkeys(reader.unset))
+    return config, problems
 
 
 def composed(text: str) -> Any:
@@ -93,6 +95,7 @@ class _Reader:
 
     def __init__(self, variables: dict[str, str]) -> None:
         self.problems: list[Problem] = []
+        self.unset: list[Unset] = []
         self._variables = variables
         self._left = _MOST_VALUES
 
@@ -104,7 +107,9 @@ class _Reader:
         if not self._plain_tag(node, keys, line):
             return _MISSING
         said = _said(node)
-        text = expanded(said, self._variables) if said is not None else ""
+        missing = unset_in(said, self._variables) if said is not None else []
+        self.unset += [Unset(_name(keys), variable) for variable in missing]
+        text = None if missing else expanded(said, self._variables) if said is not None else ""
         if text is None or node.tag == f"{_TAG}null":
             return None if table.may_be_null(kind) else _MISSING
         for member in table.members(kind):
@@ -157,7 +162,8 @@ class _Reader:
             if value is not _MISSING:
                 values[key] = value
         found = kind(**values)
-        if isinstance(found, table.McpServer) and (found.command is None) == (found.url is None):
+        whole = not any(one.key.startswith(f"{_name(keys)}.") for one in self.unset)
+        if whole and isinstance(found, table.McpServer) and (found.command is None) == (found.url is None):
             said = "one of command (a program to start) and url (an address)"
             self._say(line, f"{_name(keys)}: it needs {said}, {'not both' if found.url else 'and has neither'}")
         return found

@@ -73,16 +73,15 @@ def _value(text: str) -> str:
 
 
 def expanded(text: str, variables: dict[str, str]) -> str | None:
-    """The text with its variables filled in. One that is unset is empty; nothing but an unset one is None."""
+    """The text with its variables filled in; None when that leaves nothing (`${NAME:-}`)."""
     if "${" not in text:
         return text
     filled = VARIABLE.sub(lambda found: variables.get(found[1]) or found[2] or "", text)
     return filled if filled or not VARIABLE.fullmatch(text) else None
 
 
-def unset_variables(text: str, variables: dict[str, str]) -> list[str]:
-    """The variables a text asks for that have neither a value nor a default."""
-    found = (
-        match for line in text.splitlines() if not line.lstrip().startswith("#") for match in VARIABLE.finditer(line)
-    )
-    return sorted({match[1] for match in found if match[2] is None and not variables.get(match[1])})
+def unset_in(text: str, variables: dict[str, str]) -> list[str]:
+    """The variables a value asks for that have neither a value nor a default. An empty value is none."""
+    if "${" not in text:
+        return []
+    return [match[1] for match in VARIABLE.finditer(text) if match[2] is None and not variables.get(match[1])]

@@ -45,8 +45,10 @@ class Access:
         return any(self._store.may_talk(platform, one) for one in names)
 
     def is_owner(self, platform: str, sender: Sender) -> bool:
-        """Whether this is the one whose machine this is."""
-        return any(f"{platform}:{one}" in self._owner for one in (sender.user_id, sender.stable_id) if one)
+        """Whether this is the one whose machine this is, and the platform vouches for that."""
+        return sender.proven and any(
+            f"{platform}:{one}" in self._owner for one in (sender.user_id, sender.stable_id) if one
+        )
 
     def user(self, platform: str, sender: Sender) -> User | None:
         """Whose conversations this person may see; None: the owner's, all."""

@@ -87,6 +87,10 @@ class Adapter:
     def validate(self) -> None:
         """PlatformRefused or ConfigError when these values can't work, or would let anybody in: nothing starts then."""
 
+    def doubts(self) -> str | None:
+        """What the owner should know about whom this platform believes, for the doctor; None when there is nothing."""
+        return None
+
     async def check(self) -> str:
         """Log in and say who we are, without receiving anything: for setup and the doctor."""
         raise NotImplementedError

@@ -30,6 +30,7 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stable_id: str | None = None  # an id that stays when user_id changes (Signal UUID, Feishu union_id)
     name: str | None = None
     is_bot: bool = False
+    proven: bool = True  # whether the platform vouches for user_id; who is not proven is never the owner
 
     @property
     def id(self) -> str | None:

@@ -32,6 +32,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     user_id_alt: str | None = None  # the platform's stable alternative; it wins
     thread_id: str | None = None
+    proven: bool = True
 
 
 def source_of(event: Event) -> Source:
@@ -39,7 +40,7 @@ def source_of(event: Event) -> Source:
     chat, sender = event.chat, event.sender
     return Source(
         platform=chat.platform, chat_id=chat.chat_id, chat_type=chat.type, thread_id=chat.thread_id,
-        user_id=sender.user_id, user_id_alt=sender.stable_id,
+        user_id=sender.user_id, user_id_alt=sender.stable_id, proven=sender.proven,
     )  # fmt: skip
 
 
@@ -62,7 +63,8 @@ def build_session_key(
         user = None
     if user and source.chat_type != DM:
         parts.append(user)
-    return ":".join(["agent", "main", *(_escaped(part) for part in parts)])
+    key = ":".join(["agent", "main", *(_escaped(part) for part in parts)])
+    return key if source.proven else f"{key}:%unproven"  # no escaped part looks like that
 
 
 def is_shared(source: Source, group_sessions_per_user: bool, thread_sessions_per_user: bool) -> bool:

@@ -32,6 +32,7 @@ class PlatformSettings:
 def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping[str, str]) -> PlatformSettings:
     """A platform's section, completed from the environment. ConfigError says what is missing or wrong."""
     name = adapter.platform
+    config.require_set(f"platforms.{name}")
     section = dict(config.platforms.get(name, {}))
     known = {setting.name: setting for setting in adapter.settings}
     for key in section:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.config.keys import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.settings import PlatformSettings, platform_settings
@@ -26,32 +27,79 @@ if TYPE_CHECKING:
 
 LEASE = "gateway"
 API = "api-server"  # what the API server is called among the platforms
+WEBHOOK = "webhook"
+_PARTS = (
+    "platforms",
+    "webhooks",
+    "api_server",
+    "mcp_servers",
+)  # where what is wrong with one does not concern the others
+_NOTHING = "no platform is switched on: `hermes gateway setup` sets one up"
 LEASE_SECONDS = 30.0
+API_PAUSE = 5.0  # seconds until the API server tries again to listen
 _log = logging.getLogger("hermes.gateway")
 
 
-def made_adapters(
-    config: Config, variables: Mapping[str, str], home: Path, *, insecure: bool = False
-) -> list[tuple[Adapter, PlatformSettings]]:
-    """The adapters of all enabled platforms, not yet connected. ConfigError or MissingExtra says what is wrong."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the configuration asks for: what can run, and what can't with the reason."""
+
+    adapters: list[tuple[Adapter, PlatformSettings]]
+    api_server: bool
+    left_out: dict[str, HermesError]  # by platform
+
+
+def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, insecure: bool = False) -> Made:
+    """The adapters of all enabled platforms, not yet connected.
+
+    A platform that can't run (its settings, its library, a variable that is not set) never stops the others: it is left
+    out, with the reason. When nothing is left, that reason is raised (ConfigError, MissingExtra, PlatformRefused).
+    """
+    config.require_set(*(name for name in fields_of(type(config)) if name not in _PARTS))
     made: list[tuple[Adapter, PlatformSettings]] = []
-    for name in config.enabled_platforms:
-        kind = adapter_class(name)
-        settings = platform_settings(config, kind, variables)
-        made.append((kind(settings.values, home), settings))
-    if not made and not config.webhooks.routes and not config.api_server.enabled:
-        raise ConfigError("no platform is switched on: `hermes gateway setup` sets one up")
-    if config.webhooks.routes:
-        made.append(webhook(config, home, insecure=insecure))
-    for adapter, _ in made:
-        adapter.validate()
-    return made
+    left_out: dict[str, HermesError] = {}
+    for name in [*config.enabled_platforms, *([WEBHOOK] if config.webhooks.routes else [])]:
+        try:
+            if name == WEBHOOK:
+                adapter, settings = webhook(config, home, insecure=insecure)
+            else:
+                adapter, settings = _platform(config, name, variables, home)
+            adapter.validate()
+            made.append((adapter, settings))
+        except HermesError as error:
+            left_out[name] = error
+    serves = config.api_server.enabled
+    if serves:
+        try:
+            check_api_server(config, insecure=insecure)
+        except HermesError as error:
+            serves, left_out[API] = False, error
+    if not made and not serves:
+        raise next(iter(left_out.values()), ConfigError(_NOTHING))
+    return Made(made, serves, left_out)
+
+
+def _platform(config: Config, name: str, variables: Mapping[str, str], home: Path) -> tuple[Adapter, PlatformSettings]:
+    kind = adapter_class(name)
+    settings = platform_settings(config, kind, variables)
+    return kind(settings.values, home), settings
+
+
+def check_api_server(config: Config, *, insecure: bool = False) -> None:
+    """ConfigError or MissingExtra when the API server can't run as configured, or would let strangers in."""
+    config.require_set("api_server")
+    try:
+        from hermes.serve.guard import check_api
+    except ImportError as error:
+        raise MissingExtra("the API server", "serve") from error
+    check_api(config.api_server.host, config.api_server.token, insecure=insecure)
 
 
 def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, PlatformSettings]:
     """The webhooks, which have a section of their own. Whoever has the secret of a route may speak there."""
     import msgspec
 
+    config.require_set("webhooks")
     try:
         from hermes.gateway.platforms.webhook import Webhook
     except ImportError as error:
@@ -164,7 +212,7 @@ async def serve(
     config: Config,
     db: SessionDB,
     home: Path,
-    adapters: list[tuple[Adapter, PlatformSettings]],
+    made: Made,
     *,
     insecure: bool = False,
 ) -> None:
@@ -181,8 +229,13 @@ async def serve(
             _log.info("%s answers", model.describe())
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, _asked_to_end, ending)
-            gateway = Gateway(db, config, model, adapters, home)
-            server = await _api_server(config, gateway, insecure) if config.api_server.enabled else None
+            gateway = Gateway(db, config, model, made.adapters, home)
+            for name, problem in made.left_out.items():
+                _log.error("%s does not start: %s", name, problem)
+                await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))
+            server = ApiServer(config, gateway, insecure=insecure) if made.api_server else None
+            if server is not None:
+                await server.start(alone=not made.adapters)
             end = asyncio.create_task(_end(ending, gateway, server))
             try:
                 await gateway.run()
@@ -203,32 +256,78 @@ def _asked_to_end(ending: asyncio.Event) -> None:
         end_for_sure()
 
 
-async def _end(ending: asyncio.Event, gateway: Gateway, server: HttpServer | None) -> None:
+async def _end(ending: asyncio.Event, gateway: Gateway, server: ApiServer | None) -> None:
     """Have everything end at the same time, so that it takes ten seconds and not the sum."""
     await ending.wait()
     gateway.stop()
     if server is not None:
-        await server.stop(5.0)
-        await asyncio.to_thread(gateway.store.set_status, API, "stopped")
+        await server.stop()
 
 
-async def _api_server(config: Config, gateway: Gateway, insecure: bool) -> HttpServer:
-    try:
-        from hermes.serve.api import api_app
-        from hermes.serve.server import HttpServer
-    except ImportError as error:
-        raise MissingExtra("the API server", "serve") from error
+class ApiServer:
+    """The API server beside the platforms: while its port is taken, it tries again and the platforms run on."""
 
-    settings = config.api_server
-    app = api_app(
-        gateway.db, config, model=gateway.agents.model, home=gateway.home, token=settings.token, insecure=insecure,
-        tools=gateway.agents.toolbox.tools,
-    )  # fmt: skip
-    server = HttpServer(app, settings.host, settings.port)
-    where = _address(config, await server.start())
-    _log.info("the API server listens on %s", where)
-    await asyncio.to_thread(gateway.store.set_status, API, "connected", identity=where)
-    return server
+    def __init__(self, config: Config, gateway: Gateway, *, insecure: bool) -> None:
+        self._config, self._gateway, self._insecure = config, gateway, insecure
+        self._server: HttpServer | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+
+    async def start(self, *, alone: bool) -> None:
+        """Listen, now or as soon as the port is free. `alone`: nothing else runs, so that a failure is raised."""
+        try:
+            await self._listen()
+        except HermesError as error:
+            if alone:
+                raise
+            await self._note(error)
+            self._lost.set()
+        self._keeping = asyncio.create_task(self._keep(), name="api-server")
+
+    async def _listen(self) -> None:
+        try:
+            from hermes.serve.api import api_app
+            from hermes.serve.server import HttpServer
+        except ImportError as error:
+            raise MissingExtra("the API server", "serve") from error
+
+        gateway, settings = self._gateway, self._config.api_server
+        app = api_app(
+            gateway.db, self._config, model=gateway.agents.model, home=gateway.home, insecure=self._insecure,
+            token=settings.token, tools=gateway.agents.toolbox.tools,
+        )  # fmt: skip
+        server = HttpServer(app, settings.host, settings.port, died=self._died)
+        where = _address(self._config, await server.start())
+        self._server = server
+        _log.info("the API server listens on %s", where)
+        await asyncio.to_thread(gateway.store.set_status, API, "connected", identity=where)
+
+    def _died(self, error: Exception) -> None:
+        _log.error("%s", error)
+        self._lost.set()
+
+    async def _keep(self) -> None:
+        """Listen again whenever it does not."""
+        while True:
+            await self._lost.wait()
+            await asyncio.sleep(API_PAUSE)
+            try:
+                await self._listen()
+                self._lost.clear()
+            except HermesError as error:
+                await self._note(error)
+
+    async def _note(self, error: HermesError) -> None:
+        _log.error("the API server does not listen: %s; trying again in %.0f s", error, API_PAUSE)
+        await asyncio.to_thread(self._gateway.store.set_status, API, "lost", error=str(error))
+
+    async def stop(self) -> None:
+        """Take no more requests; those under way may finish for a moment."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self._server is not None:
+            await self._server.stop(5.0)
+        await asyncio.to_thread(self._gateway.store.set_status, API, "stopped")
 
 
 def _address(config: Config, port: int) -> str:

@@ -25,7 +25,7 @@ from hermes.errors import HermesError
 from hermes.serve import completions, responses
 from hermes.serve.asks import Ask
 from hermes.serve.bodies import parse_json, read_body
-from hermes.serve.guard import Guard, check_reach
+from hermes.serve.guard import Guard, check_api
 from hermes.serve.models import Models
 from hermes.serve.problems import Problem, problem_of, unforeseen
 from hermes.serve.server import is_loopback
@@ -60,10 +60,7 @@ def api_app(
     None stands for the built-in ones and those of the MCP servers.
     """
     token = (token or "").strip() or None
-    check_reach(
-        config.api_server.host, token, insecure, what="the API server",
-        hint="set api_server.token, or listen on 127.0.0.1 (or say --insecure)",
-    )  # fmt: skip
+    check_api(config.api_server.host, token, insecure=insecure)
     api = _Api(db, config, model, home, tools)
     return Starlette(
         routes=[

@@ -19,13 +19,31 @@ from hermes.serve.server import is_loopback
 _OPEN = frozenset({"/health"})  # says nothing but that somebody is there
 
 
+SHORTEST = 16  # characters of a secret that guards what others can reach: shorter ones are guessed
+
+
 def check_reach(host: str, secret: str | None, insecure: bool, *, what: str, hint: str) -> None:
-    """ConfigError when a server could be reached from elsewhere without a secret, and nobody said that it should."""
-    if secret or insecure or is_loopback(host):
+    """ConfigError when a server could be reached from elsewhere without a secret, or with one that can be guessed.
+
+    `insecure` allows no secret at all; a short one only pretends to be safe, and is refused all the same.
+    """
+    if is_loopback(host) or (insecure and not secret):
         return
-    raise ConfigError(
-        f"{what} would listen on {host or 'all addresses'}, where others can reach it, without a secret: {hint}"
-    )
+    where = f"{what} would listen on {host or 'all addresses'}, where others can reach it,"
+    if not secret:
+        raise ConfigError(f"{where} without a secret: {hint}")
+    if len(secret) < SHORTEST:
+        raise ConfigError(
+            f"{where} with a secret of {len(secret)} characters; it needs {SHORTEST} or more (openssl rand -hex 32): {hint}"
+        )
+
+
+def check_api(host: str, token: str | None, *, insecure: bool = False) -> None:
+    """ConfigError when the API server would let strangers in, listening there with this token."""
+    check_reach(
+        host, (token or "").strip() or None, insecure, what="the API server",
+        hint="set api_server.token, or listen on 127.0.0.1 (or say --insecure)",
+    )  # fmt: skip
 
 
 class Guard:

@@ -11,13 +11,20 @@ from hermes.store.engines.base import NothingThere
 
 
 def store_url(config: Config) -> str | None:
-    """Where the record is: HERMES_STORE_URL, else as config.yaml says; None: in the home."""
-    return os.environ.get("HERMES_STORE_URL") or config.store.url
+    """Where the record is: HERMES_STORE_URL, else as config.yaml says; None: in the home.
+
+    ConfigError when config.yaml asks for a variable that is not set: another store must not take its place.
+    """
+    given = os.environ.get("HERMES_STORE_URL")
+    if not given:
+        config.require_set("store")
+    return given or config.store.url
 
 
 def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
     """The user's store. Reading from one that does not exist yet opens (and makes) an empty one."""
     url = store_url(config)
+    config.require_set("privacy", "sessions")
     missing = url is None and not default_database().exists()
 
     def opened(reading: bool) -> SessionDB:

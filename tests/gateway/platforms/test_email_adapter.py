@@ -187,7 +187,8 @@ def test_a_mail_delivered_twice_has_one_id(lab: Lab) -> None:
 
 
 def test_old_unread_mails_are_left_alone_unless_none_is_too_old(lab: Lab) -> None:
-    lab.server.put_away(lab.address, lab.mail("from last month").as_bytes(), days_ago=30)
+    old = lab.noted(lab.user_id("alice")) + lab.mail("from last month").as_bytes()
+    lab.server.put_away(lab.address, old, days_ago=30)
 
     async def usual(adapter: Email, link: Recorder) -> None:
         lab.say("from today")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from email.message import EmailMessage
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -296,47 +297,93 @@ def test_an_encoded_name_can_not_pretend_to_be_an_address() -> None:
     assert mail.address == "mallory@bad.org"
 
 
+RECEIVED = (
+    "received",
+    "from x (x [192.0.2.1]) by mx.lab.test (Postfix) with ESMTPS id 1; Mon, 3 Mar 2025 10:12:00 +0000",
+)
+HANDED_OVER = ("received", "from mx.lab.test by imap.lab.test (Dovecot) with LMTP id 2 (envelope-from <a@b>)")
 PASSES = [
     "mx.lab.test; dmarc=pass header.from=example.org",
     "mx.lab.test; dkim=pass (2048-bit key) header.d=example.org header.s=a",
     "mx.lab.test; dkim=pass header.i=@example.org; spf=fail smtp.mailfrom=x.org",
     "mx.lab.test;\tspf=pass smtp.mailfrom=alice@example.org",
+    "mx.lab.test; spf=pass smtp.mailfrom=bounces@sender.example; dkim = pass header.d = example.org",
     "mx.lab.test 1; auth=pass smtp.auth=alice@example.org",
+    '"MX.lab.test"; dkim=pass header.d=example.org',
 ]
 FAILS = [
+    "mx.lab.test; none",
     "mx.lab.test; dmarc=fail header.from=example.org; spf=pass smtp.mailfrom=bad.org",
+    "mx.lab.test; dmarc=fail header.from=example.org; dkim=pass header.d=example.org",
     "mx.lab.test; dkim=pass header.d=bad.org",
     "mx.lab.test; dkim=pass header.d=notexample.org",
     "mx.lab.test; dkim=pass header.d=org",
     "mx.lab.test; dkim=fail (dkim=pass header.d=example.org) header.d=example.org",
     'mx.lab.test; dkim=fail reason="; dkim=pass header.d=example.org" header.d=bad.org',
+    'mx.lab.test; dkim=fail reason="\\"; dkim=pass header.d=example.org" header.d=bad.org',
+    'mx.lab.test; spf=pass smtp.mailfrom="example.org"@bad.org',
+    'mx.lab.test; spf=pass smtp.mailfrom="x; dkim=pass header.d=example.org "@bad.org',
+    'mx.lab.test; spf=pass smtp.mailfrom="alice@example.org"',
     "mx.lab.test; spf=softfail smtp.mailfrom=example.org",
+    "mx.lab.test; auth=pass smtp.auth=bob@example.org; dkim=pass header.d=example.org",
+    "mx.lab.test; auth=pass smtp.auth=bob; dkim=pass header.d=example.org",
+    "mx.lab.test; spf=pass smtp.mailfrom=bob@example.org; dmarc=pass header.from=example.org",
+    "mx.evil.test; dkim=pass header.d=example.org",
+    "mx.lab.test.evil.test; dkim=pass header.d=example.org",
 ]
+
+
+def doubts(*headers: tuple[str, str] | str, sender: str = "alice@example.org", **more: Any) -> str | None:
+    """Why a mail with these headers, topmost first, is not proven."""
+    trail = [("authentication-results", one) if isinstance(one, str) else one for one in headers]
+    return doubt(trail, sender, **{"server": "mx.lab.test", "our_domain": "lab.test", **more})
 
 
 @pytest.mark.parametrize("header", PASSES)
 def test_a_sender_the_server_has_confirmed_is_believed(header: str) -> None:
-    for wanted in (WHEN_CHECKED, ALWAYS):
-        assert doubt([header], "alice@example.org", wanted=wanted, server=None) is None
+    assert doubts(header, RECEIVED) is None
+    assert doubts(HANDED_OVER, header, RECEIVED) is None
 
 
 @pytest.mark.parametrize("header", FAILS)
 def test_a_sender_the_server_could_not_confirm_is_not_believed(header: str) -> None:
-    assert doubt([header], "alice@example.org", wanted=WHEN_CHECKED, server=None)
-    assert doubt([header], "alice@example.org", wanted=NEVER, server=None) is None
+    assert doubts(header, RECEIVED)
 
 
-def test_only_our_own_servers_word_counts() -> None:
-    ours, forged = FAILS[1], "evil.test; dkim=pass header.d=example.org"
-    assert doubt([ours, forged], "alice@example.org", wanted=WHEN_CHECKED, server=None)
-    assert doubt([forged], "alice@example.org", wanted=ALWAYS, server="mx.lab.test")
-    assert doubt([forged, PASSES[0]], "alice@example.org", wanted=ALWAYS, server="MX.lab.test") is None
+@pytest.mark.parametrize("header", PASSES)
+def test_only_what_stands_above_our_own_received_line_counts(header: str) -> None:
+    tricks = ("from mx.lab.test (evil [192.0.2.9]) by mx.lab.test with ESMTP", "from with (LMTP) by mx.lab.test with SMTP",
+              "from lmtp (by imap.lab.test with LMTP [192.0.2.9]) by mx.lab.test with ESMTP id LMTP")  # fmt: skip
+    for received in (RECEIVED[1], *tricks):
+        assert doubts(("received", received), header)
+        assert doubts(("received", received), HANDED_OVER, header)
+        assert doubts(HANDED_OVER, ("received", received), HANDED_OVER, header)
+    assert doubts("mx.lab.test; dkim=fail header.d=example.org", RECEIVED, header)
+    assert doubts(RECEIVED, header, below=True) is None
+    assert doubts(header, RECEIVED, server=None)
 
 
-def test_without_a_check_it_depends_on_the_setting() -> None:
-    for headers in ([], ["mx.lab.test; none"]):
-        assert doubt(headers, "alice@example.org", wanted=WHEN_CHECKED, server=None) is None
-        assert doubt(headers, "alice@example.org", wanted=ALWAYS, server=None)
+def test_in_our_own_domain_only_a_login_as_that_address_is_proof() -> None:
+    for proof in (
+        "dkim=pass header.d=lab.test",
+        "spf=pass smtp.mailfrom=alice@lab.test",
+        "dmarc=pass header.from=lab.test",
+    ):
+        assert doubts(f"mx.lab.test; {proof}", RECEIVED, sender="alice@lab.test")
+    for login in ("alice@lab.test", "Alice@LAB.test", "alice"):
+        assert doubts(f"mx.lab.test; auth=pass smtp.auth={login}", RECEIVED, sender="alice@lab.test") is None
+    assert doubts("mx.lab.test; auth=pass smtp.auth=bob", RECEIVED, sender="alice@lab.test")
+
+
+def test_gmail_writes_below_its_received_line_and_guards_its_own_addresses() -> None:
+    received = ("received", "from mail-x.google.com (x [192.0.2.1]) by mx.google.com with SMTPS id a")
+    result = "mx.google.com; dkim=pass header.i=@gmail.com; spf=pass smtp.mailfrom=alice@gmail.com; dmarc=pass header.from=gmail.com"
+    own = {"server": "mx.google.com", "our_domain": "gmail.com"}
+    assert doubts(received, result, sender="alice@gmail.com", **own) is None
+    assert doubts(received, result, sender="bob@gmail.com", **own)
+
+
+def test_the_words_of_the_setting() -> None:
     assert (wanted_proof(True), wanted_proof("no"), wanted_proof("when-checked")) == (ALWAYS, NEVER, WHEN_CHECKED)
     with pytest.raises(ValueError, match="sometimes"):
         wanted_proof("sometimes")
@@ -344,7 +391,23 @@ def test_without_a_check_it_depends_on_the_setting() -> None:
 
 @given(st.text(alphabet='abc=;."() \\@pass dkim header.d', max_size=200))
 def test_any_results_header_can_be_read(header: str) -> None:
-    doubt([header], "alice@example.org", wanted=ALWAYS, server=None)
+    doubts(header, ("received", header), header)
+
+
+_ANY = st.text(alphabet='ab=;."()\\ @<>', max_size=30)
+
+
+@given(_ANY, _ANY)
+def test_no_envelope_and_no_reason_that_a_sender_chooses_is_proof(mailbox: str, reason: str) -> None:
+    def quoted(text: str) -> str:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+
+    for chosen in (mailbox, f"{mailbox}; dkim=pass header.d=example.org {reason}", f"example.org{mailbox}"):
+        header = (
+            f"mx.lab.test; spf=pass smtp.mailfrom={quoted(chosen)}@bad.org; dkim=fail reason={quoted(chosen + reason)}"
+        )
+        assert doubts(header, RECEIVED)
 
 
 # ------------------------------------------------------------------------------------------ the mails we write

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from email.utils import parseaddr
 from typing import Any
 
 from hermes.gateway.events import Event
 from tests.support.labs.base import PEOPLE
 from tests.support.labs.base import Lab as Base
-from tests.support.labs.email_server import DOMAIN, PASSWORD, MailServer
+from tests.support.labs.email_server import DOMAIN, PASSWORD, SERVER, MailServer
 
 _NUMBERS = itertools.count(1)
 
@@ -49,6 +50,7 @@ class Lab(Base):
             "smtp_host": "127.0.0.1",
             "smtp_port": self.server.smtp_line.port,
             "smtp_security": "none",
+            "authserv_id": SERVER,
         }
 
     def user_id(self, who: str) -> str:
@@ -73,13 +75,19 @@ class Lab(Base):
         mail.set_content(text)
         return mail
 
-    def put(self, mail: EmailMessage | bytes) -> str:
-        """Deliver a mail to the agent; its Message-ID."""
+    def put(self, mail: EmailMessage | bytes, *, proven: bool = True) -> str:
+        """Deliver a mail to the agent, as if its sender had logged in (`proven`); its Message-ID."""
         raw = mail if isinstance(mail, bytes) else mail.as_bytes()
         message_id = str(message_from_bytes(raw)["Message-ID"])
+        raw = (self.noted(parseaddr(str(message_from_bytes(raw)["From"]))[1]) if proven else b"") + raw
         self._kept[message_id] = raw
         self.server.deliver(self.address, raw)
         return message_id
+
+    def noted(self, account: str) -> bytes:
+        """What the mail server writes above a mail of somebody who has logged in."""
+        login = f"Authentication-Results: {SERVER}; auth=pass smtp.auth={account}"
+        return f"{login}\r\nReceived: from lab (lab [192.0.2.7]) by {SERVER} (Postfix) with ESMTPSA id x\r\n".encode()
 
     def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True) -> str:
         return self.put(self._in_thread(who, text))

@@ -28,6 +28,7 @@ from tests.support.labs.base import until
 
 DOMAIN = "lab.test"
 PASSWORD = "correct-horse-battery"
+SERVER = f"mx.{DOMAIN}"  # what Postfix calls itself
 
 _DOVECOT = """
 base_dir = {folder}/run
@@ -122,6 +123,7 @@ smtpd_sasl_path = private/auth
 smtpd_tls_cert_file = {folder}/cert.pem
 smtpd_tls_key_file = {folder}/key.pem
 smtpd_tls_security_level = may
+smtpd_sender_restrictions = check_sasl_access regexp:{folder}/logins
 smtpd_recipient_restrictions = check_recipient_access regexp:{folder}/gone, permit_mynetworks, reject
 smtpd_error_sleep_time = 0
 smtpd_client_connection_rate_limit = 0
@@ -297,6 +299,12 @@ class MailServer:
         with smtplib.SMTP("127.0.0.1", self.inbound, local_hostname="lab") as client:
             client.sendmail(sender, [recipient], mail)
 
+    def write(self, account: str, recipient: str, mail: bytes) -> None:
+        """Send a mail as a person's program does: logged in, through Postfix, which notes who that is."""
+        with smtplib.SMTP("127.0.0.1", self.smtp, local_hostname="lab") as client:
+            client.login(account, PASSWORD)
+            client.sendmail(account, [recipient], mail)
+
     def mails(self, address: str, folder: str = "") -> list[bytes]:
         """The mails in a mailbox, in the order in which Postfix has accepted them."""
         root = self.folder / "mail" / address / (f".{folder}" if folder else "")
@@ -361,6 +369,8 @@ class MailServer:
         (folder / "dovecot.conf").write_text(_DOVECOT.format(**values))
         (folder / "postfix/main.cf").write_text(_POSTFIX.format(**values))
         (folder / "postfix/master.cf").write_text(_MASTER.format(**values))
+        # As servers note who has logged in: above everything that came with the mail.
+        (folder / "logins").write_text(f"/^(.+)$/ PREPEND Authentication-Results: {SERVER}; auth=pass smtp.auth=$1\n")
         (folder / "gone").write_text("/^gone/ 550 5.1.1 no such person\n")
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:

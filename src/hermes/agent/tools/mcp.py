@@ -45,7 +45,9 @@ def connect(config: Config, *, start_seconds: float = START_SECONDS, call_second
     found = McpTools(call_seconds)
     usable: dict[str, McpServer] = {}
     for name, server in config.mcp_servers.items():
-        if bool(server.command) == bool(server.url):
+        if unset := config.unset_in(f"mcp_servers.{name}"):
+            found.problems.append(f"MCP server {name}: {unset[0]}")
+        elif bool(server.command) == bool(server.url):
             found.problems.append(f"MCP server {name}: mcp_servers.{name} needs either a command or a url")
         else:
             usable[name] = server

@@ -49,7 +49,7 @@ def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionD
     if in_bulk:
         import msgspec
 
-        config = msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, durability="normal"))
+        config = config.changed(store=msgspec.structs.replace(config.store, durability="normal"))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         db = open_configured(config, read_only=not writing)

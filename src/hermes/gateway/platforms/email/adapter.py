@@ -22,7 +22,7 @@ from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_addr
 from hermes.gateway.platforms.email.mailbox import Account, Errands, Found, Watcher, find_mail, raw_mail, uid_validity
 from hermes.gateway.platforms.email.outgoing import Postman, message_id_for, subject_from, written
 from hermes.gateway.platforms.email.said import without_reply_marks
-from hermes.gateway.platforms.email.trust import WHEN_CHECKED, doubt, wanted_proof
+from hermes.gateway.platforms.email.trust import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 
 _SECURITIES = ("ssl", "starttls", "none")
 _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}
@@ -71,12 +71,19 @@ class Email(Adapter):
             default=30.0, kind=float,
         ),
         Setting(
-            name="require_authentication", help="proof of the sender (SPF, DKIM, DMARC): when-checked, always or never",
+            name="require_authentication",
+            help="proof of the sender (SPF, DKIM, DMARC, login): when-checked, always or never (nobody is the owner then)",
             variable="EMAIL_REQUIRE_AUTHENTICATION", default=WHEN_CHECKED,
         ),
         Setting(
-            name="authserv_id", help="whose Authentication-Results count; empty: the topmost",
+            name="authserv_id",
+            help="the name at the beginning of the Authentication-Results our server writes; without it no sender is proven",
             variable="EMAIL_AUTHSERV_ID",
+        ),
+        Setting(
+            name="authserv_below",
+            help="the server writes them below its Received line, and removes those that came with a mail (as Gmail does)",
+            variable="EMAIL_AUTHSERV_BELOW", default=False, kind=bool,
         ),
     )  # fmt: skip
 
@@ -89,6 +96,22 @@ class Email(Adapter):
         self._sent_known = False
 
     # ------------------------------------------------------------------------------------------ connection
+
+    def validate(self) -> None:
+        """Proof that is always wanted needs to know whose word counts."""
+        if self._wanted_proof() == ALWAYS and not self._value("authserv_id", None):
+            raise PlatformRefused(
+                "require_authentication: always needs authserv_id, the name your mail server writes at the beginning of"
+                " Authentication-Results; without it a sender could write that header himself"
+            )
+
+    def doubts(self) -> str | None:
+        """Why mails are not answered, or not with all rights; None when proven senders are."""
+        if self._wanted_proof() == NEVER:
+            return "senders are not proven (require_authentication: never): anyone can write as anyone, nobody is the owner"
+        if not self._value("authserv_id", None):
+            return "no sender can be proven, so that no mail is answered: authserv_id is not set"
+        return None
 
     async def check(self) -> str:
         """Log in to both servers."""
@@ -103,7 +126,10 @@ class Email(Adapter):
     async def connect(self, link: Link) -> None:
         """Open the mailbox and begin to watch it."""
         await self.disconnect()
+        self.validate()
         self._proof = self._wanted_proof()
+        if why := self.doubts():
+            link.log.warning("%s", why)
         account = self._account()
         self._link = link
         self._errands = Errands(account)
@@ -141,13 +167,15 @@ class Email(Adapter):
         if mail is None:
             log.warning("a mail could not be read and was left alone")
             return False
-        why = mail.unwanted or doubt(
-            mail.checks, mail.address, wanted=self._proof, server=self._value("authserv_id", None)
-        )
+        unproven = doubt(
+            mail.trail, mail.address, server=self._value("authserv_id", None), our_domain=self._address.rpartition("@")[2],
+            below=bool(self._value("authserv_below", False)),
+        )  # fmt: skip
+        why = mail.unwanted or (unproven if self._proof != NEVER else None)
         if why:
             log.info("a mail from %s was left alone: %s", mail.address or "nobody in particular", why)
             return False
-        event = self._event(mail, found, await self._root(mail))
+        event = self._event(mail, found, await self._root(mail), proven=unproven is None)
         try:
             await self._link.received(event)
         except Exception as error:
@@ -155,13 +183,18 @@ class Email(Adapter):
             raise
         return True
 
-    def _event(self, mail: Mail, found: Found, root: str) -> Event:
+    def _event(self, mail: Mail, found: Found, root: str, *, proven: bool) -> Event:
         subject = without_reply_marks(mail.subject)
         place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
         return Event(
             id=mail.message_id,
             chat=Chat(platform=self.platform, chat_id=mail.address, thread_id=root, name=subject or None),
-            sender=Sender(user_id=mail.address, name=mail.name or mail.address),
+            sender=Sender(
+                user_id=mail.address,
+                name=mail.name or mail.address,
+                proven=proven,
+                stable_id=None if proven else f"unproven:{mail.address}",  # sees nothing of the true one's
+            ),
             text=_words(mail, subject, begins=not mail.references),
             attachments=tuple(_attachment(file, place) for file in mail.files),
             message_id=mail.message_id,

@@ -52,7 +52,7 @@ class Mail:
     text: str
     files: tuple[File, ...]
     sent_at: float | None
-    checks: tuple[str, ...]  # its Authentication-Results, topmost first
+    trail: tuple[tuple[str, str], ...]  # its Received and Authentication-Results in their order, topmost first
     unwanted: str | None  # why nobody waits for an answer to it
 
 
@@ -79,7 +79,7 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
         text=text.strip("\n"),
         files=files,
         sent_at=_date(message),
-        checks=tuple(_all(message, "Authentication-Results")),
+        trail=tuple(_trail(message)),
         unwanted=_unwanted(message, address, our_address),
     )
 
@@ -111,6 +111,13 @@ def _all(message: Message, name: str) -> list[str]:
     """A header's values, unfolded and not decoded; bytes beyond ASCII are taken for UTF-8."""
     values = [str(value) for key, value in message.raw_items() if key.lower() == name.lower()]
     return [re.sub(r"[\r\n\x00]+\s*", " ", _unescaped(value)).strip() for value in values]
+
+
+def _trail(message: Message) -> Iterator[tuple[str, str]]:
+    """What servers have written into the mail: (name in small letters, value), in the order of the headers."""
+    for key, value in message.raw_items():
+        if key.lower() in ("received", "authentication-results"):
+            yield key.lower(), re.sub(r"[\r\n\x00]+\s*", " ", _unescaped(str(value))).strip()
 
 
 def _unescaped(value: str) -> str:

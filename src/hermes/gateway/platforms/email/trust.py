@@ -1,8 +1,9 @@
-"""Whether a mail is from whom it says.
+"""Whether a mail is from the person it says it is from.
 
-Anyone can write any From. Our own mail server checks (SPF, DKIM, DMARC) and notes the outcome in Authentication-Results
-(RFC 8601); a mail counts as proven when one of these passed for the very domain that stands in From. Without a public
-list of suffixes only an equal domain, or a parent of it, is near enough.
+Anyone can write any From, and any Authentication-Results (RFC 8601). Our own mail server checks (SPF, DKIM, DMARC, login)
+and writes the outcome above everything that came with the mail. So only results count that carry its name (authserv_id)
+and stand above the line with which it received the mail; a sender can't write there. A mail is proven when a check passed
+for the domain in From and, where the domain is our own or the checks name an account of that domain, for that very address.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import re
 from collections.abc import Iterator, Sequence
 
 ALWAYS, WHEN_CHECKED, NEVER = "always", "when-checked", "never"
+# Servers that write their results below their own Received line and remove results with their name that came with the
+# mail; they also let nobody send with the address of another account of theirs.
+KNOWN = frozenset({"mx.google.com"})
 _WORDS = {"true": ALWAYS, "yes": ALWAYS, "false": NEVER, "no": NEVER}
-# which property of a passed method names the domain that was proven
-_PROOF = {
-    "dmarc": ("header.from",),
-    "dkim": ("header.d", "header.i"),
-    "spf": ("smtp.mailfrom", "smtp.mail"),
-    "auth": ("smtp.auth",),
-}
+# which property of a passed check names the domain that was proven
+_PROOF = {"dmarc": ("header.from",), "dkim": ("header.d", "header.i"), "spf": ("smtp.mailfrom", "smtp.mail")}
+# which property names an account or a mailbox, and not just a domain
+_ACCOUNT = {"auth": ("smtp.auth",), "spf": ("smtp.mailfrom", "smtp.mail")}
+_LMTP = re.compile(r"(?:from \S+ )?by \S+ with LMTPS?A?\b", re.I)
+_Check = tuple[str, str, dict[str, str]]  # method, outcome, properties
 
 
 def wanted_proof(value: object) -> str:
@@ -30,42 +33,99 @@ def wanted_proof(value: object) -> str:
     return word
 
 
-def doubt(headers: Sequence[str], address: str, *, wanted: str, server: str | None) -> str | None:
-    """Why a mail from this address can't be trusted; None when it can.
+def doubt(
+    headers: Sequence[tuple[str, str]], address: str, *, server: str | None, our_domain: str, below: bool = False
+) -> str | None:
+    """Why a mail does not prove that it is from this address; None when it does.
 
-    `headers` are its Authentication-Results, topmost first. `server` is the name our own server signs them with; without
-    it the topmost counts, since a server writes its own above all that came with the mail.
+    `headers` are its Received and Authentication-Results, topmost first. `server` is the name our own server writes its
+    results with. `below`: it writes them below its Received line, and removes any of that name that came with the mail.
     """
-    if wanted == NEVER:
-        return None
-    ours = [header for header in headers if server is None or _signed_by(header).lower() == server.lower()]
-    checks = [check for header in (ours if server else ours[:1]) for check in _checks(header)]
-    if not checks:
-        return "the mail server has not checked who sent it" if wanted == ALWAYS else None
+    if not server:
+        named = next((_signed_by(value) for name, value in headers if name == "authentication-results"), "")
+        hint = f" (the topmost Authentication-Results is of {named!r})" if named else ""
+        return f"authserv_id is not set, so that no sender can be proven{hint}"
+    known = server.lower() in KNOWN
+    results = _results(headers, server, below=below or known)
+    if not results:
+        return f"no Authentication-Results of {server} stand above the Received line of our server"
+    checks = [check for value in results for check in _checks(value)]
     domain = address.rpartition("@")[2].lower()
+    seen = ", ".join(f"{method}={outcome}" for method, outcome, _ in checks) or "none"
+    if any(method == "dmarc" and outcome == "fail" for method, outcome, _ in checks):
+        return f"the mail server could not confirm the sender ({seen})"
+    accounts = _accounts(checks, our_domain.lower())
+    if any(one != address.lower() and (method == "auth" or _in_domain(one, domain)) for method, one in accounts):
+        return f"the mail was sent by another account ({seen})"
+    if ("auth", address.lower()) in accounts:
+        return None
+    if domain == our_domain.lower() and not known:
+        return f"the mail is from our own domain, and its sender has not logged in as {address} ({seen})"
     for method, outcome, properties in checks:
         if outcome == "pass" and any(_covers(properties.get(name, ""), domain) for name in _PROOF.get(method, ())):
             return None
-    seen = ", ".join(f"{method}={outcome}" for method, outcome, _ in checks)
     return f"the mail server could not confirm the sender ({seen})"
+
+
+def _results(headers: Sequence[tuple[str, str]], server: str, *, below: bool) -> list[str]:
+    """The results that only our own server can have written."""
+    found = []
+    for name, value in headers:
+        if name == "received":
+            if not below and not _LMTP.match(" ".join(_without_comments(value).split())):
+                break  # handing over to the mailbox (LMTP) is our server's own; what another server sent begins here
+        elif _signed_by(value).lower() == server.lower():
+            found.append(value)
+    return found
+
+
+def _accounts(checks: Sequence[_Check], our_domain: str) -> set[tuple[str, str]]:
+    """(method, address) of the accounts that passed checks name, in small letters; a bare login is one of our domain."""
+    found = set()
+    for method, outcome, properties in checks:
+        for name in _ACCOUNT.get(method, ()) if outcome == "pass" else ():
+            value = properties.get(name, "").strip("<>").lower()
+            if method == "auth" and value and "@" not in value:
+                value = f"{value}@{our_domain}"
+            if value.rpartition("@")[0]:
+                found.add((method, value))
+    return found
+
+
+def _in_domain(account: str, domain: str) -> bool:
+    return account.rpartition("@")[2] == domain
 
 
 def _signed_by(header: str) -> str:
     words = _without_comments(header).partition(";")[0].split()
-    return words[0] if words else ""
+    return words[0].strip('"') if words else ""
 
 
-def _checks(header: str) -> Iterator[tuple[str, str, dict[str, str]]]:
+def _checks(header: str) -> Iterator[_Check]:
     """(method, outcome, properties) of every check in a header; none for "server; none"."""
-    for clause in _without_comments(header).split(";")[1:]:
-        pairs = re.findall(r"([\w.\-/]+)\s*=\s*(\"[^\"]*\"|[^\s;]+)", clause)
+    for clause in _hidden_quotes(_without_comments(header)).split(";")[1:]:
+        pairs = re.findall(r"([\w.\-/]+)\s*=\s*([^\s;]+)", clause)
         if pairs:
             (method, outcome), *rest = pairs
-            yield (
-                method.partition("/")[0].lower(),
-                outcome.strip('"').lower(),
-                {name.lower(): value.strip('"') for name, value in rest},
-            )
+            yield (method.partition("/")[0].lower(), outcome.lower(), {name.lower(): value for name, value in rest})
+
+
+def _hidden_quotes(text: str) -> str:
+    """The text with what stands in quotes in signs that mean nothing.
+
+    A sender chooses what stands there (the mailbox of an envelope, a reason), and could write a check or a domain.
+    """
+    kept: list[str] = []
+    quoted = escaped = False
+    for sign in text:
+        if sign == '"' and not escaped:
+            quoted = not quoted
+        elif quoted:
+            escaped = sign == "\\" and not escaped
+            kept.append(chr(0xE000 + ord(sign)) if ord(sign) < 0x100 else sign)
+        else:
+            kept.append(sign)
+    return "".join(kept)
 
 
 def _without_comments(header: str) -> str:
@@ -73,22 +133,21 @@ def _without_comments(header: str) -> str:
     kept: list[str] = []
     depth, quoted, escaped = 0, False, False
     for sign in header:
-        if escaped:
-            escaped = False
-        elif sign == "\\" and (quoted or depth):
-            escaped = True
-        elif sign == '"' and not depth:
+        plain = not escaped
+        escaped = plain and sign == "\\" and (quoted or depth > 0)
+        if plain and sign == '"' and not depth:
             quoted = not quoted
-        elif sign == "(" and not quoted:
+        elif plain and sign == "(" and not quoted:
             depth += 1
         if not depth:
             kept.append(sign)
-        if sign == ")" and depth and not escaped:
+        elif plain and sign == ")":
             depth -= 1
             kept.append(" ")
     return "".join(kept)
 
 
 def _covers(proven: str, domain: str) -> bool:
+    """Whether a proven domain is this one, or a parent of it; without a list of public suffixes that is near enough."""
     proven = proven.rpartition("@")[2].strip("<>").rstrip(".").lower()
     return bool(proven) and (proven == domain or ("." in proven and domain.endswith("." + proven)))

@@ -22,7 +22,7 @@ from hermes.gateway.platforms.telegram.incoming import PLATFORM, event_of, threa
 from hermes.gateway.platforms.telegram.receiving import Polling, Webhook
 from hermes.gateway.platforms.telegram.wire import open_bot, our_errors
 
-_SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")  # what Telegram allows
+_SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")  # what Telegram allows; a shorter one could be guessed
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _MOST_COMMANDS = 100
 _LONGEST_HELP = 256
@@ -164,7 +164,7 @@ class Telegram(Adapter):
         secret = str(self.values.get("webhook_secret") or "")
         if not _SECRET.fullmatch(secret):
             raise PlatformRefused(
-                "a Telegram webhook needs webhook_secret: up to 256 letters, digits, _ and -; without it anybody could"
+                "a Telegram webhook needs webhook_secret: 16 to 256 letters, digits, _ and -; without it anybody could"
                 " pretend to be Telegram"
             )
         return secret
