@@ -27,7 +27,7 @@ class Gate:
 class Call:
     """A tool call of the model's."""
 
-    def __init__(self, name: str, **arguments: Any) -> None:
+    def __init__(self, name: str, /, **arguments: Any) -> None:
         self.name, self.arguments = name, arguments
 
 

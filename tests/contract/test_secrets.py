@@ -24,6 +24,8 @@ def test_a_secret_is_masked_before_it_is_kept_anywhere(db):
     ]
     db.append_message("s", "user", f"my token is {SECRET} and the walrus knows", reasoning=f"{SECRET}")
     db.append_message("s", "assistant", [{"type": "text", "text": f"so {SECRET}"}], tool_calls=call)
+    details = [{"type": "reasoning.text", "text": f"hm, {SECRET}", "signature": "c2lnbmVk"}]
+    db.append_message("s", "assistant", "hm", reasoning_details=details, codex_reasoning_items=[{"summary": SECRET}])
     db.append_message("s", "tool", "x" * 3000 + f" {SECRET} " + "y" * 3000)
     everything = [
         db.get_session("s"),

@@ -1,15 +1,12 @@
-"""Secrets are masked and nothing else is: 60 of each, and what must hold for any text.
+"""Secrets are masked and nothing else is: at least 60 of each, and what must hold for any text.
 
-No secret here is real, and none stands in this file in one piece: each is put together when the test runs, so that
-scanners of the repository have nothing to find.
+The secrets are in tests/support/secret_kinds.py.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import random
-import string
 import subprocess
 import sys
 from typing import Any
@@ -19,118 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.store.redact import redact
-
-ALNUM = string.ascii_letters + string.digits
-WORD = ALNUM + "_-"
-HEX = "0123456789abcdef"
-BASE32 = string.ascii_uppercase + "234567"
-_dice = random.Random(20240607)
-
-
-def lot(alphabet: str, size: int) -> str:
-    """A random string with at least one digit, as a provider would draw it."""
-    while True:
-        drawn = "".join(_dice.choice(alphabet) for _ in range(size))
-        if any(c.isdigit() for c in drawn) and drawn[-1].isalnum() and drawn[0].isalnum():
-            return drawn
-
-
-def b64(size: int) -> str:
-    return base64.b64encode(_dice.randbytes(size)).decode()
-
-
-def b64url(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def jwt() -> str:
-    head = b64url('{"alg":"HS256","typ":"JWT"}')
-    return ".".join((head, b64url('{"sub":"1234567890","name":"Jane"}'), lot(WORD, 43)))
-
-
-def pem(lines: int, newline: str) -> str:
-    return newline.join([b64(48) for _ in range(lines)] + [b64(10)])
-
-
-def marks(kind: str, newline: str = "\n") -> str:
-    edge = "-" * 5
-    name = kind + "PRIVATE " + "KEY"
-    return f"{edge}BEGIN {name}{edge}{newline}§{newline}{edge}END {name}{edge}"
-
-
-SK = "s" + "k-"
-ANT, OR, PROJ, SVC = SK + "ant-", SK + "or-v1-", SK + "proj-", SK + "svcacct-"
-GH, GL = "g" + "h", "g" + "l"
-XOX, XAPP = "xo" + "x", "xa" + "pp-"
-BASIC = base64.b64encode(b"aladdin:opensesame").decode()
-
-# kind, the text with § where the secret stands, the secret
-SECRETS: list[tuple[str, str, str]] = [
-    ("openai", "export OPENAI_API_KEY=§", SK + lot(ALNUM, 20) + "T3Blbk" + "FJ" + lot(ALNUM, 20)),
-    ("openai", "client = OpenAI(api_key='§')", PROJ + lot(WORD, 58) + "T3Blbk" + "FJ" + lot(WORD, 58)),
-    ("openai", "the service account's key is § and works", SVC + lot(WORD, 120)),
-    ("openai", "DEEPSEEK: §.", SK + lot(HEX, 32)),
-    ("anthropic", 'ANTHROPIC_API_KEY="§"', ANT + "api03-" + lot(WORD, 93) + "AA"),
-    ("anthropic", "my token (§) expired", ANT + "oat01-" + lot(WORD, 93) + "AA"),
-    ("openrouter", "curl -H 'X-Key: §' https://example.org", OR + lot(HEX, 64)),
-    ("aws", "aws_access_key_id = §", "AK" + "IA" + lot(BASE32, 16)),
-    ("aws", '{"AccessKeyId": "§", "Status": "Active"}', "AS" + "IA" + lot(BASE32, 16)),
-    ("aws", "aws_secret_access_key = §\nregion = eu-central-1", lot(ALNUM, 20) + "/" + lot(ALNUM, 19)),
-    ("aws", "AWS_SECRET_ACCESS_KEY=§", lot(ALNUM, 12) + "+" + lot(ALNUM, 27)),
-    ("google", "https://maps.googleapis.com/maps/api/js?key=§&v=3", "AI" + "zaSy" + lot(WORD, 33)),
-    ("google", "gcloud auth print-access-token\nya29.§\n$", "a0Af" + lot(WORD, 120)),
-    ("google", "GOOGLE_CLIENT=§", "GOC" + "SPX-" + lot(WORD, 28)),
-    ("github", "git clone https://§@github.com/acme/site.git", GH + "p_" + lot(ALNUM, 36)),
-    ("github", "Authorization: token §", GH + "o_" + lot(ALNUM, 36)),
-    ("github", "gho/ghu/ghs: §, next", GH + "s_" + lot(ALNUM, 36)),
-    ("github", "refresh §", GH + "r_" + lot(ALNUM, 36)),
-    ("github", "GITHUB_TOKEN: §", "github" + "_pat_" + lot(ALNUM, 22) + "_" + lot(ALNUM, 59)),
-    ("gitlab", "curl --header 'PRIVATE-TOKEN: §' https://gitlab.example.org", GL + "pat-" + lot(WORD, 20)),
-    ("gitlab", "deploy with §", GL + "dt-" + lot(WORD, 20)),
-    ("gitlab", "gitlab-runner register --token §", GL + "rt-" + lot(WORD, 20)),
-    ("slack", "SLACK_BOT_TOKEN=§", f"{XOX}b-{lot(string.digits, 12)}-{lot(string.digits, 12)}-{lot(ALNUM, 24)}"),
-    ("slack", "user token §!", f"{XOX}p-{'-'.join(lot(string.digits, 11) for _ in range(3))}-{lot(HEX, 32)}"),
-    ("slack", "app-level: §", f"{XAPP}1-A{lot(BASE32, 10)}-{lot(string.digits, 13)}-{lot(HEX, 64)}"),
-    ("webhook", "https://hooks.slack.com/services/§", f"T{lot(BASE32, 8)}/B{lot(BASE32, 8)}/{lot(ALNUM, 24)}"),
-    ("telegram", "https://api.telegram.org/bot123456789:§/getMe", "AA" + "H" + lot(WORD, 32)),
-    ("telegram", "TELEGRAM_BOT=6012345678:§", "AA" + "E" + lot(WORD, 32)),
-    ("stripe", "stripe.api_key = '§'", "s" + "k_live_" + lot(ALNUM, 24)),
-    ("stripe", "restricted: §", "r" + "k_live_" + lot(ALNUM, 24)),
-    ("stripe", "STRIPE_WEBHOOK=§", "wh" + "sec_" + lot(ALNUM, 32)),
-    ("npm", "//npm.example.org/:_authToken=§", "np" + "m_" + lot(ALNUM, 36)),
-    ("pypi", "twine upload -u __token__ -p § dist/*", "py" + "pi-AgEI" + lot(WORD, 130)),
-    ("twilio", "api key sid §", "S" + "K" + lot(HEX, 32)),
-    ("token", "TWILIO_AUTH_TOKEN=§", lot(HEX, 32)),
-    ("huggingface", "huggingface-cli login --token §", "h" + "f_" + lot(string.ascii_letters + "1", 34)),
-    ("discord", "Authorization: Bot §", f"M{lot(ALNUM, 23)}.{lot(WORD, 6)}.{lot(WORD, 38)}"),
-    ("sendgrid", "smtp password SG.§", f"{lot(WORD, 22)}.{lot(WORD, 43)}"),
-    ("bearer", "curl -H 'Authorization: Bearer §' https://api.example.org/v1", lot(ALNUM, 40)),
-    ("bearer", '{"headers": {"Authorization": "Bearer §", "Accept": "*/*"}}', lot(ALNUM, 12)),
-    ("bearer", "the call was made with bearer §", lot(ALNUM, 32)),
-    ("basic", "> Authorization: Basic §\n> Accept: */*", BASIC),
-    ("basic", '{"auths": {"images.example.org": {"auth": "§"}}}', BASIC),
-    ("jwt", "Set-Cookie: session=§; HttpOnly", jwt()),
-    ("jwt", '{"access_token": "§", "expires_in": 3600}', jwt()),
-    ("private-key", marks("RSA "), pem(6, "\n")),
-    (
-        "private-key",
-        json.dumps({"type": "service_account", "private_key": marks("") + "\n"}, ensure_ascii=False),
-        pem(4, "\\n"),
-    ),
-    ("private-key", marks("OPENSSH ").partition("\n-----END")[0], pem(3, "\n").rpartition("\n")[0]),  # cut short
-    ("password", "DATABASE_URL=postgres://app:§@db.internal:5432/app", lot(ALNUM, 16)),
-    ("password", "redis://:§@cache:6379/0", "p@ss" + "w0rd!"),
-    ("password", "DB_PASSWORD=§", "hunt" + "er2"),
-    ("password", "MYSQL_ROOT_PASSWORD=§ docker compose up", "corre" + "cthorse"),
-    ("password", "  password: §\n  user: root", "S3c" + "ure!Pass"),
-    ("password", '{"user": "root", "password": "§", "port": 22}', 'q\\"' + "9\\\\k,x: y".replace(" ", "")),
-    ("password", json.dumps({"command": 'mysql --password="§" -e "select 1"'}, ensure_ascii=False), "tr0ub" + "4dor&3"),
-    ("secret", "CLIENT_SECRET='§'", lot(WORD, 24)),
-    ("secret", '{"arguments": "{\\"client_secret\\": \\"§\\"}"}', lot(ALNUM, 20)),
-    ("token", 'access_token: str = "§"', lot(ALNUM, 20)),
-    ("api-key", '{"api_key": "§", "model": "large"}', lot(ALNUM, 24)),
-    ("api-key", "curl -H 'x-api-key: §' https://example.org", lot(HEX, 32)),
-]
+from tests.support.secret_kinds import SECRETS
 
 LOOKALIKES = [
     # hashes, ids and other long strings that are public
@@ -197,13 +83,24 @@ LOOKALIKES = [
     "PWD=/home/ada/work OLDPWD=/tmp keyboard: us1 monkey=a1b2c3d4e5f6g7",
     'if password == "" or passphrase != "required": raise AuthError(password=password)',
     "PASS: test_login_2 (0.01s)\n# PASS=153 FAIL=2\nbypass: a1b2c3d4",
+    "password: required\ntoken: str\nsecret: optional\napi_key: string\npasswd: hidden",
+    "password = get_password()\ntoken = make_token2(user1)\nsecret = read2()\npassword = input2.value",
+    "password=None, token=null, secret=false, api_key=undefined, passwd=nil",
+    "password: {{ vault_password1 }}\ntoken: {{token2}}\nsecret: <% secret3 %>\napi_key=${API_KEY2}",
+    "password=$PASS1 token=$TOKEN2 secret=$(cat key2) pwd=%PWD1%",
+    "password: ****\npassword: ••••••••\ntoken: ********1234\nsecret=xxxxxxxx1",
+    "password: str = Field(min_length=8)\ntoken: Optional[Token2]\nsecret: bytes32\napi_key: SecretStr | None",
+    "password=password1, password: new_password2, password=user1_password, password = dbPassword2",
+    "token=token2, token: 2fa_token, secret=secret_name_2, api_key=api_key_v2, api_key: key1, token=HTTP2Token",
+    "secret: oauth2token\ntoken: v1beta1\ntoken = base64encoded\napi_key: sha256sum\nsecret: k8s-name\ntoken: eth0",
+    "token = 1*tchar\npassword: see 1Password\nsecret: t2.micro\ntoken=abc",
     '"minipass": "^7.1.2", "jsonwebtoken": "9.0.2", label_password: "Passwort"',
 ]  # fmt: skip
 
 
 def test_the_lists_are_as_long_as_promised() -> None:
-    assert len(SECRETS) == 60
-    assert len(LOOKALIKES) == 60
+    assert len(SECRETS) >= 60
+    assert len(LOOKALIKES) >= 60
 
 
 @pytest.mark.parametrize(("kind", "around", "secret"), SECRETS, ids=[f"{i}-{s[0]}" for i, s in enumerate(SECRETS)])

@@ -203,6 +203,8 @@ class EndpointModel:
             value = message.get(field)
             if field == "content":
                 sent["content"] = value if value is not None or message.get("tool_calls") else ""
+            elif field == "reasoning_details" and field not in drop and isinstance(value, list):
+                sent[field] = [one for one in value if not _is_masked(one)]
             elif value is not None and field not in drop:
                 sent[field] = value
         return sent
@@ -253,6 +255,11 @@ def without_thoughts(text: str) -> str:
     if text.lstrip().startswith("<think>"):
         text = text.partition("</think>")[2]
     return text.strip()
+
+
+def _is_masked(detail: Any) -> bool:
+    """Whether the record masked a secret in a signed piece of reasoning: its signature no longer fits, nobody takes it."""
+    return isinstance(detail, dict) and bool(detail.get("signature")) and "[masked:" in str(detail)
 
 
 def _not_understood(said: str, body: dict[str, Any], messages: Sequence[Message]) -> set[str]:

@@ -145,6 +145,7 @@ class Agent:
                     raise  # and may have taken this message, too
                 yield from self._talk.enter(self.model, self._new_prompt)
                 self._talk.say(content)
+            yield from self._talk.untold()
             yield from self._answer()
 
     def go_on(self, message_id: int | None = None) -> Iterator[Event]:
@@ -245,8 +246,7 @@ class Agent:
             calls = reply.tool_calls and not concluding
             if calls:
                 yield from self._run_tools(reply)
-            moves, self._talk.moves = self._talk.moves, []
-            yield from moves
+            yield from self._talk.untold()
             if not calls or self._cancel.is_set():
                 break
         if reply.finish_reason in ("length", "content_filter"):

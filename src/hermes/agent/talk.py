@@ -25,6 +25,7 @@ from hermes.errors import Fenced, InvalidInput
 from hermes.store.drafts import Draft
 
 LEAST_BUDGET = 2_000
+MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
 WENT_ON = "(The conversation went on elsewhere before this was answered. Say it again if it still matters.)"
 Content = str | list[Any]
 Keep = Callable[[str, Content], int]  # stores what the user says in a session; the message's id
@@ -41,6 +42,7 @@ class Talk:
         self._hold = Hold(context.db)
         self._fence: tuple[str, int] | None = None  # the lease this turn stores under; None: another had it before us
         self._told = False  # that another program is here too
+        self._masking_told = False
         self._recovered = recover(context.db, context.session_id)  # here already, so that a recap shows it
         self.history: list[Message] = []
         self.last_id = 0  # of the last message that is stored
@@ -147,11 +149,25 @@ class Talk:
             self.moves.append(Followed(old, tip))
         return tip
 
+    @contextmanager
+    def _telling_of_secrets(self, where: str) -> Iterator[None]:
+        """Tell once in a conversation that a secret was masked in what is stored in this block."""
+        before = self._db.secrets_masked
+        yield
+        if self._db.secrets_masked > before and not self._masking_told:
+            self._masking_told = True
+            self.moves.append(Notice(MASKED.format(where)))
+
+    def untold(self) -> list[Event]:
+        """What happened beside the turn and was not told yet; each is given once."""
+        moves, self.moves = self.moves, []
+        return moves
+
     # ------------------------------------------------------------------------------------------ speaking
 
     def say(self, content: Content, keep: Keep | None = None) -> None:
         """Store what the user says; `keep` does it where more has to happen in the same transaction."""
-        with self.fenced():
+        with self.fenced(), self._telling_of_secrets("your message"):
             if keep is None:
                 self.last_id = self._db.append_message(self.session_id, "user", content)
             else:
@@ -204,7 +220,7 @@ class Talk:
         empty = not (reply.content or reply.tool_calls or reply.reasoning or reply.reasoning_content)
         if not (empty and reply.finish_reason == "interrupted"):
             here = self._here()
-            with self.fenced():
+            with self.fenced(), self._telling_of_secrets("the reply"):
                 self.last_id = keep_reply(self._db, here, model, reply)
             heard.clear()  # stored: from here on no error may lead to its being stored again
             self.history.append(as_message(reply))
@@ -213,13 +229,13 @@ class Talk:
     def store(self, result: Result) -> None:
         """Store what came of a call."""
         here = self._here()
-        with self.fenced():
+        with self.fenced(), self._telling_of_secrets("what a tool gave"):
             self.last_id, message = keep_result(self._db, here, result)
         self.history.append(message)
 
     def draft(self, model: Model) -> Draft:
         """Where the words of the reply that begins now lie until it is whole."""
-        return Draft(self._db.path, self.session_id, after=self.last_id, model=model.name)
+        return Draft(self._db.path, self.session_id, after=self.last_id, model=model.name, mask=self._db.masked)
 
     # ------------------------------------------------------------------------------------------ showing
 

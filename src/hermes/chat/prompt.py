@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _LONG_PASTE = 1_000  # characters; or more lines than
 _MANY_LINES = 8
 _HISTORY_UP_TO = 20_000  # characters of a line worth keeping in the history
+_ENTRY = re.compile(r"^\+[^\n]*(?:\n\+[^\n]*)*", re.MULTILINE)  # as prompt_toolkit's FileHistory writes a text
 _MARK = re.compile(r"\[pasted text (\d+): [^\]\n]*\]")
 
 
@@ -48,13 +50,16 @@ class Pastes:
         return _MARK.sub(lambda match: self._texts.get(int(match[1]), match[0]), line)
 
 
-def prompt_session(host: Host, home: Path, pastes: Pastes) -> PromptSession[str]:
-    """The prompt, ready to ask. Lines are remembered in `<home>/history`, which only the owner can read."""
+def prompt_session(host: Host, home: Path, pastes: Pastes, mask: Callable[[str], str]) -> PromptSession[str]:
+    """The prompt, ready to ask. Lines are remembered in `<home>/history`, which only the owner can read.
+
+    `mask` takes secrets out of what is written there; until the program ends, arrow-up gives a line as it was typed.
+    """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.shortcuts import CompleteStyle
 
     return PromptSession(
-        history=_history(home / "history", pastes),
+        history=_history(home / "history", pastes, mask),
         completer=completer(host),
         complete_style=CompleteStyle.READLINE_LIKE,  # a menu would keep lines of the screen empty for itself
         complete_while_typing=False,
@@ -88,7 +93,7 @@ def _keys(pastes: Pastes) -> KeyBindings:
     return keys
 
 
-def _history(path: Path, pastes: Pastes) -> FileHistory:
+def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHistory:
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     class History(FileHistory):
@@ -101,7 +106,7 @@ def _history(path: Path, pastes: Pastes) -> FileHistory:
 
         def store_string(self, string: str) -> None:
             try:
-                super().store_string(string)
+                super().store_string(mask(string))
             except OSError:
                 pass  # a full disk must not stop a conversation here: the message itself is what matters
 
@@ -110,7 +115,31 @@ def _history(path: Path, pastes: Pastes) -> FileHistory:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600))
     except OSError:
         return InMemoryHistory()  # type: ignore[return-value]
+    try:
+        _mask_earlier(path, mask)
+    except OSError:
+        pass  # for the same reason
     return History(str(path))
+
+
+def _mask_earlier(path: Path, mask: Callable[[str], str]) -> None:
+    """Mask what is in the file already: it may be older than the masking, or from a time when that was off."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    masked = _ENTRY.sub(lambda entry: _as_entry(mask(entry[0][1:].replace("\n+", "\n"))), text)
+    if masked == text:
+        return
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".history.")  # made with mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
+            file.write(masked)
+        os.replace(name, os.path.realpath(path))
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _as_entry(line: str) -> str:
+    return "+" + line.replace("\n", "\n+")
 
 
 def readable(line: str) -> str:

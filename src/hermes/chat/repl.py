@@ -210,7 +210,7 @@ def _reader(conversation: Conversation) -> Callable[[], str]:
     from hermes.home import get_hermes_home
 
     pastes = Pastes()
-    session = prompt_session(conversation, get_hermes_home(), pastes)
+    session = prompt_session(conversation, get_hermes_home(), pastes, conversation.db.masked)
 
     def read() -> str:
         with _signals_wake(session):

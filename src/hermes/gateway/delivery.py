@@ -291,7 +291,9 @@ class Delivery:
     async def _give_up(self, part: Outgoing, error: Exception) -> None:
         self._log.error("a message can't be delivered: %s", error)
         self.on_trouble(error)
-        why = str(error) or type(error).__name__
+        from hermes.store.redact import redact
+
+        why = redact(str(error)) or type(error).__name__
         await self._note(lambda tx: mail.unsendable(tx, part.id, why, self._clock()))
 
     # ------------------------------------------------------------------------------------------ growing replies

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hermes.agent.choose import named_model
 from hermes.commands.registry import GATEWAY, is_known, known, parse
 from hermes.errors import HermesError, PlatformError, PlatformUnreachable
@@ -250,7 +252,8 @@ class Gateway:
     def _receive(self, tx: Tx, key: str, event: Event) -> int | None:
         if self.sharing is not None:
             instances.assign(tx, key, event.chat.platform)
-        return mail.receive(tx, event.chat.platform, event.id, key, as_json(event), self.clock())
+        kept = msgspec.structs.replace(event, text=self.db.masked(event.text))
+        return mail.receive(tx, event.chat.platform, event.id, key, as_json(kept), self.clock())
 
     async def _stranger(self, connection: Connection, event: Event) -> None:
         connection.log.info("not let in: %s in %s", event.sender.id, place_of(event.chat))

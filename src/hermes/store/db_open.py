@@ -48,11 +48,10 @@ class OpenStore:
         self.attachments_dir = companion(self.path, "attachments")
         self._mask: Callable[[str], str] | None = None
         if redact_secrets:
-            from hermes.store.redact import redact
-
-            self._mask = redact
+            self._mask = self._redact
         self._fences = threading.local()  # what this thread's writes depend on
         self._process = os.getpid()
+        self._maskings = threading.local()  # how many of this thread's texts held a secret
         self._options = (url, read_only, durability, transcripts)
         self._open()
 
@@ -144,6 +143,26 @@ class OpenStore:
             yield
         finally:
             self._fences.held = before
+
+    @property
+    def secrets_masked(self) -> int:
+        """How many texts with a secret this thread has handed to the store so far; each was masked before it was stored."""
+        return getattr(self._maskings, "count", 0)
+
+    def masked(self, text: str) -> str:
+        """The text as this store would keep it: with `[masked:<kind>]` for each secret, unless `redact_secrets=False`.
+
+        For what is written beside the store, so that no file holds what the store does not.
+        """
+        return self._mask(text) if self._mask is not None and text else text
+
+    def _redact(self, text: str) -> str:
+        from hermes.store.redact import redact
+
+        masked = redact(text)
+        if masked is not text:
+            self._maskings.count = self.secrets_masked + 1
+        return masked
 
     def _masked(self, text: str | None) -> str | None:
         return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text

@@ -3,6 +3,10 @@
 A message can only be stored when it is whole. Until then its text lies in a small file that grows with each piece, so
 that a process killed in the middle of a reply loses no word that was shown. The writer holds a lock on the file; the
 system takes the lock back when the process dies, and that is how a draft left behind is told from one in the making.
+
+Secrets are masked in it, too. A secret may arrive in several pieces, so the last line is written again with each of them
+(secrets stand on one line, except private keys: their block counts as one), and the end of it waits as long as it may be
+the beginning of a secret: `ghp_abc`, or what follows `password: `.
 """
 
 from __future__ import annotations
@@ -12,11 +16,18 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hermes.home import companion, make_private
+
+_LONGEST_LINE = 32_000  # characters that are written again with each piece; a longer line is taken as two
+_REACH = 1_000  # characters before the end of a line in which the name of a secret is looked for
+# What may follow the beginning of a secret: with one of these behind it, masking knows it for what it is.
+_ENDING = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a1B2c3D4e5F6g7H8i9J0"
+_OF_ONE_LENGTH = re.compile(r"(?:A[KSBC]|SK)[A-Za-z0-9]*$|[0-9]{6}:[\w-]*$|SG\.[\w-]*$")  # told by their length
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,12 +47,24 @@ def _place(database: Path, session_id: str) -> Path:
 class Draft:
     """A reply in the making. No file is made before the first piece; a place that can't be written is done without."""
 
-    def __init__(self, database: Path, session_id: str, *, after: int, model: str | None) -> None:
+    def __init__(
+        self,
+        database: Path,
+        session_id: str,
+        *,
+        after: int,
+        model: str | None,
+        mask: Callable[[str], str] | None = None,
+    ) -> None:
+        """`mask` takes secrets out of a text; None: there is no need."""
         self._path = _place(database, session_id)
         self._head = json.dumps({"session": session_id, "after": after, "model": model}).encode() + b"\n"
         self._handle: int | None = None
         self._useless = False
         self._stale = False
+        self._mask = mask
+        self._line = ""  # what was said last, up to where no secret can reach from the next piece
+        self._line_at = len(self._head)  # where it begins in the file
 
     def write(self, text: str) -> None:
         """Add a piece; once this returns, the death of the process can't take it away."""
@@ -54,13 +77,27 @@ class Draft:
                 if self._stale:
                     os.ftruncate(self._handle, len(self._head))
                     self._stale = False
-                os.write(self._handle, text.encode(errors="replace"))
+                    self._line, self._line_at = "", len(self._head)
+                if self._mask is None:
+                    os.lseek(self._handle, 0, os.SEEK_END)
+                    os.write(self._handle, text.encode(errors="replace"))
+                else:
+                    self._write_masked(self._handle, text, self._mask)
         except OSError:  # a full disk must not stop the reply; the message itself is stored, or fails, by its own rules
             self._useless = True
 
+    def _write_masked(self, handle: int, text: str, mask: Callable[[str], str]) -> None:
+        self._line += text
+        begins = _last_line(self._line)
+        done = mask(self._line[:begins]).encode(errors="replace")
+        rest = _certain(mask, self._line[begins:])
+        os.pwrite(handle, done + rest.encode(errors="replace"), self._line_at)
+        os.ftruncate(handle, self._line_at + len(done) + len(rest.encode(errors="replace")))
+        self._line, self._line_at = self._line[begins:], self._line_at + len(done)
+
     def _begin(self) -> None:
         make_private(self._path.parent)
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _locked(handle):  # another process speaks in this session too: the draft is theirs
             os.close(handle)
             self._useless = True
@@ -76,11 +113,55 @@ class Draft:
     def close(self, *, keep: bool) -> None:
         """The reply is stored, or there is none: the draft has done its work. `keep` leaves it for `left_behind`."""
         if self._handle is not None:
+            if keep and self._mask is not None:  # nothing more comes: what waited at the end is certain now
+                with contextlib.suppress(OSError):
+                    os.pwrite(self._handle, self._mask(self._line).encode(errors="replace"), self._line_at)
             if not keep:
                 with contextlib.suppress(OSError):
                     self._path.unlink(missing_ok=True)
             os.close(self._handle)
             self._handle = None
+
+
+def _last_line(text: str) -> int:
+    """Where the part begins that a secret of the next piece may reach into."""
+    begins = text.rfind("\n") + 1
+    key = text.rfind("-----BEGIN ")
+    if key >= 0 and "\n" not in text[max(text.find("-----END ", key), key) :].partition("-----END ")[2]:
+        begins = min(begins, key)
+    return begins if len(text) - begins <= _LONGEST_LINE else len(text)
+
+
+def _certain(mask: Callable[[str], str], line: str) -> str:
+    """A line in the making, masked, without what may become a secret at its end."""
+    masked = mask(line)
+    if not line or line[-1].isspace() or not line[-1].isascii():
+        return masked
+    tail = masked[-_REACH:]
+    for ending in _endings(tail):
+        longer = mask(tail + ending)
+        if not longer.endswith(ending):  # the ending became part of a secret, and so would what is there of it
+            return masked[: len(masked) - len(tail)] + longer[: longer.rindex("[masked:")]
+    return masked
+
+
+def _endings(tail: str) -> Iterator[str]:
+    """With what a text would hold a secret, if its end is the beginning of one."""
+    yield _ENDING
+    for quote in ('\\\\\\"', '\\"', '"', "'", "`"):
+        if quote in tail:
+            yield _ENDING + quote
+            yield from ("A" * count + "Onh4" + quote for count in range(4))  # base64 of a name and a password
+    if "://" in tail:
+        yield _ENDING + "@host"
+    if "eyJ" in tail:
+        yield f"{_ENDING}.eyJ{_ENDING}.{_ENDING}"
+        yield f"{_ENDING}.{_ENDING}"
+    if "asic" in tail:
+        yield from ("A" * count + "Onh4" for count in range(4))
+    if _OF_ONE_LENGTH.search(tail):
+        yield from ("0" * count for count in range(1, 37))
+        yield from (f"{'0' * count}.{_ENDING[:43]}" for count in range(23))
 
 
 def forget(database: Path, session_id: str) -> None:

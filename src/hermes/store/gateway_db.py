@@ -155,7 +155,7 @@ class GatewayDB:
     def set_pending_title(self, key: str, title: str | None) -> None:
         """The session that begins next under this key is to be called so."""
         with self.db._changing() as tx:
-            routes.set_pending_title(tx, key, title, self.clock())
+            routes.set_pending_title(tx, key, self.db._masked(title), self.clock())
 
     def follow(self, old: str, new: str) -> None:
         """A conversation goes on in another session: it was compressed."""
@@ -213,7 +213,9 @@ class GatewayDB:
             mail.link(tx, inbox_id, session_id, message_id, now)
             routes.spoken(tx, key, session_id, now)
             if notice is not None:
-                posted.append(mail.post(tx, notice.platform, notice.chat, notice.text, notice.nonce, now))
+                posted.append(
+                    mail.post(tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked)
+                )
 
         ready = self.db._ready({"role": "user", "content": content})
         message_id = self.db._append(session_id, ready, also=also)
@@ -236,6 +238,7 @@ class GatewayDB:
                     platform,
                     chat,
                     now=now,
+                    mask=self.db.masked,
                     inbox_id=inbox_id,
                     edits=shown[n] or None if n < len(shown) else None,
                     begun_at=now if n < len(shown) and not shown[n] else None,
@@ -247,7 +250,7 @@ class GatewayDB:
     def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
         """Something is to be sent that answers nothing."""
         with self.db._changing() as tx:
-            return mail.post(tx, platform, chat, text, nonce, self.clock(), reply_to=reply_to)
+            return mail.post(tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to)
 
     def unsent(self, inbox_id: int | None = None) -> list[Outgoing]:
         """What waits to be sent, in order (of the reply to one event, if it is named)."""
@@ -257,7 +260,7 @@ class GatewayDB:
     def leave_unsent(self, outbox_id: int, why: str) -> None:
         """Something is not to be sent any more."""
         with self.db._changing() as tx:
-            mail.unsendable(tx, outbox_id, why, self.clock())
+            mail.unsendable(tx, outbox_id, self.db.masked(why), self.clock())
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
@@ -316,7 +319,9 @@ class GatewayDB:
         nonce, now = self.identity(), self.clock()
         with self.db._changing() as tx:
             return [
-                mail.post(tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now)
+                mail.post(
+                    tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now, mask=self.db.masked
+                )
                 for one in people.newcomers(tx)
                 if people.told(tx, one["name"])
             ]

@@ -4,11 +4,14 @@ An event is in the inbox before its platform is told that it has arrived. It is 
 the message it became (in the same transaction), and finished together with the parts of its reply entering the outbox.
 A part is begun before it is sent (where the platform would not notice a repetition) and sent when the platform has named
 it. Texts go as soon as they are not needed.
+
+Secrets are masked in both boxes. The process that received a message answers it as it was said, and sends its reply as it
+is; the masked text is what a process after a crash, or another gateway of the same store, finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hermes.store.engines.base import Tx
@@ -146,13 +149,14 @@ def finish(tx: Tx, inbox_id: int, now: float) -> list[str] | None:
 
 def post(
     tx: Tx, platform: str, chat: str, text: str, nonce: str, now: float, *,
-    inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None, begun_at: float | None = None,
+    mask: Callable[[str], str], inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None,
+    begun_at: float | None = None,
 ) -> Outgoing:  # fmt: skip
-    """Something is to be sent."""
+    """Something is to be sent: as it is by this process, as `mask` leaves it by one that comes after."""
     number = tx.insert(
         "INSERT INTO gateway_outbox(inbox_id, platform, chat, text, nonce, reply_to, edits, created_at, begun_at)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (inbox_id, platform, chat, text, nonce, reply_to, edits, now, begun_at),
+        (inbox_id, platform, chat, mask(text), nonce, reply_to, edits, now, begun_at),
     )
     return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at)
 

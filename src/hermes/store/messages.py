@@ -104,8 +104,7 @@ def make_ready(
         for name in ("reasoning", "reasoning_content"):
             thought = texts[name]
             texts[name] = mask(thought) if thought else thought
-        if fields["tool_calls"]:
-            fields["tool_calls"] = mask(fields["tool_calls"])
+        fields = {name: mask(text) if text else text for name, text in fields.items()}
     size, whole = len(content) if content else 0, content
     if lift is None:  # from a file: it lists them, or is of a time when every reference counted
         told = message.get("attachments")

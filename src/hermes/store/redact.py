@@ -91,6 +91,7 @@ _OWNERS = (
 _KEY_OWNERS = tuple(_OWNERS.split())
 _SPOKEN_OWNERS = ("api ", "access ", "secret ")  # "my API key: …", but not "the signing key: <id>"
 _EXAMPLES = ("password", "passwd", "pass", "pwd", "pw", "secret", "token")
+_NAMING = (*_EXAMPLES, "key")
 _CURSORS = ("page", "next", "continuation", "sync", "cursor", "cancellation")  # tokens that only mark a place
 _NOTHING = (
     "password passwd passphrase secret token required optional string text varchar input field hidden masked"
@@ -155,6 +156,13 @@ class _Patterns:
             re.IGNORECASE,
         )
         self.identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:(?:\.|->)[A-Za-z_][A-Za-z0-9_]*)*[?!.:]?$")
+        self.words = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z0-9]+")  # of snake_case and camelCase
+        self.technical = re.compile(
+            r"(?<![a-z])(?:oauth|sha|md|base|utf|u?int|float|aes|rsa|ed|x|http|ipv|h|mp|es|p|s|ec|k|i|a|l|v|vp|web|py|rc|r|t"
+            r"|eth|alpha|beta)[0-9]+(?:[sn](?![a-z]))?",
+            re.IGNORECASE,
+        )
+        self.inside = re.compile(r"[A-Za-z][0-9]+[A-Za-z]|[A-Za-z]{5}[0-9]$|[A-Za-z0-9][@#$^!~][A-Za-z0-9]")
         self.pieces = re.compile(r"[A-Za-z0-9]+")
         self.switch = re.compile(r"(?<=[0-9])[A-Za-z]|(?<=[A-Za-z])[0-9]|(?<=[a-z])[A-Z]")
 
@@ -449,13 +457,36 @@ def _is_bare_secret(p: _Patterns, kind: str, value: str, lower: str) -> bool:
     identifier = p.identifier.match(value)
     if kind != "password":
         dotted = identifier is not None and "." in value
-        return kind != "basic" and (_random(p, value, strict=dotted) or _mixed(value))
+        if kind == "basic" or _random(p, value, strict=dotted) or _mixed(value):
+            return kind != "basic"
+        return len(value) >= 6 and not dotted and _is_chosen(p, value)
     if value.isdigit():
         return len(value) >= 6
-    if identifier:  # a variable, unless it has a digit and does not name what it holds
-        return len(value) >= 4 and _has_digit(value) and not any(w in lower for w in _EXAMPLES)
+    if identifier:
+        return len(value) >= 4 and "." not in value.rstrip(".:") and _has_digit(value) and not _names_itself(p, value)
     peculiar = any(c in "0123456789@#$%^*!~" for c in value[1:])
     return peculiar and len(value) >= 4 and any(c.isalpha() for c in value)
+
+
+def _names_itself(p: _Patterns, value: str) -> bool:
+    """Whether an identifier says what it holds, as new_password2 and dbPassword1 do and hunter2secret does not."""
+    for word in p.words.findall(value):
+        plain = word.rstrip("0123456789").lower()
+        if any(not _has_digit(plain.replace(example, "")) for example in _NAMING if example in plain):
+            return True
+    return False
+
+
+def _is_chosen(p: _Patterns, value: str) -> bool:
+    """Whether a person chose this as a secret: hunter2secret or S3cure!Pass, but no word that has digits by nature.
+
+    In front of a token or a key stands much that is none (oauth2, v1beta1, k8s-name, token2), so it takes a digit inside
+    a word, or one of the signs that passwords are made peculiar with.
+    """
+    if p.identifier.match(value) and _names_itself(p, value):
+        return False
+    rest = p.technical.sub("", value)
+    return bool(p.inside.search(rest)) and sum(c.isalpha() for c in rest) >= 4
 
 
 def _mixed(value: str) -> bool:

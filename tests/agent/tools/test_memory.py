@@ -22,11 +22,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from hermes.agent.tools.memory import memory
+from hermes_state import SessionDB
 home, who = Path(sys.argv[1]), sys.argv[2]
+context = SimpleNamespace(home=home, db=SessionDB(home / f"{who}.db"))
 for number in range(40):
-    memory.run(SimpleNamespace(home=home), {"action": "add", "text": f"{who} {number}"})
+    memory.run(context, {"action": "add", "text": f"{who} {number}"})
     if number % 4 == 3:
-        memory.run(SimpleNamespace(home=home), {"action": "remove", "old_text": f"{who} {number}"})
+        memory.run(context, {"action": "remove", "old_text": f"{who} {number}"})
 """
 
 

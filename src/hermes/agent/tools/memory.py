@@ -86,12 +86,13 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
         return _listed(context.home, list(FILES) if arguments.get("target") is None else [target])
     with locked(context.home / "memories"):
         text = _read(context.home, target)
+        old = "" if action == "add" else context.db.masked(_old(arguments))  # as it was when it was added
         if action == "add":
-            changed, said = _added(text, _new(arguments), target)
+            changed, said = _added(text, context.db.masked(_new(arguments)), target)
         elif action == "replace":
-            changed, said = _replaced(text, _old(arguments), _new(arguments), target)
+            changed, said = _replaced(text, old, context.db.masked(_new(arguments)), target)
         else:
-            changed, said = _removed(text, _old(arguments), target)
+            changed, said = _removed(text, old, target)
         if changed != text:
             if len(changed) > LIMITS[target] and len(changed) > len(text):
                 raise ToolError(

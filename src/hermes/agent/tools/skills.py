@@ -99,7 +99,9 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
         skills = skill_list(context.home)
         return "\n".join(f"{skill.name}: {skill.description}" for skill in skills) or "There are no skills yet."
     name = text_of(arguments, "name").strip()
-    return _view(context.home, name) if action == "view" else _save(context.home, name, text_of(arguments, "content"))
+    if action == "view":
+        return _view(context.home, name)
+    return _save(context.home, name, context.db.masked(text_of(arguments, "content")))
 
 
 def _view(home: Path, name: str) -> str:

@@ -1,0 +1,186 @@
+"""Secrets of every kind come in by every door, and no file of the home holds one: not the record, not a file beside it.
+
+The home is searched byte by byte while programs run and after they were killed, with -wal, drafts, history and logs. What
+the user put there (config.yaml, attachments) is the user's, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hermes.store.db import SessionDB
+from hermes.store.drafts import Draft, left_behind
+from hermes.store.redact import redact
+from tests.chat.server import Call, Gate, ModelServer
+from tests.support import program
+from tests.support.echo import Echo
+from tests.support.gateway_process import GatewayProcess
+from tests.support.labs.base import until
+from tests.support.labs.plain import PlainLab
+from tests.support.screen import Screen
+from tests.support.secret_kinds import SECRETS, everything, leaks
+
+Open = Callable[..., Screen]
+TOLD = "was masked before it was stored (privacy.redact_secrets)"
+GITHUB = next(secret for kind, _, secret in SECRETS if kind == "github")
+
+
+def stored(home: Path) -> str:
+    """Everything the record says, also what is compressed in the file."""
+    with SessionDB(home / "state.db", read_only=True) as db:
+        return json.dumps([db.export_session(row["id"]) for row in db.list_sessions_rich(limit=100)], default=str)
+
+
+def test_typed_and_pasted(server: ModelServer, open_screen: Open, home: Path) -> None:
+    screen = open_screen(width=200, height=50)
+    screen.wait_for("❯")
+    screen.line(f"typed: password=hunter2secret and {GITHUB}")
+    screen.wait_for("That is all", times=1)
+    screen.wait_for("a secret in your message " + TOLD)
+    for piece in (everything()[:900], everything()):  # a short paste is shown as it is, a long one by a mark
+        screen.paste(piece)
+        screen.press("Enter")
+        screen.wait_for("That is all", times=2)
+    assert leaks(home) == []
+    screen.press("Up", "Up", "Up")
+    screen.wait_for(f"❯ typed: password=hunter2secret and {GITHUB}")  # in memory: what one typed can be typed again
+    screen.press("C-c", "C-d")
+    screen.wait_until_over()
+    assert screen.history().count(TOLD) == 1
+    assert leaks(home) == []
+    history = (home / "history").read_text()
+    assert "+typed: password=[masked:password] and [masked:github]\n" in history and "[masked:private-key]" in history
+    assert "typed: password=[masked:password] and [masked:github]" in stored(home)
+
+
+def test_a_history_from_before_is_masked_when_a_conversation_begins(
+    server: ModelServer, open_screen: Open, home: Path
+) -> None:
+    lines = "".join(f"+{line}\n" for line in everything().split("\n"))
+    (home / "history").write_text(f"\n# 2026-01-01 10:00:00\n+first one\n\n# 2026-01-01 10:00:01\n{lines}")
+    screen = open_screen()
+    screen.wait_for("❯")
+    assert leaks(home) == []
+    text = (home / "history").read_text()
+    assert text.startswith(
+        "\n# 2026-01-01 10:00:00\n+first one\n\n# 2026-01-01 10:00:01\n+export OPENAI_API_KEY=[masked:"
+    )
+    assert (home / "history").stat().st_mode & 0o777 == 0o600
+
+
+def test_with_masking_off_the_history_is_as_typed(server: ModelServer, open_screen: Open, home: Path) -> None:
+    with (home / "config.yaml").open("a") as file:
+        file.write("privacy: {redact_secrets: false}\n")
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("password=hunter2secret")
+    screen.wait_for("That is all")
+    assert "password=hunter2secret" in (home / "history").read_text() and TOLD not in screen.text()
+
+
+def test_piped_and_asked_in_one_go(server: ModelServer, home: Path) -> None:
+    server.scripts = [[everything()]]
+    server.task_answer = lambda body: f"Key {GITHUB}"  # a title
+    done = program.run("chat", "-q", f"what is {GITHUB}", input=everything(), home=home)
+    assert done.status == 0 and done.out.strip() == everything()
+    assert done.err.count(TOLD) == 1 and GITHUB not in done.err
+    assert leaks(home) == []
+    program.run("sessions", "import", "-", input=json.dumps({"nonsense": everything()}), home=home)
+    assert leaks(home) == []
+
+
+def test_in_the_output_of_tools_and_what_the_agent_writes_down(server: ModelServer, home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "all of them.txt"
+    file.write_text(everything() + "\n" + "x " * 4000)  # long enough to be compressed in the record
+    skill = f"---\nname: deploy\ndescription: d\n---\n{everything()}\n"
+    server.scripts = [
+        [Call("terminal", command=f"cat '{file}'")],
+        [Call("terminal", command=f"echo {GITHUB} >&2; exit 3")],
+        [
+            Call("memory", action="add", text=f"the token is {GITHUB}"),
+            Call("skills", action="save", name="deploy", content=skill),
+        ],
+        [Call("memory", action="replace", old_text=GITHUB, text="the token is password=hunter2secret")],
+        ["done"],
+    ]
+    done = program.run("chat", "--yes", "-q", "look", home=home)
+    assert done.status == 0 and done.out == "done\n"
+    assert done.err.count(TOLD) == 1
+    assert leaks(home) == []
+    kept = stored(home)
+    assert not [kind for kind, _, secret in SECRETS if len(secret) >= 12 and json.dumps(secret)[1:-1] in kept]
+    assert GITHUB in str(server.requests[1]["messages"])  # the model reads what the tool said
+    assert "the token is password=[masked:password]" in (home / "memories" / "MEMORY.md").read_text()
+    assert "[masked:anthropic]" in (home / "skills" / "deploy" / "SKILL.md").read_text()
+
+
+def test_in_a_reply_that_was_cut_off_by_a_kill(server: ModelServer, home: Path) -> None:
+    gate = Gate()
+    pieces = [everything()[at : at + 23] for at in range(0, len(everything()), 23)]
+    server.scripts = [[*pieces, "\nthe last one is ", GITHUB[:-6], gate]]
+    running = program.start("chat", "-q", "hello", home=home)
+    assert gate.reached.wait(60)
+    until(lambda: any(b"the last one is" in path.read_bytes() for path in (home / "drafts").glob("*")), 30)
+    running.kill()
+    running.communicate()
+    gate.open.set()
+    assert leaks(home) == []
+    assert GITHUB[:12].encode() not in b"".join(path.read_bytes() for path in (home / "drafts").iterdir())
+    program.run("chat", "-c", "-q", "again", home=home)
+    assert leaks(home) == []
+    assert "the last one is" in stored(home)
+
+
+@pytest.mark.parametrize("number", range(len(SECRETS)))
+def test_a_draft_never_holds_more_of_a_secret_than_its_beginning(number: int, tmp_path: Path) -> None:
+    kind, around, secret = SECRETS[number]
+    text = f"Here it is:\n{around.replace('§', secret)}\nand more."
+    draft = Draft(tmp_path / "state.db", "s", after=1, model=None, mask=redact)
+    for end in range(1, len(text) + 1):
+        draft.write(text[end - 1 : end])
+        (path,) = (tmp_path / "drafts").iterdir()
+        body = path.read_text().partition("\n")[2]
+        assert secret[: max(12, len(secret) // 3)] not in body or kind == "basic"
+        assert secret not in body
+    draft.close(keep=True)
+    with left_behind(tmp_path / "state.db", "s") as found:
+        assert found is not None and found.text == redact(text)
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    with Echo() as one:
+        yield one
+
+
+def test_in_a_chat_also_when_the_gateway_is_killed(lab: PlainLab, echo: Echo, hermes_home: Path) -> None:
+    home = hermes_home
+    with GatewayProcess(home, [lab], echo.base_url) as gateway:
+        lab.say(everything())
+        until(lambda: GITHUB in " ".join(lab.shown()), 60)  # the reply is sent as it is
+        assert GITHUB in str(echo.requests)  # and the model read what was said
+        lab.say(f"/title My {GITHUB}", where="group")  # a title that waits for its session
+        until(lambda: lab.shown("group"), 60)
+        lab.fail(1000)  # nothing more can be sent: replies wait in the outbox
+        lab.say(f"two {GITHUB} password=hunter2secret")
+        lab.say("pause=60 three " + everything(), where="group")
+        until(lambda: "three" in str(echo.requests), 60)
+        assert leaks(home) == []
+        gateway.kill()
+    assert leaks(home) == []
+    lab.reset()
+    echo.hurry = True
+    with SessionDB(home / "state.db") as db:
+        assert db.check() == []
+    assert leaks(home) == []
