@@ -39,6 +39,29 @@ SAMPLE_SESSIONS = 260  # about 18,000 messages that are not in S
 MANY_SESSIONS = 9_820
 TRUTH_CLASSES = ("cjk2", "cjk3plus", "infix_substring", "code_identifier")
 
+QUESTIONS = (
+    "how do I make the {0} of a {1} work?",
+    "what did we say about {0} and {1} last week?",
+    "why does my {0} not do what it should with the {1}",
+    "where did I put the {0} for the {1}?",
+    "when was it that you told me to change the {0} {1}",
+    "do you remember the {0} that had a problem with {1}?",
+    "which {0} did I use to get rid of the {1} in {2}?",
+    "can I do a {0} without a {1}?",
+    "what is the difference between a {0} and a {1}",
+    "how did you fix the {0} in the {1} when I asked about {2}?",
+    "who said that the {0} is not a {1}",
+    "is there a way to do {0} in one {1}?",
+    "I had a question about a {0} and its {1}, what was the answer?",
+    "tell me what we did about the {0} and {1}",
+    "what was the name of the {0} that I have to do before the {1}",
+    "did I ever ask you about a {0}?",
+    "please show me how to use {0} with {1} and {2}",
+    "what happens if a {0} is in the {1}",
+    "how long does it take to do the {0} on my {1}?",
+    "what should I do about the {0} if I do not have any {1}?",
+)
+
 
 class Data:
     """Paths of the texts; each is made when first asked for."""
@@ -67,8 +90,18 @@ class Data:
             f"{size}.jsonl", lambda out: _corpus("gen", "--pool", self.pool(), "--size", size, "--out", out)
         )
 
-    def queries(self) -> Path:
+    def queries(self, size: str) -> Path:
+        """What is searched for: words of S, but in XS rare words of its own, as few of the others' are in it."""
+        if size == "XS":
+            return self._file(
+                "queries-XS.json", lambda out: _write_own_queries(out, self.queries("S"), self.sessions("XS"))
+            )
         return self._file("queries.json", lambda out: _corpus("queries", "--corpus", self.sessions("S"), "--out", out))
+
+    def questions(self, size: str) -> Path:
+        """What someone would ask, in whole sentences, about words of the corpus (for L those of S)."""
+        of = "XS" if size == "XS" else "S"
+        return self._file(f"questions-{of}.json", lambda out: _write_questions(out, self.sessions(of)))
 
     def sample(self) -> Path:
         """Sessions that come after those of S: what is appended to a loaded store."""
@@ -80,7 +113,8 @@ class Data:
         return self._file("many.jsonl", lambda out: _write_many(out, self.sessions("XS")))
 
     def truth(self, size: str) -> Path:
-        return self._file(f"truth-{size}.json", lambda out: _write_truth(out, self.sessions(size), self.queries()))
+        name = "truth-of-XS.json" if size == "XS" else f"truth-{size}.json"
+        return self._file(name, lambda out: _write_truth(out, self.sessions(size), self.queries(size)))
 
     def facts(self, size: str) -> dict[str, Any]:
         """Counts of a corpus (sessions, messages, text_bytes, median_start), its long_session of
@@ -134,6 +168,34 @@ def _phrase(session: dict[str, Any]) -> str:
         if message["role"] == "assistant" and (found := re.search(r"\b[a-z]+( [a-z]+){3}\b", message["content"] or "")):
             return f'"{found[0]}"'
     return session["id"]
+
+
+def _held_by(source: Path) -> tuple[int, dict[str, int]]:
+    """How many messages a corpus has, and how many of them hold each word."""
+    messages = 0
+    held: dict[str, int] = {}
+    for session in corpus.read_jsonl(source):
+        for message in session["messages"]:
+            messages += 1
+            for word in set(re.findall(r"[^\W_]+", (message.get("content") or "").lower())):
+                held[word] = held.get(word, 0) + 1
+    return messages, {w: n for w, n in held.items() if w.isascii() and w.isalpha() and 4 <= len(w) <= 12}
+
+
+def _write_own_queries(out: Path, of_s: Path, source: Path) -> None:
+    asked = json.loads(of_s.read_text(encoding="utf-8"))
+    rare = sorted(word for word, count in _held_by(source)[1].items() if 2 <= count <= 4)
+    asked["queries"]["rare_term"] = random.Random("rare").sample(rare, 20)
+    out.write_text(json.dumps(asked, ensure_ascii=False), encoding="utf-8")
+
+
+def _write_questions(out: Path, source: Path) -> None:
+    """Each pattern with words that a message in fifty to a message in five hundred holds."""
+    messages, held = _held_by(source)
+    words = sorted(word for word, count in held.items() if messages * 0.002 < count < messages * 0.02)
+    rng = random.Random("questions")
+    asked = [pattern.format(*rng.sample(words, 3)) for pattern in QUESTIONS]
+    out.write_text(json.dumps(asked, ensure_ascii=False), encoding="utf-8")
 
 
 def _write_truth(out: Path, source: Path, queries: Path) -> None:

@@ -52,10 +52,9 @@ def _stores(bench: Bench, server: Server, size: str) -> Stores:
 def _reading(bench: Bench, server: Server, size: str, before: list[Row] | None) -> list[Row]:
     stores = _stores(bench, server, size)
     long_session = bench.data.facts(bench.size)["long_session"]  # the sessions of S are in L, too
-    _turns(
-        bench, "search", stores, rounds=1, queries=str(bench.data.queries())
-    )  # a server that has just begun has read nothing
-    found = _turns(bench, "search", stores, queries=str(bench.data.queries()))
+    asked = {"queries": str(bench.data.queries(size)), "questions": str(bench.data.questions(size))}
+    _turns(bench, "search", stores, rounds=1, **asked)  # a server that has just begun has read nothing
+    found = _turns(bench, "search", stores, **asked)
     rows: list[Row] = []
     for name, (label, _) in CLASSES.items():
         rows.append(_row(f"search, 20 hits, p50: {label}", "ms", found, _of_class(name, "p50_ms")))

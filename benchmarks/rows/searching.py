@@ -19,6 +19,7 @@ CLASSES: dict[str, tuple[str, Goal | None]] = {
     "cjk2": ("CJK, two characters", at_most(5, "≤ 5 ms")),
     "cjk3plus": ("CJK, three or more", at_most(5, "≤ 5 ms")),
     "infix_substring": ("substring inside a word", at_most(50, "≤ 50 ms")),
+    "question": ("question", at_most(10, "≤ 10 ms")),
     "no_hit": ("nothing found", at_most(1, "≤ 1 ms")),
 }
 RECALL: dict[str, Goal | None] = {
@@ -46,7 +47,8 @@ def searching(bench: Bench) -> Section:
 
 def _timed(bench: Bench, size: str, who: tuple[str, ...]) -> Rounds:
     def config(key: str, _: int) -> dict[str, Any]:
-        return {"store": str(bench.store(key, size)), "queries": str(bench.data.queries())}
+        asked = {"queries": str(bench.data.queries(size)), "questions": str(bench.data.questions(size))}
+        return {"store": str(bench.store(key, size)), **asked}
 
     return bench.turns("search", config, who=who, timeout=240)
 

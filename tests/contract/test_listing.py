@@ -264,3 +264,33 @@ def test_counts(db):
     assert db.session_count("nothing") == 0
     assert db.message_count() == 3 and db.message_count("a") == 2
     assert db.message_count(session_id="nobody") == 0
+
+
+# ------------------------------------------------------------------ system prompts
+
+
+def test_a_list_has_each_session_s_system_prompt_however_often_it_is_asked(db):
+    beginning = "You are careful and say only what you know. " * 60
+    prompts = {
+        "a": beginning,
+        "b": beginning + "Today is Monday.",
+        "c": beginning + "Today is Monday.",
+        "d": None,
+        "e": "short",
+        "f": "a lone \ud800 surrogate",
+        "g": beginning + "Grüße, 日本, \U0001f600",
+    }
+    for second, (name, prompt) in enumerate(prompts.items()):
+        at(db, name, second, "hi", system_prompt=prompt)
+
+    def seen():
+        return {row["id"]: row["system_prompt"] for row in db.list_sessions_rich()}
+
+    for _ in range(4):
+        assert seen() == prompts
+    prompts["a"], prompts["d"] = "another one", beginning + "Today is Monday."
+    for name in ("a", "d"):
+        db.update_system_prompt(name, prompts[name])
+    for _ in range(4):
+        assert seen() == prompts
+    assert all(db.get_session(name)["system_prompt"] == prompt for name, prompt in prompts.items())

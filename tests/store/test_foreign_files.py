@@ -425,6 +425,24 @@ def test_titles_that_another_program_gave_resolve_by_their_family(tmp_path):
             assert db.resolve_session_by_title("kitchen") is None
 
 
+def test_every_change_of_another_program_is_noticed_after_any_number_of_looks(tmp_path):
+    path = tmp_path / "ours" / "state.db"
+    with SessionDB(db_path=path) as db:
+        db.create_session("own", "cli")
+        db.append_message("own", "user", "hello")
+        with old_program(path) as other:
+            other.begin("theirs", LATER, title="start")
+            for number in range(3):
+                for _ in range(3):
+                    db.resolve_session_by_title("start")
+                    db.list_sessions_rich()
+                other.run((f"UPDATE sessions SET title = 'name {number}' WHERE id = 'theirs'", []))
+                assert db.resolve_session_by_title(f"name {number}") == "theirs"
+                db.append_message("own", "user", "a word of our own in between")
+                other.run((f"UPDATE sessions SET title = 'again {number}' WHERE id = 'theirs'", []))
+                assert db.resolve_session_by_title(f"again {number}") == "theirs"
+
+
 # ── what is no store ──
 
 

@@ -53,10 +53,11 @@ def rich(
             hidden = f"({hidden} OR ({_CONTINUES})) AND NOT {_CONTINUED}"
         where = f"{where} AND ({hidden})"
     rows = tx.dicts(
-        f"SELECT {sessions.COLUMNS} FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id AND p.purged IS NULL"
+        f"SELECT {sessions.LISTED} FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id AND p.purged IS NULL"
         f" WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?",
         [*params, limit, offset],
     )
+    sessions.put_prompts(tx, rows)
     if not include_children and project_tips:
         rows = [_as_line(tx, row, visible_to, as_tips) for row in rows]
     return [_finish(row) for row in rows]

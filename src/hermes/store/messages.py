@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from hermes.errors import InvalidInput, SessionNotFound
@@ -19,6 +20,7 @@ from hermes.store.text import plain_parts
 from hermes.store.visibility import User, session_clause
 
 PREVIEW = 60
+_ID = itemgetter(0)
 
 STORED = (
     "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count", "finish_reason",
@@ -235,9 +237,8 @@ def _first_words(tx: Tx, session_id: str) -> str | None:
 
 def shown_rows(tx: Tx, session_id: str, columns: str = _ROW) -> list[Row]:
     """The rows a session shows, in order: its own, with the carried ones in their places. Column 0 must be m.id."""
-    own = tx.rows(
-        f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.hidden IS NULL ORDER BY m.id", (session_id,)
-    )
+    own = tx.rows(f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.hidden IS NULL", (session_id,))
+    own.sort(key=_ID)  # they come by time, so nearly in order; the database would copy every text to sort them
     refs = tx.rows(
         "SELECT from_session, first_id, last_id, after_id FROM session_refs WHERE session_id = ? AND rewound IS NULL"
         " ORDER BY ord",
@@ -281,7 +282,8 @@ def decode(row: Row) -> dict[str, Any]:
 
 _TURN = ("tool_calls", "tool_call_id", "tool_name", "finish_reason", *_REPLAYED)
 TURN_ROW = ", ".join(f"m.{name}" for name in ("id", "role", "content", *_TURN, "content_format", "content_rest"))
-_ASSISTANT_ONLY = 4  # of _TURN, those from here on belong to assistant messages
+_OF_ASSISTANT = tuple((name, place, name in codec.JSON_FIELDS) for place, name in enumerate(_TURN, 3))
+_OF_OTHERS = _OF_ASSISTANT[:4]  # those after them belong to assistant messages
 
 
 def as_turn(row: Row) -> dict[str, Any]:
@@ -292,10 +294,10 @@ def as_turn(row: Row) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": role, "content": codec.from_json(content) if form == "json" else content}
     if type(role) is bytes:
         turn["role"] = codec.restored(role)
-    upto = len(_TURN) if role == "assistant" else _ASSISTANT_ONLY
-    for name, value in zip(_TURN[:upto], row[3:], strict=False):
+    for name, position, is_json in _OF_ASSISTANT if role == "assistant" else _OF_OTHERS:
+        value = row[position]
         if value is not None:
-            turn[name] = codec.from_json(value) if name in codec.JSON_FIELDS else codec.restored(value)
+            turn[name] = codec.from_json(value) if is_json else codec.restored(value)
     return turn
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Row, Tx
 from hermes.store.visibility import User, session_clause
 
 SHOWN = (
@@ -29,6 +29,8 @@ PROMPT = (
     " FROM system_prompts p WHERE p.hash = s.system_prompt_hash))"
 )
 COLUMNS = ", ".join(f"{PROMPT} AS system_prompt" if name == "system_prompt" else f"s.{name}" for name in SHOWN)
+# The same for lists: the prompts are put in afterwards, by `put_prompts`.
+LISTED = ", ".join((*(f"s.{name}" for name in SHOWN), "s.system_prompt_hash"))
 KINDS = (None, "compression", "branch", "subagent", "reset")
 _ODD = re.compile("[\0\ud800-\udfff\ufdd0]")  # what a database may store as more than one character
 _SHARE_OVER = 1024  # a common beginning shorter than this is not worth a reference
@@ -113,6 +115,77 @@ def _shared_length(one: str, other: str) -> int:
     return low
 
 
+class _Prompts:
+    """System prompts that were asked for before, by their hash: a list has the same ones again and again.
+
+    A text is kept when it is asked for a second time, and only if it is what its hash says.
+    """
+
+    MOST = 8_000_000  # characters
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+        self._size = 0
+        self._asked: set[str] = set()
+
+    def of(self, tx: Tx, hashes: set[str]) -> dict[str, Any]:
+        """The text of each of these prompts, as far as there is one."""
+        kept = self._kept
+        found: dict[str, Any] = {digest: kept[digest] for digest in hashes if digest in kept}
+        if missing := sorted(hashes - found.keys()):
+            read = _read_prompts(tx, missing)
+            for digest, text in read.items():
+                self._keep(digest, text)
+            found |= read
+        return found
+
+    def _keep(self, digest: str, text: Any) -> None:
+        if digest not in self._asked:
+            if len(self._asked) > 10_000:
+                self._asked.clear()
+            self._asked.add(digest)
+        elif isinstance(text, str) and codec.storable(text) is text:
+            import hashlib
+
+            if hashlib.sha256(text.encode()).hexdigest() == digest:
+                if self._size + len(text) > self.MOST:
+                    self._kept, self._size = {}, 0
+                self._kept[digest] = text
+                self._size += len(text)
+
+
+_prompts = _Prompts()
+
+
+def _read_prompts(tx: Tx, hashes: list[str]) -> dict[str, Any]:
+    columns = "SELECT hash, base_hash, base_chars, text FROM system_prompts WHERE hash IN"
+
+    def rows(some: list[str]) -> Iterator[Row]:
+        for start in range(0, len(some), 500):
+            part = some[start : start + 500]
+            yield from tx.rows(f"{columns} ({', '.join('?' * len(part))})", part)
+
+    wanted = list(rows(hashes))
+    bases = {row[0]: row[3] for row in rows(sorted({row[1] for row in wanted if row[1] is not None}))}
+    found: dict[str, Any] = {}
+    for digest, base_hash, shared, text in wanted:
+        if base_hash is None:
+            found[digest] = text
+        elif bases.get(base_hash) is not None:
+            found[digest] = codec.restored(bases[base_hash])[:shared] + codec.restored(text)
+    return found
+
+
+def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
+    """Give rows of `LISTED` columns their system prompts; each different one is read once."""
+    hashes = [row.pop("system_prompt_hash") for row in rows]
+    wanted = {digest for digest in hashes if digest is not None}
+    texts = _prompts.of(tx, wanted) if wanted else {}
+    for row, digest in zip(rows, hashes, strict=True):
+        if row["system_prompt"] is None and digest is not None:
+            row["system_prompt"] = texts.get(digest)
+
+
 def get(tx: Tx, session_id: str, visible_to: User | None = None) -> dict[str, Any] | None:
     """The session as a dict, or None."""
     where, params = session_clause(visible_to)
@@ -128,9 +201,10 @@ def is_shown(tx: Tx, session_id: str, visible_to: User | None) -> bool:
 
 def tidy(row: dict[str, Any]) -> dict[str, Any]:
     """A session row as callers see it."""
-    for name, value in row.items():
-        if type(value) is bytes:
-            row[name] = codec.restored(value)
+    if bytes in map(type, row.values()):
+        for name, value in row.items():
+            if type(value) is bytes:
+                row[name] = codec.restored(value)
     return row
 
 

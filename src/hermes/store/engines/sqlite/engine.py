@@ -15,8 +15,9 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import apsw
@@ -47,6 +48,7 @@ RETRIES = 15
 RETRY_SECONDS = (0.020, 0.150)
 QUEUE_SECONDS = 15.0
 VACUUM_STEP = 256  # pages given back in one transaction
+_NOTHING_MORE: AbstractContextManager[None] = nullcontext()
 
 # What SQLite says of a file whose pages are damaged in ways it takes for something else.
 _DAMAGE = ("no such table", "no such column", "no such module", "malformed", "unsupported file format", "missing from")
@@ -81,6 +83,7 @@ class SqliteEngine:
         self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None  # told when a commit may not last
         self._closed = False
         self._forked = False
+        self._taken_in: tuple[int, int] | None = None  # the version in which no other program's rows were left
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
         self._gate = Gate(path.with_name(path.name + "-queue"))
@@ -139,6 +142,8 @@ class SqliteEngine:
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
             connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         connection.execute("PRAGMA cache_size=-24000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
+        # SQLite would look at the value of `LIMIT ?`, and plan the statement again each time it is bound.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return connection
 
     def _prepare(self) -> bool:
@@ -193,35 +198,8 @@ class SqliteEngine:
 
     # ------------------------------------------------------------------ transactions
 
-    @contextmanager
-    def read(self) -> Iterator[SqliteTx]:
-        if self._closed:
-            self._require_open()
-        if self._mutex.acquire(blocking=False):
-            try:
-                yield from self._reading(self._main)
-            finally:
-                self._mutex.release()
-            return
-        with self._translated():
-            connection = self._borrow()
-        try:
-            yield from self._reading(connection)
-        finally:
-            with self._spare_lock:
-                self._spare.append(connection)
-
-    def _reading(self, connection: apsw.Connection) -> Iterator[SqliteTx]:
-        with self._translated():
-            if connection.in_transaction:  # a read inside this thread's own write
-                yield SqliteTx(connection)
-                return
-            connection.execute("BEGIN")
-            try:
-                yield SqliteTx(connection)
-            finally:
-                if connection.in_transaction:
-                    connection.execute("COMMIT")
+    def read(self) -> AbstractContextManager[SqliteTx]:
+        return _Reading(self)
 
     def _borrow(self) -> apsw.Connection:
         with self._spare_lock:
@@ -311,12 +289,15 @@ class SqliteEngine:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except apsw.Error as error:
-            raise self._translate(error) from error
-        except OSError as error:
-            raise _from_os(error, self.path) from error
-        except UnicodeDecodeError as error:
-            raise StoreCorrupt(f"{self.path} holds text that is damaged ({error}); repair it") from error
+        except (apsw.Error, OSError, UnicodeDecodeError) as error:
+            raise self._as_ours(error) from error
+
+    def _as_ours(self, error: apsw.Error | OSError | UnicodeDecodeError) -> Exception:
+        if isinstance(error, apsw.Error):
+            return self._translate(error)
+        if isinstance(error, OSError):
+            return _from_os(error, self.path)
+        return StoreCorrupt(f"{self.path} holds text that is damaged ({error}); repair it")
 
     def _system_error(self) -> int:
         try:
@@ -356,20 +337,39 @@ class SqliteEngine:
 
     # ------------------------------------------------------------------ housekeeping
 
-    @contextmanager
-    def taking_in(self) -> Iterator[None]:
+    def taking_in(self) -> AbstractContextManager[None]:
         """Rows that another program wrote are taken in before they are listed."""
         if not self.read_only:
-            with self.read() as tx:
-                retitled = tx.row("SELECT 1 FROM sessions WHERE title IS NOT title_seen LIMIT 1") is not None
-                strangers = self.fulltext.strangers(tx)
-            if retitled or strangers:
-                with self.write() as tx:
-                    take_in(tx)
-                    for session_id in strangers:
-                        adopt(tx, session_id)
-                self.on_adopted(strangers)
-        yield
+            version = self._version()
+            if version is None or version != self._taken_in:
+                self._take_in(version)
+        return _NOTHING_MORE
+
+    def _version(self) -> tuple[int, int] | None:
+        """Two equal answers mean that nothing was committed in between, by anyone; None: that can't be told now."""
+        if self._closed or not self._mutex.acquire(blocking=False):
+            return None
+        try:
+            if self._main.in_transaction:
+                return None
+            with self._translated():
+                others = self._main.execute("PRAGMA data_version").fetchone()
+                return (int(others[0]), self._main.total_changes()) if others else None
+        finally:
+            self._mutex.release()
+
+    def _take_in(self, version: tuple[int, int] | None) -> None:
+        with self.read() as tx:
+            retitled = tx.row("SELECT 1 FROM sessions WHERE title IS NOT title_seen LIMIT 1") is not None
+            strangers = self.fulltext.strangers(tx)
+        if not retitled and not strangers:
+            self._taken_in = version
+            return
+        with self.write() as tx:
+            take_in(tx)
+            for session_id in strangers:
+                adopt(tx, session_id)
+        self.on_adopted(strangers)
 
     def start_background(self) -> None:
         """After an upgrade there is much to index: a thread does it while the store is used."""
@@ -608,6 +608,60 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+class _Reading:
+    """A read transaction: on the main connection while nobody uses it, else on a spare one.
+
+    A class, since a generator for each of its steps would take longer than most of what is read.
+    """
+
+    __slots__ = ("_begun", "_connection", "_engine", "_spare")
+
+    def __init__(self, engine: SqliteEngine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> SqliteTx:
+        engine = self._engine
+        if engine._closed:
+            engine._require_open()
+        self._spare = not engine._mutex.acquire(blocking=False)
+        try:
+            self._connection = connection = engine._borrow() if self._spare else engine._main
+        except (apsw.Error, OSError, UnicodeDecodeError) as error:
+            raise engine._as_ours(error) from error
+        try:
+            self._begun = not connection.in_transaction  # or it is a read inside this thread's own write
+            if self._begun:
+                connection.execute("BEGIN")
+        except BaseException as error:
+            self._give_back()
+            if isinstance(error, (apsw.Error, OSError)):
+                raise engine._as_ours(error) from error
+            raise
+        return SqliteTx(connection)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._begun and self._connection.in_transaction:
+                self._connection.execute("COMMIT")
+        except (apsw.Error, OSError) as failure:
+            if error is None:
+                raise self._engine._as_ours(failure) from failure
+        finally:
+            self._give_back()
+        if isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
+            raise self._engine._as_ours(error) from error
+
+    def _give_back(self) -> None:
+        engine = self._engine
+        if not self._spare:
+            engine._mutex.release()
+            return
+        with engine._spare_lock:
+            engine._spare.append(self._connection)
 
 
 def _looks_like_a_database(path: Path) -> bool:
