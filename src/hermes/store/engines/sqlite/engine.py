@@ -177,6 +177,7 @@ class SqliteEngine:
         if in_wal and self._durability == "full":
             self._sync = WalSync(self.path)
         self._main.execute("PRAGMA journal_size_limit=67108864")
+        self._main.pragma("secure_delete", 1)  # what is deleted is overwritten, not left in a free page
         self._keeper.watch(self._main)
         if state.kind != "current" or state.foreign_triggers or state.incomplete:
             with self.write() as tx:
@@ -260,6 +261,9 @@ class SqliteEngine:
                     raise
             finally:
                 self._gate.leave()
+        if self.fulltext.dropped:
+            self.fulltext.dropped = False
+            self._keeper.empty_later()
         if lasting:
             if self._sync is not None:
                 self._make_lasting(self._sync, holding)
