@@ -11,7 +11,7 @@ import pytest
 from . import Refused, Remote, assert_found, assert_kept, clone, lock_is_free, seeded, size, store, word
 
 ENGINE = "hermes.store.engines.sqlite.engine"
-QUICK = {"RETRIES": 2, "QUEUE_SECONDS": 0.3, "BUSY_MS": 100}
+QUICK = {"RETRIES": 4, "QUEUE_SECONDS": 0.3, "BUSY_MS": 100}
 MOMENTS = size(8, 60)
 SOON = 20.0  # seconds: far more than an impatient client may take
 
@@ -134,7 +134,7 @@ def test_a_writer_stopped_anywhere_in_an_append_holds_up_nobody_for_ever(folder:
             through, busy = through + len(outcome["done"]), busy + (outcome["error"] is not None)
             assert outcome["error"] is None or outcome["error"]["type"] == "StoreBusy", outcome["error"]
             if outcome["error"] is not None:
-                assert str(writer.pid) in outcome["error"]["text"]
+                assert f"kill -CONT {writer.pid}" in outcome["error"]["text"], "it says who was stopped, and what helps"
             writer.signal(signal.SIGCONT)
             acks += [(one, "talk", f"w{turn}", 1 + n) for n, one in enumerate(writer.answer())]
             first = outcome["failed"] if outcome["failed"] is not None else 2

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -58,6 +59,7 @@ class Keeper:
         self._gate = gate  # of its own: a gate serves one thread
         self._work = work
         self._untidy = False
+        self._deleted = False  # the WAL may still hold what was deleted
         self._commits = 0
         self._wanted = threading.Event()
         self._stopped = False
@@ -84,6 +86,13 @@ class Keeper:
             self._start()
             self._wanted.set()
 
+    def empty_later(self) -> None:
+        """Something was deleted: in a quiet moment the WAL is emptied, too."""
+        if not self._deleted:
+            self._deleted = True
+            self._start()
+            self._wanted.set()
+
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="hermes-keeper")
@@ -99,24 +108,31 @@ class Keeper:
     def _run(self) -> None:
         try:
             connection = locks.connect(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+            connection.pragma("secure_delete", 1)
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a reader knows there is a WAL
         except apsw.Error:
             return  # the last connection to close moves the WAL
         try:
             while not self._stopped:
                 before = self._commits
-                woken = self._wanted.wait(_IDLE if self._untidy else None)
+                woken = self._wanted.wait(_IDLE if self._untidy or self._deleted else None)
                 self._wanted.clear()
                 if self._stopped:
                     return
                 try:
-                    if self._untidy and not woken and self._commits == before:
-                        self._untidy = self._tidied(connection)
+                    if not woken and self._commits == before:
+                        if self._deleted:
+                            self._empty(connection)
+                        if self._untidy:
+                            self._untidy = self._tidied(connection)
                     elif woken:
                         self._checkpoint(connection)
                 except (apsw.Error, OSError):
                     pass  # another process is at it, or the disk is full: nothing is lost by waiting
         finally:
+            if self._deleted:
+                with suppress(apsw.Error, OSError):
+                    self._empty(connection)
             self._gate.close()
             connection.close()
 
@@ -135,6 +151,15 @@ class Keeper:
         if self._gate.enter(_PATIENCE):
             try:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            finally:
+                self._gate.leave()
+
+    def _empty(self, connection: apsw.Connection) -> None:
+        """Move everything into the database, where deleted text is overwritten, and empty the WAL."""
+        if self._gate.enter(_PATIENCE):
+            try:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # BusyError while others read
+                self._deleted = False
             finally:
                 self._gate.leave()
 

@@ -39,6 +39,7 @@ from hermes.store.engines.sqlite import locks, migrate
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
+from hermes.store.engines.sqlite.holders import holder_of, stopped_holder
 from hermes.store.engines.sqlite.presence import Presence
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.titles import take_in
@@ -46,7 +47,8 @@ from hermes.store.titles import take_in
 BUSY_MS = 1000
 RETRIES = 15
 RETRY_SECONDS = (0.020, 0.150)
-QUEUE_SECONDS = 15.0
+QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
+STOPPED_AFTER = 1  # tries after which the holder of the lock is looked at: one that was stopped never lets go
 VACUUM_STEP = 256  # pages given back in one transaction
 _NOTHING_MORE: AbstractContextManager[None] = nullcontext()
 
@@ -180,6 +182,7 @@ class SqliteEngine:
         if in_wal and self._durability == "full":
             self._sync = WalSync(self.path)
         self._main.execute("PRAGMA journal_size_limit=67108864")
+        self._main.pragma("secure_delete", 1)  # what is deleted is overwritten, not left in a free page
         self._keeper.watch(self._main)
         if state.kind != "current" or state.foreign_triggers or state.incomplete:
             with self.write() as tx:
@@ -236,6 +239,9 @@ class SqliteEngine:
                     raise
             finally:
                 self._gate.leave()
+        if self.fulltext.dropped:
+            self.fulltext.dropped = False
+            self._keeper.empty_later()
         if lasting:
             if self._sync is not None:
                 self._make_lasting(self._sync, holding)
@@ -279,6 +285,11 @@ class SqliteEngine:
                 connection.execute("BEGIN IMMEDIATE")
                 return
             except (apsw.BusyError, apsw.LockedError) as error:
+                if attempt == STOPPED_AFTER and (stopped := stopped_holder(self.path)) is not None:
+                    raise StoreBusy(
+                        f"{self.path} is held by process {stopped}, which was stopped in the middle of writing"
+                        f" (Ctrl-Z?); let it go on (fg, or kill -CONT {stopped}) or end it, then try again"
+                    ) from error
                 if attempt == RETRIES:
                     raise StoreBusy(
                         f"{self.path} is held by another process{holder_of(self.path)}; try again"
@@ -691,24 +702,3 @@ def _from_os(error: OSError, path: Path) -> Exception:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return StoreReadOnly(f"{path} can't be written ({error.strerror}); look at its permissions and its folder's")
     return StoreError(f"{path}: {error.strerror or error}")
-
-
-def holder_of(path: Path) -> str:
-    """Who has the database open, where the system tells (Linux): ' (process 123, python)'."""
-    try:
-        wanted, me, found = path.stat(), os.getpid(), []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            if int(pid) == me:
-                continue
-            try:
-                for number in os.listdir(f"/proc/{pid}/fd"):
-                    seen = os.stat(f"/proc/{pid}/fd/{number}")
-                    if (seen.st_ino, seen.st_dev) == (wanted.st_ino, wanted.st_dev):
-                        name = Path(f"/proc/{pid}/comm").read_text().strip()
-                        found.append(f"process {pid}, {name}")
-                        break
-            except OSError:
-                continue
-        return f" ({'; '.join(found)})" if found else ""
-    except OSError:
-        return ""

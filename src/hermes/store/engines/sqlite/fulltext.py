@@ -100,6 +100,7 @@ class SqliteFullText:
         self._mark = 0  # the mark as last seen: only a hint
         self._bytes = 0
         self.batches = 0
+        self.dropped = False  # messages were deleted: the engine empties the WAL and sets this back
         self.words = Words()
 
     def prepare(self, connection: apsw.Connection, *, indexed: bool = True) -> None:
@@ -204,6 +205,7 @@ class SqliteFullText:
         self.index_now(tx, message_ids)
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
+        self.dropped = True
         mark = self.mark(tx)
         for message_id in message_ids:
             if message_id <= mark:
