@@ -596,6 +596,8 @@ class SessionDB(Keeping):
     def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
         with self._writing(str(data.get("id")) if isinstance(data, dict) else "") as tx:
             done = exchange.bring_in(self._engine, tx, data, ids)
+            for other in done.all() if done is not None else ():
+                self._scribe.intends(other)
         if done is not None:
             self._scribe.arrived(data["id"], done)
         return done is not None

@@ -16,11 +16,6 @@ from typing import Any
 
 from hermes.home import make_private
 
-try:
-    import fcntl
-except ImportError:
-    fcntl = None  # type: ignore[assignment]
-
 FOLDER = "prompts"
 _TEXT, _HASH = "system_prompt", "system_prompt_hash"
 
@@ -49,8 +44,9 @@ def read_prompt(sessions: Path, digest: Any) -> str | None:
 class PromptFiles:
     """The prompts of one folder of transcripts."""
 
-    def __init__(self, sessions: Path) -> None:
+    def __init__(self, sessions: Path, lock: Callable[[int], bool]) -> None:
         self.sessions = sessions
+        self._lock = lock  # waits for a while; False when another process hangs on to it
 
     def named(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """A session's columns with the hash of its prompt in place of the text, which is in its file from now on."""
@@ -64,7 +60,7 @@ class PromptFiles:
         """Have a prompt in its file; its hash."""
         raw, digest = text.encode("utf-8", "surrogatepass"), prompt_hash(text)
         target = prompt_path(self.sessions, digest)
-        with self._alone():
+        with self._alone():  # or not alone, if another process hangs: to have it is worth more
             try:
                 whole = target.stat().st_size == len(raw)
             except OSError:
@@ -82,22 +78,20 @@ class PromptFiles:
         if not (self.sessions / FOLDER).is_dir():
             return
         try:
-            with self._alone():
+            with self._alone() as alone:
                 found = [path.stem for path in (self.sessions / FOLDER).glob("*.txt")] if digests is None else digests
-                for digest in found:
+                for digest in found if alone else ():
                     if not is_used(digest):
                         prompt_path(self.sessions, digest).unlink(missing_ok=True)
         except OSError:
             pass  # one too many does no harm
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Iterator[bool]:
         make_private(self.sessions)
         make_private(self.sessions / FOLDER)
         handle = os.open(self.sessions / FOLDER / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
+            yield self._lock(handle)
         finally:
             os.close(handle)

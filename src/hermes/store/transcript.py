@@ -114,7 +114,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.prompts = PromptFiles(folder)
+        self.prompts = PromptFiles(folder, _lock_file)
         self.behind: set[str] = set()  # sessions whose file could not be written
         self._files: OrderedDict[str, int] = OrderedDict()
         self._sizes: dict[str, int] = {}  # how large each file was after this process wrote to it last
