@@ -38,6 +38,23 @@ SOON = 20.0  # seconds that nobody needs who does not wait for a sleeper
 
 ROWS = [{"role": ("user", "assistant")[n % 2], "content": f"word{n}q and more"} for n in range(6)]
 
+
+def _told(name: str, first: int, count: int) -> list[dict[str, Any]]:
+    return [
+        {"id": first + n, "session_id": name, "role": "user", "content": f"{name}{n}q", "timestamp": float(first + n)}
+        for n in range(count)
+    ]
+
+
+PARENT = {"id": "far", "source": "cli", "started_at": 1.0, "ended_at": 2.0, "end_reason": "compression",
+          "messages": _told("far", 901, 5)}  # fmt: skip
+CHILDREN = [
+    {"id": name, "source": "cli", "started_at": 3.0, "kind": kind, "parent_session_id": "far",
+     "refs": [[1, "far", 901, 900 + shared, 0, None, None]],
+     "messages": [*_told("far", 901, shared), *_told(name, own, 2)]}
+    for name, kind, shared, own in (("near", "compression", 2, 950), ("side", "branch", 4, 960))
+]  # fmt: skip
+
 CALLS: dict[str, Step] = {
     "create": step("create_session", "new", "cli", system_prompt="be brief", model="m", user_id="7"),
     "first_append": step("append", "quiet", "first", 0),
@@ -64,6 +81,8 @@ CALLS: dict[str, Step] = {
     "handoff": step("request_handoff", "talk", "telegram"),
     "delete": step("delete_session", "talk"),
     "delete_parent": step("delete_session", "parent"),
+    "import_parent": step("import_session", PARENT),
+    "import_sibling": step("import_session", CHILDREN[1]),
 }
 
 
@@ -81,6 +100,7 @@ def base(module_folder: Path) -> Path:
         db.create_session("parent", "cli")
         kept = [db.append_message("parent", **row) for row in ROWS]
         db.branch_session("parent", "child", at_message=kept[2])
+        db.import_session(CHILDREN[0])
         db.end_session("ended", "done")
         db.rewind("rewound", db.get_messages("rewound")[2]["id"])
         db.trash_session("trashed")

@@ -263,6 +263,12 @@ def _live(db: SessionDB) -> None:
     db.delete_session("fifth", by="test")
     db.maybe_auto_prune_and_vacuum()
     db.import_session({**(db.export_session("fourth") or {}), "id": "seventh", "title": None})
+    tenth = db.create_session("tenth", "cli")
+    db.append_message(tenth, "assistant", "half a sign: \ud83d")
+    db.branch_session(tenth, "eleventh")
+    db.compress_session(tenth, "twelfth", summary="in short")
+    db.replace_messages(tenth, [])
+    db.append_message("eleventh", "assistant", "another half: \ude00")
     GatewayDB(db)
 
 

@@ -6,10 +6,9 @@ the messages themselves lie in their owners' files. So each of these must be the
 
 from __future__ import annotations
 
-from typing import Any
-
-from hermes.store import recovery
+from hermes.store import codec, recovery
 from hermes.store.engines.base import Engine, Tx
+from hermes.store.prompt_files import prompt_hash, read_prompt
 from hermes.store.scribe import Scribe
 
 _WORDS = {
@@ -19,12 +18,21 @@ _WORDS = {
 }
 
 
-def difference(tx: Tx, session_id: str, told: dict[str, Any]) -> str | None:
-    """What of a session's lineage its transcript tells otherwise; None when they agree."""
+def difference(tx: Tx, scribe: Scribe, session_id: str, told: recovery.Replayed) -> str | None:
+    """What of a session's lineage or prompt its transcript tells otherwise; None when they agree."""
     stored = recovery.session_state(tx, session_id)
     for key, words in _WORDS.items():
-        if sorted(map(tuple, told.get(key) or ())) != sorted(map(tuple, stored[key])):
+        if sorted(map(tuple, told.state.get(key) or ()), key=repr) != sorted(map(tuple, stored[key]), key=repr):
             return f"its transcript tells {words} otherwise"
+    if "system_prompt_hash" not in told.columns:
+        return None  # a file of version 1 has the text itself
+    digest, text = tx.rows("SELECT system_prompt_hash, system_prompt FROM sessions WHERE id = ?", (session_id,))[0]
+    if text is not None:  # an older program wrote the row
+        digest = prompt_hash(codec.restored(text))
+    if told.columns["system_prompt_hash"] != digest:
+        return "its transcript names another system prompt"
+    if digest is not None and read_prompt(scribe.journal.folder, digest) is None:
+        return "the file of its system prompt is gone or damaged"
     return None
 
 

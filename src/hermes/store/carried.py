@@ -33,6 +33,10 @@ class Touched:
     referring: set[str] = field(default_factory=set)  # sessions whose ranges were restated
     children: set[str] = field(default_factory=set)  # sessions that found their parent
 
+    def all(self) -> set[str]:
+        """Every session whose files have to follow."""
+        return self.shells | self.gone | self.referring | self.children
+
 
 def shell_of(owner: str) -> str:
     """The shell that keeps messages of a session that is not here."""
@@ -145,8 +149,10 @@ def bring_own(
 ) -> list[int]:
     """Store a session's own messages in their order; the id of each. Those that its shell has kept come from there."""
     shell = shell_of(session_id)
-    stored = _Stored(tx, [shell])
-    kept = [stored.take(entry, entry.get("id")) for entry in entries]
+    kept: list[Place | None] = [None] * len(entries)
+    if tx.row("SELECT 1 FROM sessions WHERE id = ?", (shell,)) is not None:
+        stored = _Stored(tx, [shell])
+        kept = [stored.take(entry, entry.get("id")) for entry in entries]
     wanted: list[Any] = [
         entry.get("id") if place is None else place[0] for entry, place in zip(entries, kept, strict=True)
     ]

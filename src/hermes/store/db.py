@@ -114,9 +114,12 @@ class SessionDB(Keeping):
         """Replace a session's system prompt."""
         text = self._masked(system_prompt)
         with self._writing(session_id) as tx:
+            before = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
             done = sessions.set_prompt(tx, session_id, text)
         if done:
             self._scribe.changed(session_id, "prompt", system_prompt=text)
+            if before is not None:
+                self._scribe.prompt_dropped(before)
 
     def update_token_counts(
         self,
@@ -144,9 +147,9 @@ class SessionDB(Keeping):
         """
         values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
         with self._writing(session_id, alone=False) as tx:
-            done = _usage.update(tx, session_id, values, absolute=absolute)
-        if done:
-            self._scribe.changed(session_id, "usage", *_usage.COLUMNS)
+            changed = _usage.update(tx, session_id, values, absolute=absolute)
+        if changed:
+            self._scribe.changed(session_id, "usage", *changed)
 
     def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
         """How many sessions there are (of one source)."""
@@ -286,13 +289,14 @@ class SessionDB(Keeping):
         If the server went away in the middle and nothing was stored, it is tried again; `also` is then called again, too.
         """
         end = time.monotonic() + _AGAIN
+        changed: list[str] = []
         while True:
             try:
                 with self._writing(session_id, alone=bool(ready.lifted), storing=True) as tx:
                     self._attachments.secure(tx, ready.lifted)
                     message_id = messages.append(tx, session_id, ready)
                     if counts:
-                        _usage.update(tx, session_id, counts, absolute=False)
+                        changed = _usage.update(tx, session_id, counts, absolute=False)
                     if also is not None:
                         also(tx, message_id)
                 break
@@ -300,8 +304,8 @@ class SessionDB(Keeping):
                 if error.maybe_stored or time.monotonic() > end:
                     raise
         self._scribe.said(session_id, message_id, ready)
-        if counts:
-            self._scribe.changed(session_id, "usage", *_usage.COLUMNS)
+        if changed:
+            self._scribe.changed(session_id, "usage", *changed)
         self._engine.appended(message_id, ready.size)
         return message_id
 
@@ -436,9 +440,11 @@ class SessionDB(Keeping):
     ) -> str:
         """A new session that shows the old one's messages up to `at_message` (None: all), by reference."""
         sessions.checked_id(new_session_id)
+        self._scribe.intends(session_id)
         with self._writing(new_session_id) as tx:
             lineage.branch(tx, session_id, new_session_id, at_message, title)
         self._scribe.rewritten(new_session_id)
+        self._scribe.changed(session_id, "branch", also={"branch": new_session_id, "at_message": at_message})
         return new_session_id
 
     def compress_session(
@@ -460,23 +466,23 @@ class SessionDB(Keeping):
         ready = self._ready({"role": summary_role, "content": summary})
         with self._writing(session_id, new_session_id) as tx:
             lineage.compress(tx, session_id, new_session_id, ready, head_until, tail_from)
-        self._scribe.changed(session_id, "end", "ended_at", "end_reason")
         self._scribe.rewritten(new_session_id)
+        self._scribe.changed(session_id, "end", "ended_at", "end_reason", also={"continued_in": new_session_id})
         return new_session_id
 
     def rewind(self, session_id: str, message_id: int) -> int:
         """Hide every message after `message_id` (0: all); how many. Hidden text is not found and not replayed."""
         with self._writing(session_id) as tx:
             hidden = lineage.rewind(tx, session_id, message_id)
-        self._scribe.restated(session_id, "rewind")
-        return hidden
+        self._scribe.restated(session_id, "rewind", hides=hidden)
+        return len(hidden)
 
     def unrewind(self, session_id: str) -> int:
         """Undo the last rewind; how many messages came back. What was said since is hidden instead."""
         with self._writing(session_id) as tx:
-            shown = lineage.unrewind(tx, session_id)
-        self._scribe.restated(session_id, "unrewind")
-        return shown
+            shown, hidden = lineage.unrewind(tx, session_id)
+        self._scribe.restated(session_id, "unrewind", shows=shown, hides=hidden)
+        return len(shown)
 
     # ------------------------------------------------------------------------------------------ search
 
@@ -590,6 +596,8 @@ class SessionDB(Keeping):
     def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
         with self._writing(str(data.get("id")) if isinstance(data, dict) else "") as tx:
             done = exchange.bring_in(self._engine, tx, data, ids)
+            for other in done.all() if done is not None else ():
+                self._scribe.intends(other)
         if done is not None:
             self._scribe.arrived(data["id"], done)
         return done is not None

@@ -118,17 +118,17 @@ def compress(
 # ------------------------------------------------------------------------------------------------ rewinding
 
 
-def rewind(tx: Tx, session_id: str, message_id: int) -> int:
-    """Hide everything a session shows after `message_id` (0: everything); how many messages that were."""
+def rewind(tx: Tx, session_id: str, message_id: int) -> list[int]:
+    """Hide everything a session shows after `message_id` (0: everything); which messages that were."""
     sessions.require(tx, session_id)
     after = _after(shown_places(tx, session_id), message_id, session_id)
     if not after:
-        return 0
+        return []
     batch = 1 + int(tx.value("SELECT coalesce(max(batch), 0) FROM session_rewinds WHERE session_id = ?", (session_id,)))
     tx.run("INSERT INTO session_rewinds(session_id, batch, cut_id) VALUES(?, ?, ?)", (session_id, batch, message_id))
     _hide(tx, session_id, after, batch)
     messages.recount(tx, session_id)
-    return len(after)
+    return [place[0] for place in after]
 
 
 def _after(places: Sequence[Place], message_id: int, session_id: str) -> list[Place]:
@@ -158,14 +158,14 @@ def _hide(tx: Tx, session_id: str, after: Iterable[Place], batch: int) -> None:
         _refer(tx, session_id, left, after_id, born=batch)
 
 
-def unrewind(tx: Tx, session_id: str) -> int:
-    """Undo the last rewind: what it hid is shown again, what was said since is hidden instead."""
+def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
+    """Undo the last rewind: what it hid is shown again, what was said since is hidden instead. Both, as message ids."""
     sessions.require(tx, session_id)
     last = tx.row(
         "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch DESC LIMIT 1", (session_id,)
     )
     if last is None:
-        return 0
+        return [], []
     batch, cut = last
     own = [
         row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND hidden = ?", (session_id, batch))
@@ -174,20 +174,21 @@ def unrewind(tx: Tx, session_id: str) -> int:
         row[0]
         for row in tx.rows("SELECT ord FROM session_refs WHERE session_id = ? AND rewound = ?", (session_id, batch))
     ]
-    before = len(shown_places(tx, session_id))
-    since = _after(shown_places(tx, session_id), cut, session_id)
+    before = shown_places(tx, session_id)
+    since = _after(before, cut, session_id)
     tx.run("DELETE FROM session_refs WHERE session_id = ? AND born = ?", (session_id, batch))
     for ord_ in refs:
         tx.run("UPDATE session_refs SET rewound = NULL WHERE session_id = ? AND ord = ?", (session_id, ord_))
     for message_id in own:
         tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (message_id,))
-    back = len(shown_places(tx, session_id)) - before
+    known = set(before)
+    back = [place[0] for place in shown_places(tx, session_id) if place not in known]
     if since:
         _hide(tx, session_id, since, batch)
     else:
         tx.run("DELETE FROM session_rewinds WHERE session_id = ? AND batch = ?", (session_id, batch))
     messages.recount(tx, session_id)
-    return back
+    return back, [place[0] for place in since]
 
 
 # ------------------------------------------------------------------------------------------------ chains

@@ -14,6 +14,7 @@ from hermes.errors import InvalidInput
 from hermes.store import messages, titles
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.messages import make_ready
+from hermes.store.prompt_files import read_prompt
 from hermes.store.sessions import keep_prompt
 from hermes.store.transcript import Journal, entries, event, header, line
 
@@ -66,6 +67,21 @@ def owners(tx: Tx, session_id: str) -> list[str]:
     return [row[0] for row in tx.rows(sql, (session_id, session_id))]
 
 
+def successors(tx: Tx, session_id: str) -> dict[str, Any]:
+    """Where a conversation goes on from here: the session that continues it, and its branches."""
+    rows = tx.rows(
+        "SELECT c.id, c.kind, p.end_reason FROM sessions c JOIN sessions p ON p.id = c.parent_session_id WHERE p.id = ?"
+        " AND c.kind IN ('compression', 'branch') AND c.purged IS NULL ORDER BY c.started_at, c.id",
+        (session_id,),
+    )
+    found: dict[str, Any] = {}
+    if continued := [row[0] for row in rows if row[1:] == ("compression", "compression")]:
+        found["continued_in"] = continued[-1]
+    if branches := [row[0] for row in rows if row[1] == "branch"]:
+        found["branches"] = branches
+    return found
+
+
 def own_messages(tx: Tx, session_id: str) -> list[dict[str, Any]]:
     """Every message row a session owns, hidden ones included."""
     rows = tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? ORDER BY m.id", (session_id,))
@@ -92,7 +108,8 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             started = started or entry.get("type") == "session"
             if isinstance(entry.get("id"), int):
                 present.add(entry["id"])
-        out = [] if started else [header({key: value for key, value in columns.items() if value is not None})]
+        told = journal.prompts.named(columns)
+        out = [] if started else [header({key: value for key, value in told.items() if value is not None})]
         attached = messages.attached(tx, session_id)
         for one in own_messages(tx, session_id):
             if one["id"] in attached or messages.mentions(one["content"]):
@@ -100,8 +117,9 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             if one["id"] not in present:
                 out.append(line(message_entry(one)))
         state = session_state(tx, session_id)
+        state.update(successors(tx, session_id))
         if started or any(state.values()):  # a new file's first line has told the columns already
-            out.append(line(event("state", set=columns, **state)))
+            out.append(line(event("state", set=told, **state)))
         return b"".join(out)
 
     return journal.revise(session_id, missing, anew=anew)
@@ -125,9 +143,9 @@ class Replayed:
             entry = {**entry, "timestamp": _seconds(entry["timestamp"])}
         kind = entry.get("type")
         if kind == "session" and isinstance(entry.get("session"), dict):
-            self.columns.update(entry["session"])
+            self._set(entry["session"])
         elif kind == "event":
-            self.columns.update(entry.get("set") or {})
+            self._set(entry.get("set") or {})
             self.state.update({k: entry[k] for k in ("tags", "members", "refs", "rewinds", "hidden") if k in entry})
             removed = entry.get("removed")
             if removed == "all":
@@ -140,6 +158,13 @@ class Replayed:
                 self.messages.setdefault(entry["id"], entry)
             else:
                 self.loose.append(entry)
+
+    def _set(self, columns: dict[str, Any]) -> None:
+        """The prompt is told as text (version 1) or by its hash: the last word counts."""
+        for told, other in (("system_prompt", "system_prompt_hash"), ("system_prompt_hash", "system_prompt")):
+            if told in columns:
+                self.columns.pop(other, None)
+        self.columns.update(columns)
 
 
 def _seconds(text: str) -> float | None:
@@ -156,6 +181,8 @@ def read_transcript(path: Path) -> Replayed:
     session = Replayed(path.name.removesuffix(".jsonl"))
     for entry in entries(path):
         session.take(entry)
+    if session.columns.get("system_prompt_hash") is not None:
+        session.columns["system_prompt"] = read_prompt(path.parent, session.columns["system_prompt_hash"])
     if "started_at" not in session.columns:
         times = [m["timestamp"] for m in (*session.messages.values(), *session.loose) if m.get("timestamp")]
         session.columns["started_at"] = min(times, default=path.stat().st_mtime)

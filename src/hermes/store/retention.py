@@ -94,6 +94,10 @@ class Witness(Protocol):
         """What is about to be committed changes what this session's files must say."""
         ...
 
+    def prompt_dropped(self, digest: str) -> None:
+        """A session no longer has this system prompt."""
+        ...
+
     def owner_renamed(self, session_ids: list[str]) -> None:
         """These sessions show messages whose owner has another id now."""
         ...
@@ -118,6 +122,8 @@ def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
         children = lineage.cut_children(tx, session_id)
         _drop_prompt(tx, row[2])
     witness.cut_off(children)
+    if row[2] is not None:
+        witness.prompt_dropped(row[2])
     _finish(engine, session_id, witness)
     return True
 

@@ -68,11 +68,14 @@ class Scribe:
         """Fill in what processes that crashed (or could not) did not write, remove what they did not get to remove."""
         if self.which == "off":
             return
-        for mark, ids in self.journal.left_behind():
+        left = self.journal.left_behind()
+        for mark, ids in left:
             for session_id in ids:
                 self._mend(session_id)
             if not self.journal.behind:
                 mark.unlink(missing_ok=True)
+        if left:
+            self.prompt_dropped()
         with self._engine.read() as tx:
             behind = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
         for session_id in behind:
@@ -112,21 +115,40 @@ class Scribe:
         if self._keeps(session_id):
             self._write(session_id, line(_entry(message_id, ready)), message_id)
 
-    def changed(self, session_id: str, what: str, *columns: str, **values: Any) -> None:
-        """Columns of a session were changed."""
+    def changed(
+        self, session_id: str, what: str, *columns: str, also: dict[str, Any] | None = None, **values: Any
+    ) -> None:
+        """Columns of a session were changed; `also` tells readers more about it."""
         if self._keeps(session_id):
             if columns:
                 with self._engine.read() as tx:
                     row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,))
                 values = {**dict(zip(columns, row or (), strict=False)), **values}
-            self._write(session_id, line(event(what, set=values)))
+            try:
+                values = self.journal.prompts.named(values)
+            except (OSError, StoreError):
+                self.journal.behind.add(session_id)
+                self._warn(session_id)
+                return
+            told = {"set": values, **(also or {})} if values else also or {}
+            self._write(session_id, line(event(what, **told)))
 
-    def restated(self, session_id: str, what: str) -> None:
+    def prompt_dropped(self, digest: str | None = None) -> None:
+        """A session no longer has this system prompt (None: any may be left over)."""
+
+        def is_used(one: str) -> bool:
+            with self._engine.read() as tx:
+                return tx.row("SELECT 1 FROM sessions WHERE system_prompt_hash = ? LIMIT 1", (one,)) is not None
+
+        if self.which != "off":
+            self.journal.prompts.drop(None if digest is None else [digest], is_used)
+
+    def restated(self, session_id: str, what: str, **also: Any) -> None:
         """Something beside the columns was changed: tags, members, carried ranges, rewinds."""
         if self._keeps(session_id):
             with self._engine.read() as tx:
                 state = recovery.session_state(tx, session_id)
-            self._write(session_id, line(event(what, **state)))
+            self._write(session_id, line(event(what, **state, **also)))
 
     def rewritten(self, session_id: str) -> None:
         """A session's messages were replaced, or it came in whole: its transcript starts anew."""

@@ -174,7 +174,7 @@ def _disagreement(tx: Tx, scribe: Scribe, session_id: str) -> str | None:
         entry = replayed.messages[message_id]
         if any(not _same(entry.get(name), message[name]) for name in _COMPARED):
             return f"message {message_id} reads differently in the transcript"
-    return agreement.difference(tx, session_id, replayed.state)
+    return agreement.difference(tx, scribe, session_id, replayed)
 
 
 def _same(told: Any, stored: Any) -> bool:

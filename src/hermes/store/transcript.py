@@ -7,8 +7,10 @@ opened next, and a database can be rebuilt from the files alone. docs/format.md 
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -18,6 +20,7 @@ from typing import Any
 
 from hermes.errors import StoreError
 from hermes.home import make_private
+from hermes.store.prompt_files import PromptFiles
 
 try:
     import fcntl
@@ -25,10 +28,11 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "hermes-transcript"
-VERSION = 1
+VERSION = 2
 _OPEN_FILES = 64
 _PATIENCE = 2.0  # seconds to wait for another process's line
 _LOOK_BACK = 1 << 18  # how far back a line that another process wrote for us may lie
+_LONE = re.compile("[\ud800-\udfff]")
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
 
@@ -57,13 +61,35 @@ def line(entry: dict[str, Any]) -> bytes:
     """One line of a transcript."""
     try:
         return _encode(entry) + b"\n"
-    except (TypeError, ValueError):  # lone surrogates, numbers beyond 64 bits
+    except (TypeError, ValueError, OverflowError):  # lone surrogates, numbers beyond 64 bits
         import msgspec
 
         bare = {
             key: json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value for key, value in entry.items()
         }
-        return json.dumps(bare, ensure_ascii=True).encode() + b"\n"
+        return json.dumps(_readable(bare), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _readable(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry that any JSON reader takes: fields with lone surrogates have U+FFFD in their place, and `exact` has them as
+    they are, for ours."""
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in entry.items()}
+    lone = [key for key, text in texts.items() if _LONE.search(text)]
+    if not lone:
+        return entry
+    exact = json.dumps({key: entry[key] for key in lone}, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    shown = {key: json.loads(_LONE.sub("\ufffd", texts[key])) if key in lone else entry[key] for key in entry}
+    return {**shown, "exact": base64.b64encode(exact).decode()}
+
+
+def _exact(entry: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of _readable()."""
+    try:
+        told = json.loads(base64.b64decode(entry["exact"], validate=True).decode("utf-8", "surrogatepass"))
+    except (ValueError, TypeError):
+        return entry
+    rest = {key: value for key, value in entry.items() if key != "exact"}
+    return {**rest, **told} if isinstance(told, dict) else rest
 
 
 def header(session: dict[str, Any]) -> bytes:
@@ -80,7 +106,7 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError:
                 continue
             if isinstance(entry, dict):
-                yield entry
+                yield _exact(entry) if "exact" in entry else entry
 
 
 class Journal:
@@ -88,6 +114,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.prompts = PromptFiles(folder, _lock_file)
         self.behind: set[str] = set()  # sessions whose file could not be written
         self._files: OrderedDict[str, int] = OrderedDict()
         self._sizes: dict[str, int] = {}  # how large each file was after this process wrote to it last

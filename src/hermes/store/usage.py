@@ -25,9 +25,10 @@ def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(values or ())
 
 
-def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool) -> bool:
-    """Add to (or set) a session's counters; False when there is no such session."""
+def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool) -> list[str]:
+    """Add to (or set) a session's counters; the columns that changed, [] when none did or there is no such session."""
     sets: list[str] = []
+    changed: list[str] = []
     params: list[Any] = []
     for name in (*COUNTERS, *COSTS):
         value = values.get(name)
@@ -42,10 +43,15 @@ def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool
         else:
             continue
         params.append(value)
-    for name in (*FILLED, *NEWEST):
-        if values.get(name) is not None:
+        changed.append(name)
+    words = [name for name in (*FILLED, *NEWEST) if values.get(name) is not None]
+    known = tx.row(f"SELECT {', '.join(words)} FROM sessions WHERE id = ?", (session_id,)) if words else None
+    for name, before in zip(words, known or (), strict=False):
+        if before is None or (name in NEWEST and before != values[name]):
             sets.append(f"{name} = coalesce({name}, ?)" if name in FILLED else f"{name} = ?")
             params.append(values[name])
+            changed.append(name)
     if not sets:
-        return tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None
-    return bool(tx.run(f"UPDATE sessions SET {', '.join(sets)} WHERE id = ? AND purged IS NULL", [*params, session_id]))
+        return []
+    done = tx.run(f"UPDATE sessions SET {', '.join(sets)} WHERE id = ? AND purged IS NULL", [*params, session_id])
+    return changed if done else []

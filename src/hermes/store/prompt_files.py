@@ -1,0 +1,97 @@
+"""System prompts beside the transcripts: each text once, in a file named by its hash.
+
+A prompt with memory and skills in it is long, and many sessions have the same one. A transcript names it by its SHA-256; the
+file goes with the last session that has it. Whoever writes or removes one holds a lock, so that no prompt is removed that
+another process has just come to need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hermes.home import make_private
+
+FOLDER = "prompts"
+_TEXT, _HASH = "system_prompt", "system_prompt_hash"
+
+
+def prompt_path(sessions: Path, digest: str) -> Path:
+    """Where the prompt with this hash lies, beside the transcripts of a folder."""
+    return sessions / FOLDER / f"{digest}.txt"
+
+
+def prompt_hash(text: str) -> str:
+    """The name of a prompt: the SHA-256 of its text as UTF-8."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_prompt(sessions: Path, digest: Any) -> str | None:
+    """A prompt by its hash; None when its file is not there, or not what its name says."""
+    if not isinstance(digest, str) or len(digest) != 64 or not digest.isalnum():
+        return None
+    try:
+        raw = prompt_path(sessions, digest).read_bytes()
+    except OSError:
+        return None
+    return raw.decode("utf-8", "surrogatepass") if hashlib.sha256(raw).hexdigest() == digest else None
+
+
+class PromptFiles:
+    """The prompts of one folder of transcripts."""
+
+    def __init__(self, sessions: Path, lock: Callable[[int], bool]) -> None:
+        self.sessions = sessions
+        self._lock = lock  # waits for a while; False when another process hangs on to it
+
+    def named(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """A session's columns with the hash of its prompt in place of the text, which is in its file from now on."""
+        if _TEXT not in columns:
+            return dict(columns)
+        text = columns[_TEXT]
+        rest = {name: value for name, value in columns.items() if name != _TEXT}
+        return {**rest, _HASH: None if text is None else self.keep(text)}
+
+    def keep(self, text: str) -> str:
+        """Have a prompt in its file; its hash."""
+        raw, digest = text.encode("utf-8", "surrogatepass"), prompt_hash(text)
+        target = prompt_path(self.sessions, digest)
+        with self._alone():  # or not alone, if another process hangs: to have it is worth more
+            try:
+                whole = target.stat().st_size == len(raw)
+            except OSError:
+                whole = False
+            if not whole:
+                part = target.with_name(f".{digest}.{os.getpid()}.part")
+                handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                with os.fdopen(handle, "wb") as stream:
+                    stream.write(raw)
+                os.replace(part, target)
+        return digest
+
+    def drop(self, digests: list[str] | None, is_used: Callable[[str], bool]) -> None:
+        """Remove prompts (None: any) that no session has; never raises."""
+        if not (self.sessions / FOLDER).is_dir():
+            return
+        try:
+            with self._alone() as alone:
+                found = [path.stem for path in (self.sessions / FOLDER).glob("*.txt")] if digests is None else digests
+                for digest in found if alone else ():
+                    if not is_used(digest):
+                        prompt_path(self.sessions, digest).unlink(missing_ok=True)
+        except OSError:
+            pass  # one too many does no harm
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        make_private(self.sessions)
+        make_private(self.sessions / FOLDER)
+        handle = os.open(self.sessions / FOLDER / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            yield self._lock(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,190 @@
+"""The transcripts as others read them: short lines, any JSON reader, a conversation that can be followed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.store.rebuild import rebuild
+from hermes_state import SessionDB
+
+PROMPT = "You are careful. " * 2000
+HALVES = "\ud83d\ude00"  # two lone surrogates, not the sign that they would be together
+
+
+def lines(db: SessionDB, name: str) -> list[dict[str, Any]]:
+    text = (db.sessions_dir / f"{name}.jsonl").read_bytes().decode()  # strict UTF-8
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def events(db: SessionDB, name: str, kind: str) -> list[dict[str, Any]]:
+    return [line for line in lines(db, name) if line.get("event") == kind]
+
+
+def prompts(db: SessionDB) -> list[str]:
+    return sorted(path.name for path in (db.sessions_dir / "prompts").glob("*.txt"))
+
+
+def again(folder: Path) -> SessionDB:
+    rebuild(folder / "sessions", folder / "again.db")
+    return SessionDB(folder / "again.db", transcripts="off")
+
+
+def test_a_system_prompt_lies_once_beside_the_transcripts(tmp_path: Path) -> None:
+    digest = hashlib.sha256(PROMPT.encode()).hexdigest()
+    with SessionDB(tmp_path / "state.db") as db:
+        for name in ("a", "b"):
+            db.create_session(name, "cli", system_prompt=PROMPT)
+            db.append_message(name, "user", "hello")
+        db.compress_session("a", "c", summary="so far")
+        db.tag_session("b", "x")
+        db.replace_messages("b", [{"role": "user", "content": "again"}])
+        assert sum(path.stat().st_size for path in db.sessions_dir.glob("*.jsonl")) < 6000
+        assert prompts(db) == [f"{digest}.txt"]
+        assert (db.sessions_dir / "prompts" / prompts(db)[0]).read_text() == PROMPT
+        assert lines(db, "a")[0]["session"]["system_prompt_hash"] == digest
+        assert db.check() == []
+    with again(tmp_path) as other:
+        assert [other.get_session(name)["system_prompt"] for name in "abc"] == [PROMPT] * 3
+
+
+def test_a_prompt_goes_with_the_last_session_that_has_it(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        for name in ("a", "b"):
+            db.create_session(name, "cli", system_prompt="first \ud800")
+        db.update_system_prompt("a", "second")
+        assert len(prompts(db)) == 2
+        db.update_system_prompt("b", "second")
+        assert len(prompts(db)) == 1
+        db.delete_session("a")
+        assert len(prompts(db)) == 1
+        db.delete_session("b")
+        assert prompts(db) == []
+
+
+def test_a_prompt_whose_file_is_gone_or_damaged_is_found_and_written_again(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        db.create_session("a", "cli", system_prompt="be kind")
+        (file,) = (db.sessions_dir / "prompts").glob("*.txt")
+        for damage in (file.unlink, lambda: file.write_text("be bad")):
+            damage()
+            (finding,) = db.check()
+            assert (finding["kind"], finding["where"]) == ("transcript", "session a")
+            db.repair()
+            assert db.check() == [] and file.read_text() == "be kind"
+
+
+def test_files_of_version_1_are_read_beside_those_of_version_2(tmp_path: Path) -> None:
+    folder = tmp_path / "sessions"
+    with SessionDB(tmp_path / "state.db") as db:
+        db.create_session("new", "cli", system_prompt="new prompt")
+    old = [
+        {"type": "session", "format": "hermes-transcript", "version": 1,
+         "session": {"id": "old", "source": "cli", "started_at": 5.0, "system_prompt": "in the line"}},
+        {"type": "message", "id": 77, "role": "user", "content": HALVES[0] + " lone", "timestamp": 6.0},
+    ]  # fmt: skip
+    (folder / "old.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+    later = {"type": "event", "event": "prompt", "at": 7.0, "set": {"system_prompt": "said later"}}
+    (folder / "older.jsonl").write_text(json.dumps({**old[0], "session": {**old[0]["session"], "id": "older"}}) + "\n"
+                                        + json.dumps(later) + "\n")  # fmt: skip
+    with again(tmp_path) as db:
+        told = {name: db.get_session(name)["system_prompt"] for name in ("new", "old", "older")}
+        assert told == {"new": "new prompt", "old": "in the line", "older": "said later"}
+        assert db.get_messages("old")[0]["content"] == HALVES[0] + " lone"
+
+
+def odd(db: SessionDB) -> None:
+    db.create_session("s", "cli", system_prompt=f"kind {HALVES}")
+    db.append_message("s", "user", f"text {HALVES} and \ud800")
+    db.append_message("s", "assistant", [{"type": "text", "text": f"part {HALVES}", "k\udfff": [1 << 70]}])
+    db.append_message("s", "tool", "x" * 3000 + HALVES, tool_name="t\ud800", tool_call_id="c")
+    db.append_message("s", "assistant", "plain", tool_calls=[{"function": {"name": "f", "arguments": HALVES}}])
+
+
+def test_lone_surrogates_make_valid_lines_and_come_back_exactly(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        odd(db)
+        wanted = db.get_messages("s")
+        for line in lines(db, "s"):
+            json.dumps(line, ensure_ascii=False).encode()  # a lone surrogate would not be UTF-8
+        assert db.check() == []
+    with again(tmp_path) as other:
+        assert other.get_messages("s") == wanted
+        assert other.get_session("s")["system_prompt"] == f"kind {HALVES}"
+    (tmp_path / "sessions" / "s.jsonl").unlink()
+    with SessionDB(tmp_path / "state.db") as db:
+        db.repair()  # the same lines, from the database
+        assert db.check() == []
+        for line in lines(db, "s"):
+            json.dumps(line, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("jq", ["-r", ".type"]), ("perl", ["-MJSON::PP", "-ne", 'print JSON::PP->new->utf8->decode($_)->{type}, "\\n"'])],
+)
+def test_other_programs_read_every_line(tmp_path: Path, program: str, words: list[str]) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} here")
+    with SessionDB(tmp_path / "state.db") as db:
+        odd(db)
+        file = db.sessions_dir / "s.jsonl"
+        done = subprocess.run([program, *words, file], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.split() == [line["type"] for line in lines(db, "s")]
+
+
+def test_a_parent_names_where_it_goes_on(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        db.create_session("a", "cli")
+        first = db.append_message("a", "user", "one")
+        db.branch_session("a", "b", at_message=first)
+        db.compress_session("a", "c", summary="so far")
+        (branch,) = events(db, "a", "branch")
+        assert (branch["branch"], branch["at_message"]) == ("b", first)
+        assert [event["continued_in"] for event in events(db, "a", "end")] == ["c"]
+        (db.sessions_dir / "a.jsonl").unlink()
+        db.repair()
+        (state,) = events(db, "a", "state")
+        assert (state["continued_in"], state["branches"]) == ("c", ["b"])
+
+
+def test_a_reader_who_knows_only_hides_and_shows_sees_the_right_messages(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        db.create_session("a", "cli")
+        ids = [db.append_message("a", "user", f"m{number}") for number in range(4)]
+        db.branch_session("a", "b")
+        for step in (ids[2], None, ids[0], None):
+            db.rewind("b", step) if step is not None else db.append_message("b", "user", "more")
+        db.unrewind("b")
+        visible = dict.fromkeys(ids, True)
+        for line in lines(db, "b"):
+            if line["type"] == "message":
+                visible[line["id"]] = True
+            visible.update(dict.fromkeys(line.get("shows", ()), True))
+            visible.update(dict.fromkeys(line.get("hides", ()), False))
+        assert [number for number, shown in visible.items() if shown] == [m["id"] for m in db.get_messages("b")]
+
+
+def test_usage_tells_what_changed(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        db.create_session("a", "cli")
+        for _ in range(2):
+            db.update_token_counts("a", input_tokens=5, model="m", cost_status="sure", billing_provider="p")
+        db.update_token_counts("a")
+        db.append_message("a", "assistant", "hi", usage={"output_tokens": 3, "model": "m"})
+        told = [event["set"] for event in events(db, "a", "usage")]
+        assert told == [
+            {"input_tokens": 5, "model": "m", "billing_provider": "p", "cost_status": "sure"},
+            {"input_tokens": 10},
+            {"output_tokens": 3},
+        ]
+        before = db.get_session("a")
+    with again(tmp_path) as other:
+        assert other.get_session("a") == before
