@@ -9,7 +9,7 @@ from typing import Any
 from hermes.errors import HermesError, StoreCorrupt
 from hermes.home import companion
 from hermes.store.db import SessionDB
-from hermes.store.soundness import salvage
+from hermes.store.repairing import salvage
 
 
 def main(arguments: list[str]) -> int:

@@ -125,10 +125,18 @@ class Replayed:
                 for message_id in removed:
                     self.messages.pop(message_id, None)
         elif "role" in entry:
-            if isinstance(entry.get("id"), int):
-                self.messages.setdefault(entry["id"], entry)
-            else:
-                self.loose.append(entry)
+            self._take_message(entry)
+
+    def _take_message(self, entry: dict[str, Any]) -> None:
+        """If an id comes twice the first line counts, but a damaged line (perhaps in its id) never takes another's place."""
+        if not isinstance(entry.get("id"), int):
+            self.loose.append(entry)
+            return
+        first = self.messages.setdefault(entry["id"], entry)
+        damaged, first_damaged = entry.get("crc") is False, first.get("crc") is False
+        if first is not entry and damaged != first_damaged:
+            self.messages[entry["id"]] = first if damaged else entry
+            self.loose.append(entry if damaged else first)
 
 
 def _seconds(text: str) -> float | None:

@@ -166,6 +166,7 @@ def _make_shell(tx: Tx, session_id: str) -> str | None:
     shell = f"{SHELL}{os.urandom(8).hex()}"
     tx.run("UPDATE sessions SET id = ? WHERE id = ?", (shell, session_id))
     tx.run("UPDATE messages SET session_id = ? WHERE session_id = ?", (shell, session_id))
+    tx.changed_by_us([row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (shell,))])
     tx.run("UPDATE session_refs SET from_session = ? WHERE from_session = ?", (shell, session_id))
     return shell
 

@@ -426,17 +426,24 @@ class SqliteEngine:
                 with self.read() as tx:
                     progress(done, done + self.fulltext.pending(tx))
 
-    def problems(self) -> list[dict[str, Any]]:
-        """What is wrong with the file itself or with its index."""
+    def problems(self, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
+        """What is wrong with the file itself, with its values or with its index."""
         from hermes.store.engines.sqlite import inspection
 
         self._require_open()
         with self._translated(), self._mutex:
-            found = inspection.corruption(self._main)
+            found = inspection.corruption(self._main, progress)
             if not found:
                 with self.read() as tx:
-                    found += inspection.drift(tx.connection, self.fulltext, tx)
+                    found += inspection.drift(tx.connection, self.fulltext, tx, progress)
             return found
+
+    def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
+        from hermes.store.engines.sqlite import values
+
+        with self.write() as tx:
+            wrong = [*values.damaged(tx.connection), *values.damaged_messages(tx.connection)]
+            return values.put_right(tx, wrong, known)
 
     def _require_open(self) -> None:
         if self._closed:
