@@ -147,6 +147,8 @@ def is_same_message(entry: Entry, stored: Entry) -> bool:
 
 def reads_same(entry: Entry, stored: Entry) -> bool:
     """Whether a line and a row agree in all that a line carries."""
+    if {**recovery.message_entry(stored), "crc": True} == entry:
+        return True
     return all(same(entry.get(name), stored.get(name)) for name in FIELDS)
 
 
@@ -190,6 +192,8 @@ class Comparer:
     def _compare_lines(self, out: Comparison, told: Told, stored: dict[int, Entry]) -> None:
         for message_id, message in stored.items():
             entry = told.session.messages.get(message_id)
+            if entry is not None and not told.again and reads_same(entry, message):
+                continue
             versions = [] if entry is None else [entry, *(one for one in told.again if one["id"] == message_id)]
             right = next((one for one in versions if reads_same(one, message)), None)
             if right is None and len(versions) > 1:

@@ -686,6 +686,8 @@ class SessionDB(Keeping):
             return repairing.repair(*place, rebuild_index=rebuild, side=side)
 
         done = mended(rebuild_index)
+        if done and not self._engine.shared and any(one["kind"] == "corruption" for one in self._engine.problems()):
+            done = None  # damage that shows only once something is written
         if done is None and self._engine.shared:
             raise StoreCorrupt(f"{self.where} is damaged; restore it from a backup of the server")
         if done is None:  # the file itself is damaged: what can be saved goes into a new one

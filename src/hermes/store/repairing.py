@@ -460,3 +460,4 @@ def _salvage_file(engine: Engine, file: Path, tally: dict[str, int]) -> None:
         for message_id in one.astray:
             tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, message_id))
             tx.changed_by_us([message_id])
+        recovery.set_state(tx, session_id, _whole_hidden(tx, session_id, one.state))

@@ -22,6 +22,7 @@ from hermes.store.scribe import Scribe
 Problem = dict[str, Any]
 Progress = Callable[[str, int, int], None]
 _LOOKS = (0.0, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
+_AT_ONCE = 32  # sessions compared within one view of the database
 UNDECIDED = "transcript-differs"
 DECIDE = "`hermes sessions repair --from-transcripts` takes the transcript's, `--from-database` the database's"
 
@@ -171,13 +172,15 @@ def _compared(
 ) -> dict[str, Comparison]:
     out = {}
     ids = list(session_ids)
-    for number, session_id in enumerate(ids):
+    for start in range(0, len(ids), _AT_ONCE):
         with engine.read() as tx:
-            difference = Comparer(engine, tx, scribe.journal.path).compare(session_id)
-        if difference is not None:
-            out[session_id] = difference
+            comparer = Comparer(engine, tx, scribe.journal.path)
+            for session_id in ids[start : start + _AT_ONCE]:
+                difference = comparer.compare(session_id)
+                if difference is not None:
+                    out[session_id] = difference
         if progress is not None:
-            progress("transcripts", number + 1, len(ids))
+            progress("transcripts", min(start + _AT_ONCE, len(ids)), len(ids))
     return out
 
 

@@ -54,6 +54,17 @@ def _encode(entry: dict[str, Any]) -> bytes:
     return _encode(entry)
 
 
+def _decode(raw: bytes) -> Any:
+    """The value of a line; Python's own reader takes what the quick one does not (lone surrogates, huge numbers)."""
+    from msgspec import DecodeError
+    from msgspec.json import decode
+
+    try:
+        return decode(raw)
+    except DecodeError:
+        return json.loads(raw)
+
+
 def line(entry: dict[str, Any]) -> bytes:
     """One line of a transcript."""
     try:
@@ -99,7 +110,7 @@ def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[dict[str, A
     with path.open("rb") as lines:
         for raw in lines:
             try:
-                entry = json.loads(raw)
+                entry = _decode(raw)
             except (ValueError, RecursionError):
                 entry = None
             if isinstance(entry, dict):

@@ -25,8 +25,36 @@ def _problem(kind: str, where: str, detail: str) -> Problem:
 
 
 def totals(connection: apsw.Connection) -> Iterator[Problem]:
-    """Whether the index holds as many words as it says."""
-    return iter(())
+    """Whether the index holds as many words as it says: the lengths of its messages add up to its own totals."""
+    record = connection.execute("SELECT block FROM messages_fts_data WHERE id = 1").fetchone()
+    if record is None or not isinstance(record[0], bytes):
+        return
+    rows, *says = _varints(record[0]) or [0]
+    count, sums = 0, [0] * len(says)
+    for (sizes,) in connection.execute("SELECT sz FROM messages_fts_docsize"):
+        count += 1
+        for column, number in enumerate(_varints(sizes)[: len(sums)]):
+            sums[column] += number
+    if says and (count, sums) != (rows, says):
+        yield _problem("fts-stale", "the index", f"says {rows} messages and {says} words, and holds {count} and {sums}")
+
+
+def _varints(data: bytes) -> list[int]:
+    """SQLite's variable-length integers: seven bits a byte, the highest bit says that more follow."""
+    if data.isascii():  # small numbers take one byte each
+        return list(data)
+    out, value, length = [], 0, 0
+    for byte in data:
+        length += 1
+        if length == 9:
+            value = value << 8 | byte
+        else:
+            value = value << 7 | byte & 0x7F
+            if byte & 0x80:
+                continue
+        out.append(value)
+        value = length = 0
+    return out
 
 
 def compare(
