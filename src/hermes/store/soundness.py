@@ -40,7 +40,8 @@ def check(engine: Engine, scribe: Scribe, attachments: Attachments, progress: Pr
         if any(finding["kind"] == "corruption" for finding in found):
             return found
         with engine.read() as tx:
-            found += [*_orphans(tx), *_half_deleted(tx), *_counters(tx), *_prompts(tx)]
+            found += [*_orphans(tx), *_counters(tx), *_prompts(tx)]
+        found += _cut_short(engine, scribe)
         found += _attachments(engine, attachments, progress)
         found += [finding for finding, _ in transcripts(engine, scribe, progress)]
     except StoreCorrupt as error:
@@ -71,6 +72,20 @@ def _orphans(tx: Tx) -> list[Problem]:
                 f"SELECT DISTINCT x.session_id FROM {table} x LEFT JOIN sessions s ON s.id = x.session_id WHERE s.id IS NULL"
             )
         ]
+    return found
+
+
+def _cut_short(engine: Engine, scribe: Scribe) -> list[Problem]:
+    """Deletions that were cut short, not those that are just being made."""
+    with engine.read() as tx:
+        found = _half_deleted(tx)
+    for pause in _LOOKS[1:]:
+        if not found or not scribe.journal.is_busy():
+            break
+        time.sleep(pause)
+        with engine.read() as tx:
+            again = _half_deleted(tx)
+        found = [one for one in found if one in again]
     return found
 
 

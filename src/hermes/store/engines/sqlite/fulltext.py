@@ -308,6 +308,13 @@ class SqliteFullText:
             tail.upto = max(tail.upto, 1)
             self._scan(tx, mark, tree)
             return "scan_fts"
+        held = (
+            "SELECT (SELECT count(*) FROM temp.tail_fts_docsize WHERE id > ?1)"
+            " <> (SELECT count(*) FROM messages WHERE id > ?1 AND id <= ?2)"
+        )
+        if tail.upto > mark and tx.value(held, (mark, tail.upto)):  # an import keeps its ids: they may lie below
+            tx.run("INSERT INTO tail_fts(tail_fts) VALUES('delete-all')")
+            tail.upto = mark
         if tail.mark != mark:
             tx.run("DELETE FROM tail_fts WHERE rowid <= ?", (mark,))
             tail.mark = mark

@@ -86,6 +86,8 @@ class _Recent:
     """The words of messages above the mark, as far as a connection has looked."""
 
     upto: int = 0
+    since: int = 0  # where the look began, and how many messages there were then
+    count: int = 0
     words: set[bytes] = field(default_factory=set)
 
 
@@ -193,10 +195,15 @@ class Words:
             return []
         if top - upto > MANY:
             return [word.decode("utf-8", "replace") for word in _scanned(tx, upto, part) if fits(word)]
+        below = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
+        if recent.upto > upto and tx.value(below, (recent.since, recent.upto)) > recent.count:
+            recent.upto = upto  # an import keeps its ids: they may lie below what was looked at
         for row in rows_above(tx, max(upto, recent.upto)):
             text, _, calls = document(row)
             recent.words.update(worth_keeping(vocabulary(f"{text} {calls}")))
-        recent.upto = top
+        if recent.upto != top:
+            recent.since, recent.upto = upto, top
+            recent.count = tx.value(below, (upto, top))
         return [word.decode("utf-8", "replace") for word in recent.words if fits(word)]
 
 
