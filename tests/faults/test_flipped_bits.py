@@ -127,6 +127,34 @@ def test_what_someone_changed_with_sql_is_not_overruled(base: Path, folder: Path
     assert everything(path) == wanted
 
 
+def test_the_words_of_a_row_changed_with_sql_are_found_and_the_old_ones_are_not(base: Path, folder: Path) -> None:
+    path = clone(base, folder / "work")
+
+    def hits(word: str) -> list[int]:
+        return [row["id"] for row in db.search_messages(word)]
+
+    with SessionDB(path) as db:
+        assert hits("plenty") == [5] and hits("kingfisher") == []
+        change(path, "UPDATE messages SET content = 'A kingfisher' WHERE id = 5", "DELETE FROM messages WHERE id = 6")
+        assert hits("kingfisher") == [5] and hits("plenty") == [] and hits("other") == []
+    with SessionDB(path) as db:
+        assert {one["kind"] for one in db.check()} == {"counters", "transcript"}
+        db.repair()
+        assert hits("kingfisher") == [5] and hits("plenty") == []
+        assert db.check() == []
+
+
+def test_an_index_of_older_words_is_found_by_check(base: Path, folder: Path) -> None:
+    """The same without notes of changes, as the files of earlier programs are; and where no entry has a checksum."""
+    for number, forget in enumerate(("SELECT 1", "DELETE FROM indexed_texts")):
+        path = clone(base, folder / f"work{number}")
+        without_notes(path)
+        change(path, "UPDATE messages SET content = 'Barely: kleiner als genug.' WHERE id = 5", forget)
+        assert ("fts-stale", "message 5") in [(one["kind"], one["where"]) for one in look(path)]
+        repaired(path, from_database=True)
+        assert look(path) == []
+
+
 def test_what_was_deleted_with_sql_comes_back_only_when_asked_for(base: Path, folder: Path) -> None:
     path = clone(base, folder / "work")
     before = everything(path)

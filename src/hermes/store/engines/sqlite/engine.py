@@ -77,6 +77,7 @@ class SqliteEngine:
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # told after rows were taken in
         self._closed = False
         self._stop = threading.Event()
+        self._changed_seen = 0  # rows of changed_messages that were looked at
         self._worker: threading.Thread | None = None
         self._gate = Gate(path.with_name(path.name + "-queue"))
         self._indexing = Gate(path.with_name(path.name + "-indexing"))
@@ -352,7 +353,26 @@ class SqliteEngine:
             return migrate.sweep(tx.connection)
 
     def searching(self) -> AbstractContextManager[SqliteTx]:
+        if not self.read_only:
+            try:
+                self._index_changed()
+            except StoreBusy:
+                pass  # another process writes for long: its old words are found until the next search
         return self.read()  # what is not indexed yet is searched as it is
+
+    def _index_changed(self, *, again: bool = False) -> None:
+        """Index messages anew whose rows another program has changed with SQL since they were indexed."""
+        with self.read() as tx:
+            noted = int(tx.value("SELECT count(*) FROM changed_messages"))
+            if noted == self._changed_seen and not again:
+                return
+            stale = self.fulltext.stale(tx)
+        if stale:
+            with self.write(lasting=False) as tx:
+                there = [one for one in stale if tx.row("SELECT 1 FROM messages WHERE id = ?", (one,)) is not None]
+                self.fulltext.drop(tx, [one for one in stale if one not in there])
+                self.fulltext.reindex(tx, there)
+        self._changed_seen = noted
 
     def appended(self, message_id: int, size: int) -> None:
         if self.fulltext.due(message_id, size) and self._mutex.acquire(blocking=False):
@@ -415,6 +435,7 @@ class SqliteEngine:
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         done = 0
+        self._index_changed(again=True)
         while True:
             more = self._sweep()
             count = self._index_batch()

@@ -215,6 +215,15 @@ class SqliteFullText:
         if texts:
             self.words.add(tx, texts)
 
+    def stale(self, tx: Tx) -> list[int]:
+        """Messages that were changed or deleted with SQL and whose entry speaks of the old text."""
+        columns = ", ".join(f"m.{name}" for name in COLUMNS.split(", "))
+        rows = tx.rows(
+            f"SELECT i.id, i.crc, {columns} FROM changed_messages c CROSS JOIN indexed_texts i ON i.id = c.id"
+            " LEFT JOIN messages m ON m.id = c.id"
+        )
+        return [row[0] for row in rows if row[2] is None or row[1] != text_crc(row[2:])]
+
     def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
         self.index_now(tx, message_ids)
 
