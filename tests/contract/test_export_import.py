@@ -254,3 +254,21 @@ def test_a_store_that_lived_through_everything_is_sound(db):
     db.catch_up()
     assert db.check() == []
     assert db.repair() == []
+
+
+def test_messages_that_come_in_below_what_was_searched_are_found(db, make_db):
+    """Imports keep their ids: a session with older ones comes in after others were searched for."""
+    source = make_db()
+    for name in "xy":
+        talk(source, name, f"{name}heron at dawn", f"{name}getUserById again")
+    older, newer = source.export_session("x"), source.export_session("y")
+    db.import_session(newer)
+    assert len(found(db, "yheron")) == 1 and len(found(db, "yheron dawn")) == 1
+    assert len(found(db, "UserBy")) == 1
+    db.import_session(older)
+    assert len(found(db, "xheron")) == 1
+    assert len(found(db, "dawn")) == 2
+    assert len(found(db, "UserBy")) == 2
+    db.append_message("x", "user", "later, a heron")
+    assert len(found(db, "xheron")) == 1
+    assert db.check() == []

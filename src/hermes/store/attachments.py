@@ -108,6 +108,19 @@ class Attachments:
         except OSError:
             return None
 
+    def damage(self, digest: str) -> str | None:
+        """What is wrong with the bytes that are kept under this name, or None."""
+        import hashlib
+
+        try:
+            with self.path(digest).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            return "is gone"
+        except (OSError, ValueError) as error:
+            return f"can't be read ({error})"
+        return None if found == digest else "is damaged: its bytes are not those that were stored"
+
     def secure(self, tx: Tx, lifted: Lifted) -> None:
         """A message that refers to these is being stored: see to it that the bytes stay."""
 
@@ -208,6 +221,18 @@ class SharedAttachments(Attachments):
         with self._engine.read() as tx:
             length = tx.value("SELECT length(data) FROM attachment_data WHERE hash = ?", (digest,))
         return None if length is None else int(length)
+
+    def damage(self, digest: str) -> str | None:
+        """What is wrong with the bytes that everybody gets under this name, or None."""
+        import hashlib
+
+        with self._engine.read() as tx:
+            data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
+        if data is None:
+            return "is gone"
+        if hashlib.sha256(data).hexdigest() != digest:
+            return "is damaged: its bytes are not those that were stored"
+        return None
 
     def _put(self, tx: Tx, digest: str) -> None:
         if tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:

@@ -167,6 +167,7 @@ def bring_own(
         for entry, place, one in zip(entries, kept, wanted, strict=True):
             if as_they_are and place is not None:
                 tx.run("UPDATE messages SET session_id = ?, hidden = NULL WHERE id = ?", (session_id, one))
+                tx.changed_by_us([one])
                 given.append(one)
             else:
                 ready = messages.make_ready(entry, mask=None, lift=None)
@@ -187,6 +188,7 @@ def _drop(engine: Engine, tx: Tx, ids: Sequence[int]) -> None:
     for message_id in ids:
         tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
         tx.run("DELETE FROM messages WHERE id = ?", (message_id,))
+    tx.changed_by_us(ids)
 
 
 def _settle(tx: Tx, shell: str, touched: Touched) -> None:

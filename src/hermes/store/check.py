@@ -1,4 +1,4 @@
-"""The command `python -m hermes.store.check FILE [--repair]`: is a store sound, and mend it if not."""
+"""The command `python -m hermes.store.check FILE`: is a store sound, and with `--repair` mend it if not."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from typing import Any
 from hermes.errors import HermesError, StoreCorrupt
 from hermes.home import companion
 from hermes.store.db import SessionDB
-from hermes.store.soundness import salvage
+from hermes.store.repairing import salvage
+
+_USAGE = "FILE [--repair [--from-transcripts | --from-database]]"
+_USES: tuple[set[str], ...] = (set(), {"--repair"}, {"--repair", "--from-transcripts"}, {"--repair", "--from-database"})
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m hermes.store.check FILE [--repair]`: 0 sound, 1 problems found (or left), 2 wrong usage."""
+    """`python -m hermes.store.check FILE [--repair …]`: 0 sound, 1 problems found (or left), 2 wrong usage."""
     files = [argument for argument in arguments if not argument.startswith("-")]
-    if len(files) != 1 or any(argument not in ("--repair",) for argument in arguments if argument.startswith("-")):
-        print("usage: python -m hermes.store.check FILE [--repair]", file=sys.stderr)
+    options = {argument for argument in arguments if argument.startswith("-")}
+    if len(files) != 1 or options not in _USES:
+        print(f"usage: python -m hermes.store.check {_USAGE}", file=sys.stderr)
         return 2
-    path, mend = Path(files[0]), "--repair" in arguments
+    path, mend = Path(files[0]), "--repair" in options
+    side = {"from_transcripts": "--from-transcripts" in options, "from_database": "--from-database" in options}
     if not path.exists():
         print(f"{path} does not exist; name a state.db", file=sys.stderr)
         return 2
@@ -28,7 +33,7 @@ def main(arguments: list[str]) -> int:
             _print(found)
             if not mend or (db.read_only and not found):
                 return 1 if found else 0
-            for step in db.repair(rebuild_index=True):
+            for step in db.repair(rebuild_index=True, **side):
                 print(f"repaired: {step}")
             left = db.check()
     except StoreCorrupt as error:
@@ -38,7 +43,7 @@ def main(arguments: list[str]) -> int:
         for step in salvage(path, companion(path, "sessions")):
             print(f"repaired: {step}")
         with SessionDB(db_path=path) as db:
-            for step in db.repair():
+            for step in db.repair(**side):
                 print(f"repaired: {step}")
             left = db.check()
     except HermesError as error:

@@ -102,7 +102,7 @@ def _packer() -> Any:
     if not hasattr(_local, "packer"):
         from zstandard import ZstdCompressor
 
-        _local.packer = ZstdCompressor(level=_LEVEL)
+        _local.packer = ZstdCompressor(level=_LEVEL, write_checksum=True)  # a flipped bit must not go unnoticed
     return _local.packer
 
 

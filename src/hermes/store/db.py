@@ -662,25 +662,43 @@ class SessionDB(Keeping):
         with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
             snapshot(self, copy)
 
-    def check(self) -> list[dict[str, Any]]:
-        """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound."""
-        from hermes.store import soundness
+    def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
+        """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.
 
-        return soundness.check(self._engine, self._scribe)
-
-    def repair(self, *, rebuild_index: bool = False) -> list[str]:
-        """Mend what check() finds, after a backup beside the file; what was done. Nothing is dropped.
-
-        `rebuild_index` makes the full-text index anew in any case: a flipped bit in it can go unnoticed.
+        `progress` is called with what is being looked at, how much of it is done, and of how much.
         """
         from hermes.store import soundness
 
-        done = soundness.repair(self._engine, self._scribe, self.path, self.backup, rebuild_index=rebuild_index)
+        return soundness.check(self._engine, self._scribe, self._attachments, progress)
+
+    def repair(
+        self, *, rebuild_index: bool = False, from_transcripts: bool = False, from_database: bool = False
+    ) -> list[str]:
+        """Mend what check() finds, after a backup beside the file; what was done. Nothing is dropped.
+
+        The database is the truth: what someone changed or removed with SQL is not brought back, what damage took is.
+        Findings of the kind `transcript-differs`, where that can't be told apart, are left as they are, unless
+        `from_transcripts` brings back what the transcripts have, or `from_database` writes the transcripts anew.
+        `rebuild_index` makes the full-text index anew in any case: a flipped bit in it can go unnoticed.
+        """
+        from hermes.store import repairing
+
+        if from_transcripts and from_database:
+            raise InvalidInput("repair takes from_transcripts or from_database, not both")
+        side = repairing.TRANSCRIPTS if from_transcripts else repairing.DATABASE if from_database else None
+
+        def mended(rebuild: bool) -> list[str] | None:
+            place = (self._engine, self._scribe, self._attachments, self.path, self.backup)
+            return repairing.repair(*place, rebuild_index=rebuild, side=side)
+
+        done = mended(rebuild_index)
+        if done and not self._engine.shared and any(one["kind"] == "corruption" for one in self._engine.problems()):
+            done = None  # damage that shows only once something is written
         if done is None and self._engine.shared:
             raise StoreCorrupt(f"{self.where} is damaged; restore it from a backup of the server")
         if done is None:  # the file itself is damaged: what can be saved goes into a new one
             self.close()
-            done = soundness.salvage(self.path, self.sessions_dir)
+            done = repairing.salvage(self.path, self.sessions_dir)
             self._open()
-            done += soundness.repair(self._engine, self._scribe, self.path, self.backup) or []
+            done += mended(False) or []
         return done

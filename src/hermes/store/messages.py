@@ -197,6 +197,7 @@ def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:
     tx.run(
         f"UPDATE messages SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*ready.values, message_id)
     )
+    tx.changed_by_us([message_id])
 
 
 def recount(tx: Tx, session_id: str) -> None:
@@ -407,4 +408,5 @@ def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | Non
     for message_id in gone:
         tx.run("DELETE FROM messages WHERE id = ?", (message_id,))
         tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
+    tx.changed_by_us(gone)
     return len(ids)

@@ -41,6 +41,13 @@ def read_prompt(sessions: Path, digest: Any) -> str | None:
     return raw.decode("utf-8", "surrogatepass") if hashlib.sha256(raw).hexdigest() == digest else None
 
 
+def _holds(path: Path, raw: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(raw) and path.read_bytes() == raw
+    except OSError:
+        return False
+
+
 class PromptFiles:
     """The prompts of one folder of transcripts."""
 
@@ -61,11 +68,7 @@ class PromptFiles:
         raw, digest = text.encode("utf-8", "surrogatepass"), prompt_hash(text)
         target = prompt_path(self.sessions, digest)
         with self._alone():  # or not alone, if another process hangs: to have it is worth more
-            try:
-                whole = target.stat().st_size == len(raw)
-            except OSError:
-                whole = False
-            if not whole:
+            if not _holds(target, raw):
                 part = target.with_name(f".{digest}.{os.getpid()}.part")
                 handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
                 with os.fdopen(handle, "wb") as stream:

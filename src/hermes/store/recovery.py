@@ -154,10 +154,18 @@ class Replayed:
                 for message_id in removed:
                     self.messages.pop(message_id, None)
         elif "role" in entry:
-            if isinstance(entry.get("id"), int):
-                self.messages.setdefault(entry["id"], entry)
-            else:
-                self.loose.append(entry)
+            self._take_message(entry)
+
+    def _take_message(self, entry: dict[str, Any]) -> None:
+        """If an id comes twice the first line counts, but a damaged line (perhaps in its id) never takes another's place."""
+        if not isinstance(entry.get("id"), int):
+            self.loose.append(entry)
+            return
+        first = self.messages.setdefault(entry["id"], entry)
+        damaged, first_damaged = entry.get("crc") is False, first.get("crc") is False
+        if first is not entry and damaged != first_damaged:
+            self.messages[entry["id"]] = first if damaged else entry
+            self.loose.append(entry if damaged else first)
 
     def _set(self, columns: dict[str, Any]) -> None:
         """The prompt is told as text (version 1) or by its hash: the last word counts."""
@@ -217,13 +225,13 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
         cut_loose_parents(tx)
         ids = {session_id: given for session_id, (_, given) in done.items()}
         for session_id, (state, _) in done.items():  # only now is everything here that they may refer to
-            set_state(tx, session_id, _with_ids(tx, session_id, state, ids))
+            set_state(tx, session_id, state_here(tx, session_id, state, ids))
         for session_id in done:
             messages.recount(tx, session_id)
     return counts
 
 
-def _with_ids(tx: Tx, session_id: str, state: dict[str, Any], ids: dict[str, dict[int, int]]) -> dict[str, Any]:
+def state_here(tx: Tx, session_id: str, state: dict[str, Any], ids: dict[str, dict[int, int]]) -> dict[str, Any]:
     """A transcript's state with the ids and owners that the messages have in this database."""
     own = ids[session_id]
 

@@ -188,6 +188,7 @@ def _make_shell(tx: Tx, session_id: str) -> tuple[str | None, list[str]]:
     referring = tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (session_id,))
     tx.run("UPDATE sessions SET id = ? WHERE id = ?", (shell, session_id))
     tx.run("UPDATE messages SET session_id = ? WHERE session_id = ?", (shell, session_id))
+    tx.changed_by_us([row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (shell,))])
     tx.run("UPDATE session_refs SET from_session = ? WHERE from_session = ?", (shell, session_id))
     return shell, [row[0] for row in referring]
 

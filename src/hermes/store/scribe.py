@@ -36,6 +36,7 @@ class Scribe:
         self._engine = engine
         self._kept: dict[str, bool] = {}  # sessions whose transcript is known to be there, or not wanted
         self._warned = False
+        self._missed: set[str] = set()  # sessions changed here that have a transcript this process does not write
         engine.on_adopted = self._adopted
         engine.on_unsure = self._unsure
 
@@ -69,17 +70,17 @@ class Scribe:
         if self.which == "off":
             return
         left = self.journal.left_behind()
-        for mark, ids in left:
-            for session_id in ids:
-                self._mend(session_id)
-            if not self.journal.behind:
+        for session_id in dict.fromkeys(one for _, ids in left for one in ids):  # once, however many processes crashed
+            self._mend(session_id)
+        if not self.journal.behind:
+            for mark, _ in left:
                 mark.unlink(missing_ok=True)
         if left:
             self.prompt_dropped()
         with self._engine.read() as tx:
             behind = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
         for session_id in behind:
-            self._fill_in(session_id)
+            self._fill_in(session_id, anew=self._removal_pending(session_id))
 
     def _mend(self, session_id: str) -> None:
         with self._engine.read() as tx:
@@ -123,7 +124,7 @@ class Scribe:
             if columns:
                 with self._engine.read() as tx:
                     row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,))
-                values = {**dict(zip(columns, row or (), strict=False)), **values}
+                values = {**dict(zip(columns, map(codec.restored, row or ()), strict=False)), **values}
             try:
                 values = self.journal.prompts.named(values)
             except (OSError, StoreError):
@@ -190,6 +191,7 @@ class Scribe:
 
     def _keeps(self, session_id: str, *, fresh: bool = False) -> bool:
         if self.which == "off":
+            self._miss(session_id)
             return False
         known = self._kept.get(session_id)
         if known is None:
@@ -201,7 +203,19 @@ class Scribe:
             if known and not fresh and not self.journal.exists(session_id):
                 self._fill_in(session_id)
                 return False  # what was to be written is in there already
+        if not known:
+            self._miss(session_id)
         return known
+
+    def _miss(self, session_id: str) -> None:
+        """This process writes no transcript of the session: if it has one, the next process that does completes it."""
+        if session_id in self._missed:
+            return
+        self._missed.add(session_id)
+        with self._engine.read() as tx:
+            noted = tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
+        if noted == 1:
+            self._set_note(session_id, 0)
 
     def _write(self, session_id: str, data: bytes, message_id: int | None = None) -> None:
         if session_id in self.journal.behind:

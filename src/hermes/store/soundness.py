@@ -1,30 +1,31 @@
-"""Is everything there, and does everything agree? And mending what is not.
+"""Is everything there, and does everything agree?
 
-`check` looks at the file, the index, the references, the counters and the transcripts. `repair` takes a copy first,
-then mends each finding without dropping a message; a file too damaged for that is put together anew from the rows
-that can still be read and from the transcripts.
+`check` looks at the file, every value of every row, the index, the references, the counters, the attachments and the
+transcripts. Others may write meanwhile: what they could have had a hand in is looked at again before it is reported.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import agreement, codec, messages, recovery, sessions
+from hermes.store import codec, messages, recovery, sessions
+from hermes.store.attachments import Attachments
 from hermes.store.carried import SHELL
+from hermes.store.comparing import Comparer, Comparison, confirmed, is_same_message, read
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.engines.sqlite.inspection import set_aside
-from hermes.store.retention import finish_deletions
 from hermes.store.scribe import Scribe
-from hermes.store.transcript import entries
 
 Problem = dict[str, Any]
-_COMPARED = ("role", "content", "tool_calls", "tool_name", "tool_call_id", "timestamp")
+Progress = Callable[[str, int, int], None]
+_LOOKS = (0.0, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
+_AT_ONCE = 32  # sessions compared within one view of the database
+UNDECIDED = "transcript-differs"
+DECIDE = "`hermes sessions repair --from-transcripts` takes the transcript's, `--from-database` the database's"
 
 
 def problem(kind: str, where: str, detail: str) -> Problem:
@@ -32,17 +33,22 @@ def problem(kind: str, where: str, detail: str) -> Problem:
     return {"kind": kind, "where": where, "detail": detail}
 
 
-def check(engine: Engine, scribe: Scribe) -> list[Problem]:
-    """Everything that is wrong, [] when the store is sound."""
+def check(engine: Engine, scribe: Scribe, attachments: Attachments, progress: Progress | None = None) -> list[Problem]:
+    """Everything that is wrong, [] when the store is sound. `progress` is told (what, done, of)."""
+    found: list[Problem] = []
     try:
-        found = engine.problems()
+        found = engine.problems(progress)
         if any(finding["kind"] == "corruption" for finding in found):
             return found
         with engine.read() as tx:
-            found += [*_orphans(tx), *_half_deleted(tx), *_counters(tx), *_prompts(tx)]
-        return found + _transcripts(engine, scribe)
+            found += [*_orphans(tx), *_counters(tx), *_prompts(tx)]
+        found += _cut_short(engine, scribe)
+        found += _attachments(engine, attachments, progress)
+        found += [finding for finding, _ in transcripts(engine, scribe, progress)]
     except StoreCorrupt as error:
-        return [problem("corruption", "file", str(error))]
+        if not any(finding["kind"] == "damaged-row" for finding in found):  # else that is why
+            found.append(problem("corruption", "file", str(error)))
+    return found
 
 
 def _orphans(tx: Tx) -> list[Problem]:
@@ -67,6 +73,20 @@ def _orphans(tx: Tx) -> list[Problem]:
                 f"SELECT DISTINCT x.session_id FROM {table} x LEFT JOIN sessions s ON s.id = x.session_id WHERE s.id IS NULL"
             )
         ]
+    return found
+
+
+def _cut_short(engine: Engine, scribe: Scribe) -> list[Problem]:
+    """Deletions that were cut short, not those that are just being made."""
+    with engine.read() as tx:
+        found = _half_deleted(tx)
+    for pause in _LOOKS[1:]:
+        if not found or not scribe.journal.is_busy():
+            break
+        time.sleep(pause)
+        with engine.read() as tx:
+            again = _half_deleted(tx)
+        found = [one for one in found if one in again]
     return found
 
 
@@ -114,299 +134,111 @@ def _counters(tx: Tx) -> list[Problem]:
     return found
 
 
-def _transcripts(engine: Engine, scribe: Scribe) -> list[Problem]:
-    if scribe.which == "off" or engine.shared or not scribe.journal.folder.is_dir():
-        return []  # of a shared store each host has the transcripts of what it served: copies, not the record
-    found = []
+def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Problem]:
+    """Files that are gone or whose bytes are not those that were stored: their name is their SHA-256."""
     with engine.read() as tx:
-        rows = tx.rows("SELECT id, purged FROM sessions ORDER BY id")
-    for session_id, purged in rows:
-        if purged and not session_id.startswith(SHELL):
-            continue
-        with engine.read() as tx:
-            detail = _disagreement(tx, scribe, session_id)
-        if detail:
-            found.append(problem("transcript", f"session {session_id}", detail))
-    named = {finding["where"] for finding in found}
-    found += [
-        problem("transcript", f"session {owner}", detail)
-        for owner, detail in agreement.ownerless(engine, scribe)
-        if f"session {owner}" not in named
-    ]
-    known = {scribe.journal.path(session_id).name for session_id, _ in rows}
-    for path in sorted(scribe.journal.folder.glob("*.jsonl")):
-        if path.name not in known:
-            with engine.read() as tx:
-                found.append(_without_session(tx, path))
+        rows = tx.rows("SELECT hash, max(bytes), min(message_id) FROM attachments GROUP BY hash ORDER BY hash")
+    found = []
+    for number, (digest, size, message_id) in enumerate(rows):
+        detail = attachments.damage(digest)
+        if detail is not None and (size or detail != "is gone"):  # a text may name one that never was here
+            with engine.read() as tx:  # it may have been deleted meanwhile
+                if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is None:
+                    continue
+            found.append(problem("attachment", f"attachment {digest}", f"{detail} (of message {message_id})"))
+        if progress is not None:
+            progress("attachments", number + 1, len(rows))
     return found
 
 
-def _without_session(tx: Tx, path: Path) -> Problem:
+# ---------------------------------------------------------------------------------------- transcripts
+
+Difference = tuple[Problem, Comparison | Path]
+
+
+def transcripts(engine: Engine, scribe: Scribe, progress: Progress | None = None) -> list[Difference]:
+    """Where sessions and transcripts differ: the finding, and what repair needs to know."""
+    if scribe.which == "off" or engine.shared or not scribe.journal.folder.is_dir():
+        return []  # of a shared store each host has the transcripts of what it served: copies, not the record
+    with engine.read() as tx:
+        rows = tx.rows("SELECT id, purged FROM sessions ORDER BY id")
+    wanted = [row[0] for row in rows if not row[1] or row[0].startswith(SHELL)]
+    compared = _compared(engine, scribe, wanted, progress)
+    left = _without_session(engine, scribe, None)
+    for pause in _LOOKS:
+        if (not compared and not left) or (pause and not scribe.journal.is_busy()):
+            break
+        time.sleep(pause)
+        again = _compared(engine, scribe, compared)
+        agreed = ((key, confirmed(one, again.get(key))) for key, one in compared.items())
+        compared = {key: one for key, one in agreed if one is not None}
+        before, left = left, _without_session(engine, scribe, [path for _, path in left])
+        left = [one for one in left if one in before]
+    found: list[Difference] = []
+    for session_id, one in compared.items():
+        where = f"session {session_id}"
+        if one.mendable():
+            found.append((problem("transcript", where, "; ".join(one.mendable())), one))
+        if one.undecided():
+            found.append((problem(UNDECIDED, where, f"{'; '.join(one.undecided())}; {DECIDE}"), one))
+    return [*found, *left]
+
+
+def _compared(
+    engine: Engine, scribe: Scribe, session_ids: Iterable[str], progress: Progress | None = None
+) -> dict[str, Comparison]:
+    out = {}
+    ids = list(session_ids)
+    for start in range(0, len(ids), _AT_ONCE):
+        with engine.read() as tx:
+            comparer = Comparer(engine, tx, scribe.journal.path)
+            for session_id in ids[start : start + _AT_ONCE]:
+                difference = comparer.compare(session_id)
+                if difference is not None:
+                    out[session_id] = difference
+        if progress is not None:
+            progress("transcripts", min(start + _AT_ONCE, len(ids)), len(ids))
+    return out
+
+
+def _without_session(engine: Engine, scribe: Scribe, files: list[Any] | None) -> list[Difference]:
+    """Transcripts of sessions that the database does not have."""
+    folder = scribe.journal.folder
+    paths = sorted(folder.glob("*.jsonl")) if files is None else files  # before the names: files follow their sessions
+    with engine.read() as tx:
+        known = {scribe.journal.path(row[0]).name for row in tx.rows("SELECT id FROM sessions")}
+        found: list[Difference] = []
+        for path in paths:
+            if path.name not in known and path.exists():
+                found.append((_judge_file(engine, tx, path), path))
+    return found
+
+
+def _judge_file(engine: Engine, tx: Tx, path: Path) -> Problem:
+    """A transcript without its session: was the session deleted, or lost?"""
     session_id = recovery.read_transcript(path).columns["id"]
     if tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)) is not None:
         return problem("transcript-left", path.name, f"session {session_id} was deleted, its transcript was not")
-    return problem("lost-session", path.name, f"session {session_id} is not in the database")
+    told = read(path, session_id)
+    rows = {i: tx.row("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in told.session.messages}
+    changed = set()
+    if engine.has_table(tx, "changed_messages"):
+        changed = {row[0] for row in tx.rows("SELECT id FROM changed_messages")} & rows.keys()
+    if rows and changed >= {i for i, row in rows.items() if row is None} and not all(rows.values()):
+        detail = f"session {session_id} was deleted with SQL, its transcript was not"
+        return problem("transcript-left", path.name, detail)
+    top = tx.last_number("messages")
+    lost = any(i > top or (row is not None and _is_other(tx, i, told.session.messages[i])) for i, row in rows.items())
+    orphaned = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
+    if lost or orphaned or told.session.loose or tx.row("SELECT 1 FROM sessions") is None:
+        return problem("lost-session", path.name, f"session {session_id} is not in the database")
+    detail = f"session {session_id} is not in the database (deleted, or lost); {DECIDE}"
+    return problem(UNDECIDED, path.name, detail)
 
 
-def _disagreement(tx: Tx, scribe: Scribe, session_id: str) -> str | None:
-    path = scribe.journal.path(session_id)
-    if not path.exists():
-        had_one = tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
-        return "its transcript is gone" if had_one else None
-    told: set[int] = set()
-    replayed = recovery.Replayed(session_id)
-    for entry in entries(path):
-        replayed.take(entry)
-        if entry.get("type") == "message" and isinstance(entry.get("id"), int):
-            if entry["id"] in told and entry["id"] in replayed.messages:
-                return f"message {entry['id']} has more than one line"
-            told.add(entry["id"])
+def _is_other(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
+    """Whether an id was given to another message."""
     try:
-        stored = {message["id"]: message for message in recovery.own_messages(tx, session_id)}
-    except (StoreCorrupt, UnicodeDecodeError) as error:
-        return f"a message can't be read: {error}"
-    missing, extra = stored.keys() - replayed.messages.keys(), replayed.messages.keys() - stored.keys()
-    if missing:
-        return f"{len(missing)} messages have no line in the transcript"
-    if extra:
-        return f"{len(extra)} messages of the transcript are not in the database"
-    for message_id, message in stored.items():
-        entry = replayed.messages[message_id]
-        if any(not _same(entry.get(name), message[name]) for name in _COMPARED):
-            return f"message {message_id} reads differently in the transcript"
-    return agreement.difference(tx, scribe, session_id, replayed)
-
-
-def _same(told: Any, stored: Any) -> bool:
-    """Equal as far as JSON can tell (it joins the halves of a surrogate pair)."""
-    return bool(told == stored or told == json.loads(json.dumps(stored)))
-
-
-# --------------------------------------------------------------------------------------------- repair
-
-
-def repair(
-    engine: Engine, scribe: Scribe, path: Path, backup: Callable[[Path], None], *, rebuild_index: bool = False
-) -> list[str] | None:
-    """Mend what check() finds; what was done, or None when the file itself is damaged (see salvage)."""
-    found = check(engine, scribe)
-    kinds = {finding["kind"] for finding in found}
-    if not found and not rebuild_index:
-        return []
-    if "corruption" in kinds:
-        return None
-    copy = _copy_beside(path, backup)
-    done = [f"copied the database to {copy.name}"]
-    if rebuild_index or any(kind.startswith("fts-") for kind in kinds):
-        engine.rebuild_index()
-        done.append("rebuilt the full-text index")
-    if "half-deleted" in kinds:
-        count = finish_deletions(engine, scribe)
-        done.append(f"finished {count} deletions that had been cut short")
-    with engine.write() as tx:
-        done += _mend_orphans(tx)
-        wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "counters"]
-        for session_id in wrong:
-            messages.recount(tx, session_id)
-        if wrong:
-            done.append(f"recounted {len(wrong)} sessions")
-    done += _mend_prompts(engine, scribe, found)
-    done += _mend_transcripts(engine, scribe, found)
-    damaged = [int(finding["where"].removeprefix("message ")) for finding in found if finding["kind"] == "damaged-text"]
-    if damaged:
-        with engine.write() as tx:
-            left = [message_id for message_id in damaged if not _is_whole(tx, message_id)]
-            for message_id in left:
-                sql = "UPDATE messages SET content = coalesce(content, '') || ?, content_rest = NULL WHERE id = ?"
-                tx.run(sql, (codec.DAMAGED, message_id))
-            engine.fulltext.reindex(tx, left)
-            touched = {tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,)) for message_id in left}
-        for session_id in touched if scribe.journal.folder.is_dir() else ():
-            scribe.rewritten(session_id)
-        done.append(f"kept what can be read of {len(left)} damaged messages")
-    return done
-
-
-def _is_whole(tx: Tx, message_id: int) -> bool:
-    return codec.is_whole(tx.value("SELECT content_rest FROM messages WHERE id = ?", (message_id,)))
-
-
-def _copy_beside(path: Path, backup: Callable[[Path], None]) -> Path:
-    import time
-
-    stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
-    copy, number = path.with_name(stem), 1
-    while copy.exists():
-        number += 1
-        copy = path.with_name(f"{stem}-{number}")
-    backup(copy)
-    return copy
-
-
-def _mend_orphans(tx: Tx) -> list[str]:
-    done = []
-    lost = tx.rows(
-        "SELECT m.session_id, min(m.timestamp) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
-        " GROUP BY m.session_id"
-    )
-    for session_id, started in lost:
-        sessions.create(tx, session_id, "unknown", {"started_at": started})
-        messages.recount(tx, session_id)
-    if lost:
-        done.append(f"gave {len(lost)} groups of messages their session back")
-    cut = recovery.cut_loose_parents(tx)
-    if cut:
-        done.append(f"cut {cut} links to parents that do not exist")
-    for table in ("session_refs", "session_tags", "session_members", "session_rewinds"):
-        gone = tx.run(
-            f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = {table}.session_id)"
-        )
-        if gone:
-            done.append(f"removed {gone} rows of {table} that belonged to nobody")
-    return done
-
-
-def _mend_transcripts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
-    done = []
-    wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "transcript"]
-    back = changed = 0
-    for session_id in wrong:
-        path = scribe.journal.path(session_id)
-        if path.exists():  # what only the transcript has, or has whole, comes back first
-            set_aside(path)
-            with engine.write() as tx:
-                fresh, mended = _take_back(engine, tx, session_id, path)
-            back, changed = back + fresh, changed + mended
-        scribe.rewritten(session_id)
-    lost = [scribe.journal.folder / finding["where"] for finding in found if finding["kind"] == "lost-session"]
-    if lost:
-        counts = recovery.replay(engine, scribe.journal.folder, lost)
-        for file in lost:
-            scribe.rewritten(recovery.read_transcript(file).columns["id"])
-        done.append(f"brought {counts['sessions']} sessions and {counts['messages']} messages back from transcripts")
-    for finding in found:
-        if finding["kind"] == "transcript-left":
-            (scribe.journal.folder / finding["where"]).unlink(missing_ok=True)
-            done.append(f"removed the transcript {finding['where']} of a deleted session")
-    if wrong:
-        done.append(f"wrote {len(wrong)} transcripts anew")
-    if back:
-        done.append(f"brought {back} messages back from transcripts")
-    if changed:
-        done.append(f"took the text of {changed} messages from transcripts")
-    return done
-
-
-def _mend_prompts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
-    wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "prompt"]
-    for session_id in wrong:
-        path = scribe.journal.path(session_id)
-        text = recovery.read_transcript(path).columns.get("system_prompt") if path.exists() else None
-        with engine.write() as tx:
-            digest = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
-            if isinstance(text, str):
-                tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
-                sessions.set_prompt(tx, session_id, text)
-            else:  # what is left of it counts from now on
-                left = tx.value(f"SELECT {sessions.PROMPT} FROM sessions s WHERE s.id = ?", (session_id,))
-                sessions.set_prompt(tx, session_id, codec.restored(left))
-    return [f"put {len(wrong)} system prompts right"] if wrong else []
-
-
-def _take_back(engine: Engine, tx: Tx, session_id: str, path: Path) -> tuple[int, int]:
-    """Messages that only a transcript has, and the text of those that the database has otherwise.
-
-    A stored message is never changed, and its line is written with it: where the two differ, the row was damaged. Where
-    an id has several lines, it was given twice, and both messages count.
-    """
-    replayed = recovery.Replayed(session_id)
-    twice: list[dict[str, Any]] = []
-    for entry in entries(path):
-        first = replayed.messages.get(entry["id"]) if isinstance(entry.get("id"), int) else None
-        replayed.take(entry)
-        if first is not None and entry.get("type") == "message" and entry.get("timestamp") != first.get("timestamp"):
-            twice.append(entry)
-    mended = 0
-    for message_id, entry in list(replayed.messages.items()):
-        row = tx.row("SELECT timestamp FROM messages WHERE id = ? AND session_id = ?", (message_id, session_id))
-        if row is None:
-            continue
-        versions = [entry, *(other for other in twice if other["id"] == message_id)]
-        same = next((version for version in versions if version.get("timestamp") == row[0]), None)
-        if len(versions) == 1:
-            same = entry  # even its time was damaged
-        for version in versions:
-            if version is not same:
-                replayed.loose.append(version)
-        if same is not None and not _reads_same(tx, message_id, same):
-            messages.overwrite(tx, message_id, messages.make_ready(same, mask=None, lift=None))
-            engine.fulltext.reindex(tx, [message_id])
-            mended += 1
-    given = recovery.insert_messages(engine, tx, replayed)
-    if replayed.loose:
-        _put_in_order(engine, tx, session_id)
-    messages.recount(tx, session_id)
-    return len(given), mended
-
-
-def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> None:
-    """Messages that came back under new ids go to their place in time, unless another session refers to some by id."""
-    if tx.row("SELECT 1 FROM session_refs WHERE from_session = ? OR session_id = ?", (session_id, session_id)):
-        return
-    rows = recovery.own_messages(tx, session_id)
-    ordered = sorted(rows, key=lambda message: message["timestamp"])
-    if [m["id"] for m in rows] == [m["id"] for m in ordered]:
-        return
-    hidden = tx.rows("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NOT NULL", (session_id,))
-    if hidden:
-        return
-    messages.remove_own(engine, tx, session_id)
-    for message in ordered:
-        messages.insert(tx, session_id, messages.make_ready(message, mask=None, lift=None), None)
-
-
-def _reads_same(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
-    try:
-        stored = recovery.message(tx, message_id)
+        return not is_same_message(entry, recovery.message(tx, message_id))
     except (StoreCorrupt, UnicodeDecodeError):
         return False
-    return all(_same(entry.get(name), stored[name]) for name in _COMPARED)
-
-
-def salvage(path: Path, transcripts: Path) -> list[str]:
-    """Put a damaged database together anew from what can be read of it and from the transcripts."""
-    from hermes.store.engines.sqlite.engine import SqliteEngine
-    from hermes.store.engines.sqlite.salvage import copy_rows
-
-    copy = set_aside(path)
-    fresh = path.with_name(f"{path.name}.rebuilt")
-    for suffix in ("", "-wal", "-shm"):
-        fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
-    engine = SqliteEngine(fresh)
-    rows = copy_rows(engine, path)
-    files = sorted(transcripts.glob("*.jsonl")) if transcripts.is_dir() else []
-    counts = recovery.replay(engine, transcripts, files, beside=True)
-    mended = 0
-    for file in files:
-        session_id = recovery.read_transcript(file).columns["id"]
-        with engine.write() as tx:
-            found_again, changed = _take_back(engine, tx, session_id, file)
-        counts["messages"] += found_again
-        mended += changed
-    with engine.write() as tx:
-        done = _mend_orphans(tx)
-        for (session_id,) in tx.rows("SELECT id FROM sessions"):
-            messages.recount(tx, session_id)
-    engine.rebuild_index()
-    engine.close()
-    os.replace(fresh, path)
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    fresh.with_name(fresh.name + "-queue").unlink(missing_ok=True)
-    return [
-        f"kept the damaged file as {copy.name}",
-        f"read {rows} rows out of it",
-        f"brought {counts['sessions']} sessions and {counts['messages']} messages back from transcripts",
-        f"took the text of {mended} messages from transcripts",
-        *done,
-    ]

@@ -13,6 +13,7 @@ import os
 import re
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,17 +58,28 @@ def _encode(entry: dict[str, Any]) -> bytes:
     return _encode(entry)
 
 
+def _decode(raw: bytes) -> Any:
+    """The value of a line; Python's own reader takes what the quick one does not (lone surrogates, huge numbers)."""
+    from msgspec import DecodeError
+    from msgspec.json import decode
+
+    try:
+        return decode(raw)
+    except DecodeError:
+        return json.loads(raw)
+
+
 def line(entry: dict[str, Any]) -> bytes:
     """One line of a transcript."""
     try:
-        return _encode(entry) + b"\n"
+        return sealed(_encode(entry))
     except (TypeError, ValueError, OverflowError):  # lone surrogates, numbers beyond 64 bits
         import msgspec
 
         bare = {
             key: json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value for key, value in entry.items()
         }
-        return json.dumps(_readable(bare), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        return sealed(json.dumps(_readable(bare), ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _readable(entry: dict[str, Any]) -> dict[str, Any]:
@@ -92,21 +104,49 @@ def _exact(entry: dict[str, Any]) -> dict[str, Any]:
     return {**rest, **told} if isinstance(told, dict) else rest
 
 
+_SEAL = b',"crc":"'
+_SEAL_BYTES = len(_SEAL) + 8 + 2  # eight hex digits, the quote and the brace
+
+
+def sealed(data: bytes) -> bytes:
+    """A JSON object as a line that ends in its own checksum: `crc`, the CRC-32 of all that stands before it."""
+    return b'%b%b%08x"}\n' % (data[:-1], _SEAL, zlib.crc32(data[:-1]))
+
+
+def is_intact(raw: bytes) -> bool | None:
+    """Whether a line is what was written; None where it has no checksum (older files, other programs)."""
+    raw = raw.rstrip(b"\r\n")
+    start = len(raw) - _SEAL_BYTES
+    if start < 1 or not raw.startswith(_SEAL, start) or not raw.endswith(b'"}'):
+        return None
+    return raw[-10:-2] == b"%08x" % zlib.crc32(raw[:start])
+
+
 def header(session: dict[str, Any]) -> bytes:
     """The first line of a transcript."""
     return line({"type": "session", "format": FORMAT, "version": VERSION, "session": session})
 
 
-def entries(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a transcript that can be read; a torn or damaged one is skipped."""
+def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[dict[str, Any]]:
+    """The lines of a transcript that can be read; one that is no JSON object (a crash can tear one) is skipped.
+
+    `crc` is True in a line that is what was written, False in one that is not, and absent where that can't be told.
+    Lines that were skipped are added to `torn`.
+    """
     with path.open("rb") as lines:
         for raw in lines:
             try:
-                entry = json.loads(raw)
-            except ValueError:
-                continue
+                entry = _decode(raw)
+            except (ValueError, RecursionError):
+                entry = None
             if isinstance(entry, dict):
+                intact = is_intact(raw)
+                entry.pop("crc", None)
+                if intact is not None:
+                    entry["crc"] = intact
                 yield _exact(entry) if "exact" in entry else entry
+            elif torn is not None and raw.strip():
+                torn.append(raw)
 
 
 class Journal:
@@ -188,6 +228,15 @@ class Journal:
             return self._open(session_id)
         self._files.move_to_end(session_id)
         return handle
+
+    def is_busy(self) -> bool:
+        """Whether somebody who lives (this process included) has been writing transcripts: a line may be on its way."""
+        if self.touched:
+            return True
+        try:
+            return any(not entry.name.startswith(".") for entry in os.scandir(self._open_folder))
+        except OSError:
+            return False
 
     def exists(self, session_id: str) -> bool:
         """Whether the session has a transcript (known without looking once this process wrote to it)."""

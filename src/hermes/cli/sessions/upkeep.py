@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.sessions.shared import configuration, counted, index, opened, print_json, size_of
+from hermes.cli.sessions.shared import configuration, counted, index, opened, print_json, progress, size_of
 from hermes.errors import StoreCorrupt
 from hermes.harmless import one_line
 
@@ -49,12 +49,14 @@ def stats(as_json: bool) -> None:
     print(f"Database size: {size_of(size)}")
 
 
-@click.command(help="Whether the record is sound: file, index, references, counters, transcripts.")
+@click.command(
+    help="Whether the record is sound: file, every row, index, references, counters, attachments, transcripts."
+)
 @click.option("--json", "as_json", is_flag=True, help="What was found, as a JSON array.")
 def check(as_json: bool) -> int:
     try:
         with opened(writing=True) as db:
-            found = db.check()
+            found = _checked(db)
             summary = f"sound: {counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
     except StoreCorrupt as error:
         found, summary = [{"kind": "corruption", "where": "the file", "detail": str(error)}], ""
@@ -68,6 +70,18 @@ def check(as_json: bool) -> int:
     return 1 if found else 0
 
 
+def _checked(db: SessionDB) -> list[dict[str, Any]]:
+    """What is wrong; a bar on a terminal shows how far the look has come."""
+    with progress("checking", 1000) as step:
+        shares = {"file": (0, 300), "messages": (300, 400), "index": (300, 400), "attachments": (700, 50)}
+
+        def told(what: str, done: int, of: int) -> None:
+            start, share = shares.get(what, (750, 250))
+            step(start + share * done // max(of, 1))
+
+        return db.check(progress=told)
+
+
 def _list(found: list[dict[str, Any]]) -> None:
     for finding in found[:_MOST_SHOWN]:
         print(one_line(f"{finding['kind']}: {finding['where']}: {finding['detail']}"))
@@ -75,32 +89,52 @@ def _list(found: list[dict[str, Any]]) -> None:
         print(f"… and {len(found) - _MOST_SHOWN} more")
 
 
-@click.command(help="Mend what `check` finds. Nothing is dropped, and a copy of the file is kept beside it.")
+@click.command(
+    help="Mend what `check` finds. Nothing is dropped, and a copy of the file is kept beside it. What damage took comes back"
+    " from the transcripts; what someone changed or removed in the database does not."
+)
 @click.option("--rebuild-index", is_flag=True, help="Make the full-text index anew in any case.")
-def repair(rebuild_index: bool) -> int:
+@click.option(
+    "--from-transcripts", is_flag=True, help="Where database and transcript differ, bring back what the transcript has."
+)
+@click.option(
+    "--from-database",
+    is_flag=True,
+    help="Where database and transcript differ, write the transcript from the database.",
+)
+def repair(rebuild_index: bool, from_transcripts: bool, from_database: bool) -> int:
+    if from_transcripts and from_database:
+        raise click.UsageError("give --from-transcripts or --from-database, not both")
+    how = {"rebuild_index": rebuild_index, "from_transcripts": from_transcripts, "from_database": from_database}
     try:
         with opened(writing=True) as db:
-            return _repaired(db, rebuild_index, [])
+            return _repaired(db, how, [])
     except StoreCorrupt:
         pass  # so damaged that it can't be opened: what can be saved goes into a new file
     from hermes.home import companion, default_database
     from hermes.store.opening import store_url
-    from hermes.store.soundness import salvage
+    from hermes.store.repairing import salvage
 
     path = default_database()
     if store_url(configuration()) is not None or path.is_dir():
         raise click.ClickException(f"{path} can't be mended from here; restore a backup")
     steps = salvage(path, companion(path, "sessions"))
     with opened(writing=True) as db:
-        return _repaired(db, rebuild_index, steps)
+        return _repaired(db, how, steps)
 
 
-def _repaired(db: SessionDB, rebuild_index: bool, steps: list[str]) -> int:
-    steps = [*steps, *db.repair(rebuild_index=rebuild_index)]
+def _repaired(db: SessionDB, how: dict[str, bool], steps: list[str]) -> int:
+    steps = [*steps, *db.repair(**how)]
     for step in steps:
         print(f"repaired: {one_line(step)}")
-    left = db.check()
+    left = _checked(db)
     _list(left)
+    if any(finding["kind"] == "transcript-differs" for finding in left):
+        click.echo(
+            "hermes: where database and transcript differ, nothing was changed: `hermes sessions repair --from-transcripts`"
+            " brings back what the transcripts have, `--from-database` writes the transcripts anew",
+            err=True,
+        )
     if not left:
         print("sound" if steps else "sound: nothing to repair")
     return 1 if left else 0

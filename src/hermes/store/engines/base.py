@@ -77,6 +77,10 @@ class Tx(Protocol):
         """The highest id the table has ever given out."""
         ...
 
+    def changed_by_us(self, message_ids: Sequence[int]) -> None:
+        """This program itself changed or removed these messages: that is no change by another program."""
+        ...
+
     def store_message(
         self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
     ) -> int | None:
@@ -216,8 +220,15 @@ class Engine(Protocol):
         """Told after each append: the moment to do a bounded piece of housekeeping."""
         ...
 
-    def problems(self) -> list[dict[str, Any]]:
-        """What is wrong with the stored data or its index: [{"kind", "where", "detail"}]."""
+    def problems(self, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
+        """What is wrong with the stored data or its index: [{"kind", "where", "detail"}]. `progress`: (what, done, of)."""
+        ...
+
+    def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
+        """Write over values that can't be read: with `known(table, key, column)`, else with what is left of them.
+
+        `known` raises LookupError when it does not know; how many values were written.
+        """
         ...
 
     def rebuild_index(self) -> None:

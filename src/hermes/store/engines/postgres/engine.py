@@ -452,7 +452,11 @@ class PostgresEngine:
             if progress is not None:
                 progress(done, done + left - len(some))
 
-    def problems(self) -> list[dict[str, Any]]:
+    def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
+        """Nothing to do: the server keeps text text and numbers numbers."""
+        return 0
+
+    def problems(self, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
         """What is wrong with the index or with stored texts; the server looks after its files itself."""
         from hermes.store.engines.postgres import inspection
 

@@ -144,6 +144,9 @@ class PostgresTx:
         row = self.ask(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq").fetchone()
         return int(row[0])
 
+    def changed_by_us(self, message_ids: Sequence[int]) -> None:
+        """Nothing to do: a server does not note who changed what."""
+
     def store_message(
         self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
     ) -> int | None:

@@ -87,6 +87,7 @@ class SqliteEngine:
         self._forked = False
         self._taken_in: tuple[int, int] | None = None  # the version in which no other program's rows were left
         self._stop = threading.Event()
+        self._changed_seen = 0  # rows of changed_messages that were looked at
         self._worker: threading.Thread | None = None
         self._gate = Gate(path.with_name(path.name + "-queue"))
         self._indexing = Gate(path.with_name(path.name + "-indexing"))
@@ -422,7 +423,26 @@ class SqliteEngine:
                 self._spare.append(connection)
 
     def searching(self) -> AbstractContextManager[SqliteTx]:
+        if not self.read_only:
+            try:
+                self._index_changed()
+            except StoreBusy:
+                pass  # another process writes for long: its old words are found until the next search
         return self.read()  # what is not indexed yet is searched as it is
+
+    def _index_changed(self, *, again: bool = False) -> None:
+        """Index messages anew whose rows another program has changed with SQL since they were indexed."""
+        with self.read() as tx:
+            noted = int(tx.value("SELECT count(*) FROM changed_messages"))
+            if noted == self._changed_seen and not again:
+                return
+            stale = self.fulltext.stale(tx)
+        if stale:
+            with self.write(lasting=False) as tx:
+                there = [one for one in stale if tx.row("SELECT 1 FROM messages WHERE id = ?", (one,)) is not None]
+                self.fulltext.drop(tx, [one for one in stale if one not in there])
+                self.fulltext.reindex(tx, there)
+        self._changed_seen = noted
 
     def appended(self, message_id: int, size: int) -> None:
         if self.fulltext.due(message_id, size) and self._mutex.acquire(blocking=False):
@@ -485,6 +505,7 @@ class SqliteEngine:
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         done = 0
+        self._index_changed(again=True)
         while True:
             more = self._sweep()
             count = self._index_batch()
@@ -496,17 +517,24 @@ class SqliteEngine:
                 with self.read() as tx:
                     progress(done, done + self.fulltext.pending(tx))
 
-    def problems(self) -> list[dict[str, Any]]:
-        """What is wrong with the file itself or with its index."""
+    def problems(self, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
+        """What is wrong with the file itself, with its values or with its index."""
         from hermes.store.engines.sqlite import inspection
 
         self._require_open()
         with self._translated(), self._mutex:
-            found = inspection.corruption(self._main)
+            found = inspection.corruption(self._main, progress)
             if not found:
                 with self.read() as tx:
-                    found += inspection.drift(tx.connection, self.fulltext, tx)
+                    found += inspection.drift(tx.connection, self.fulltext, tx, progress)
             return found
+
+    def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
+        from hermes.store.engines.sqlite import values
+
+        with self.write() as tx:
+            wrong = [*values.damaged(tx.connection), *values.damaged_messages(tx.connection)]
+            return values.put_right(tx, wrong, known)
 
     def _require_open(self) -> None:
         if self._forked:

@@ -18,7 +18,16 @@ from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Scope, Tx
 from hermes.store.engines.sqlite import migrate, schema
-from hermes.store.engines.sqlite.words import COLUMNS, Chunk, Words, document, number, rows_above, set_number
+from hermes.store.engines.sqlite.words import (
+    COLUMNS,
+    Chunk,
+    Words,
+    document,
+    number,
+    rows_above,
+    set_number,
+    text_crc,
+)
 from hermes.store.query import And, Leaf, Node, Not, Or
 from hermes.store.text import fold, index_text, phrase
 
@@ -29,6 +38,7 @@ MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
 TIDY_PAGES = 32
 LARGE = 200_000  # messages
 SPELLINGS = 300
+NOTE_CRC = "INSERT OR REPLACE INTO indexed_texts(id, crc) VALUES(?, ?)"
 SMALL_TAIL = 512  # more unindexed messages than this are scanned, not indexed for one search
 
 
@@ -77,6 +87,7 @@ class Batch:
     last: int
     documents: list[tuple[int, str, str, str]]
     strangers: set[str]  # sessions with rows another program wrote
+    crcs: list[tuple[int, int]]  # what each was made of
 
 
 @dataclass(slots=True)
@@ -152,10 +163,12 @@ class SqliteFullText:
         adopted = number(tx, migrate.META_ADOPTED)
         documents: list[tuple[int, str, str, str]] = []
         strangers: set[str] = set()
+        crcs: list[tuple[int, int]] = []
         size = 0
         for row in rows_above(tx, mark, BATCH_MESSAGES):
             text, name, calls = document(row)
             documents.append((row[0], index_text(text), index_text(name), index_text(calls)))
+            crcs.append((row[0], text_crc(row)))
             if row[8] is None and row[0] > adopted:
                 strangers.add(row[7])
             size += len(text) + len(calls)
@@ -163,7 +176,7 @@ class SqliteFullText:
                 break
         if not documents or (len(documents) < least and size < BATCH_CHARACTERS // 2):
             return None
-        return Batch(mark, documents[-1][0], documents, strangers)
+        return Batch(mark, documents[-1][0], documents, strangers, crcs)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
         """Put a prepared batch into the index; 0 when another process was quicker."""
@@ -176,6 +189,7 @@ class SqliteFullText:
             f"INSERT {'OR REPLACE ' if strange else ''}INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
             batch.documents,
         )
+        tx.connection.executemany(NOTE_CRC, batch.crcs)
         self.batches += 1
         if self.batches % MERGE_EVERY == 0:
             merge(tx.connection, "messages_fts", MERGE_PAGES)
@@ -194,12 +208,22 @@ class SqliteFullText:
                 row = tx.row(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,))
                 text, name, calls = document(row)
                 texts += (text, calls)
+                tx.run(NOTE_CRC, (message_id, text_crc(row)))
                 tx.run(
                     f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                     (message_id, index_text(text), index_text(name), index_text(calls)),
                 )
         if texts:
             self.words.add(tx, texts)
+
+    def stale(self, tx: Tx) -> list[int]:
+        """Messages that were changed or deleted with SQL and whose entry speaks of the old text."""
+        columns = ", ".join(f"m.{name}" for name in COLUMNS.split(", "))
+        rows = tx.rows(
+            f"SELECT i.id, i.crc, {columns} FROM changed_messages c CROSS JOIN indexed_texts i ON i.id = c.id"
+            " LEFT JOIN messages m ON m.id = c.id"
+        )
+        return [row[0] for row in rows if row[2] is None or row[1] != text_crc(row[2:])]
 
     def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
         self.index_now(tx, message_ids)
@@ -210,6 +234,7 @@ class SqliteFullText:
         for message_id in message_ids:
             if message_id <= mark:
                 tx.run("DELETE FROM messages_fts WHERE rowid = ?", (message_id,))
+                tx.run("DELETE FROM indexed_texts WHERE id = ?", (message_id,))
 
     # ------------------------------------------------------------------ searching
 
@@ -294,6 +319,13 @@ class SqliteFullText:
             tail.upto = max(tail.upto, 1)
             self._scan(tx, mark, tree)
             return "scan_fts"
+        held = (
+            "SELECT (SELECT count(*) FROM temp.tail_fts_docsize WHERE id > ?1)"
+            " <> (SELECT count(*) FROM messages WHERE id > ?1 AND id <= ?2)"
+        )
+        if tail.upto > mark and tx.value(held, (mark, tail.upto)):  # an import keeps its ids: they may lie below
+            tx.run("INSERT INTO tail_fts(tail_fts) VALUES('delete-all')")
+            tail.upto = mark
         if tail.mark != mark:
             tx.run("DELETE FROM tail_fts WHERE rowid <= ?", (mark,))
             tail.mark = mark

@@ -1,7 +1,7 @@
 """Is the file itself sound, and does the index agree with the messages? And what can be saved when it is not.
 
-The index holds no text, so each message is put through the tokenizer once more and compared with what the index
-says of it: its length in words, and that its most telling words lead to it.
+The index holds no text; beside it lies a checksum of what each entry was made of (`indexed_texts`). Each message is read
+once and compared with that; entries of older files that have no checksum are compared word by word (index_check.py).
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
 
+from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.sqlite import locks, migrate, schema
+from hermes.store.engines.sqlite import index_check, locks, migrate, values
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
-from hermes.store.engines.sqlite.words import COLUMNS, document
-from hermes.store.text import index_text, vocabulary
+from hermes.store.engines.sqlite.words import COLUMNS, text_crc
 
 Problem = dict[str, Any]
+Progress = Callable[[str, int, int], None]
 _CHUNK = 500
-_TELLING = 48  # how many words of a message are looked up
 
 
 def problem(kind: str, where: str, detail: str) -> Problem:
@@ -31,8 +31,10 @@ def problem(kind: str, where: str, detail: str) -> Problem:
     return {"kind": kind, "where": where, "detail": detail}
 
 
-def corruption(connection: apsw.Connection) -> list[Problem]:
+def corruption(connection: apsw.Connection, progress: Progress | None = None) -> list[Problem]:
     """What SQLite itself finds wrong with the file."""
+    if progress is not None:
+        progress("file", 0, 1)
     inside = connection.in_transaction
     try:
         if not inside:
@@ -73,8 +75,12 @@ def _header(connection: apsw.Connection) -> list[Problem]:
     return []
 
 
-def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Iterator[Problem]:
-    """Messages the index lacks, entries without a message, entries that speak of an older text."""
+def drift(
+    connection: apsw.Connection, fulltext: SqliteFullText, tx: Any, progress: Progress | None = None
+) -> Iterator[Problem]:
+    """Values that can't be read; messages the index lacks, entries without a message, entries of an older text."""
+    for damage in values.damaged(connection):
+        yield problem("damaged-row", damage.name, f"{damage.column} {damage.detail}")
     mark = fulltext.mark(tx)
     for (message_id,) in connection.execute(
         "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL",
@@ -85,56 +91,77 @@ def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Ite
         "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
     ):
         yield problem("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
-    yield from _stale(connection, mark)
+    yield from index_check.totals(connection)
+    yield from _messages(connection, mark, progress)
 
 
-def _stale(connection: apsw.Connection, mark: int) -> Iterator[Problem]:
-    connection.execute(
-        f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.check_fts USING fts5({schema.FTS_COLUMNS}, content='',"
-        f" contentless_delete=1, tokenize='{schema.TOKENIZER}')"
-    )
-    last = 0
+def _messages(connection: apsw.Connection, mark: int, progress: Progress | None) -> Iterator[Problem]:
+    """Every message once: can it be read, and is it what the index was made of?"""
+    noted = "(SELECT crc FROM indexed_texts i WHERE i.id = m.id)"
+    if connection.execute("SELECT 1 FROM main.sqlite_master WHERE name = 'indexed_texts'").fetchone() is None:
+        noted = "NULL"
+    one = values.table(connection, "messages")
+    others = ", ".join(f"m.{name}" for name in one.texts if name not in COLUMNS.split(", ")) if one else "NULL"
+    columns = ", ".join(f"m.{name}" for name in COLUMNS.split(", "))
+    sql = f"SELECT {columns}, {noted}, {others} FROM messages m WHERE m.id > ? ORDER BY m.id LIMIT ?"
+    last, done = 0, 0
+    total = int(connection.execute("SELECT count(*) FROM messages").fetchone()[0])  # type: ignore[index]
+    unknown: list[Any] = []
     while True:
-        rows = connection.execute(
-            f"SELECT {COLUMNS} FROM messages WHERE id > ? AND id <= ? ORDER BY id LIMIT ?", (last, mark, _CHUNK)
-        ).fetchall()
+        try:
+            rows = connection.execute(sql, (last, _CHUNK)).fetchall()
+        except UnicodeDecodeError:
+            rows = yield from _one_by_one(connection, sql, last)
         if not rows:
             break
-        last = int(rows[-1][0])  # type: ignore[arg-type]
-        yield from _stale_of(connection, rows)
-    connection.execute("DROP TABLE temp.check_fts")
+        for row in rows:
+            yield from _broken(row)
+            if row[0] <= mark:  # type: ignore[operator]
+                if row[9] is None:
+                    unknown.append(row[0])
+                elif row[9] != text_crc(row):
+                    yield problem("fts-stale", f"message {row[0]}", "the full-text index speaks of another text")
+        last, done = int(rows[-1][0]), done + len(rows)  # type: ignore[arg-type]
+        if progress is not None:
+            progress("messages", done, total)
+    if unknown:
+        yield from index_check.compare(connection, unknown, progress)
 
 
-def _stale_of(connection: apsw.Connection, rows: list[Any]) -> Iterator[Problem]:
-    connection.execute("INSERT INTO check_fts(check_fts) VALUES('delete-all')")
-    telling: dict[int, str] = {}
-    for row in rows:
-        if not codec.is_whole(row[3]):
-            yield problem("damaged-text", f"message {row[0]}", "the rest of its text can't be unpacked")
-        text, name, calls = document(row)
-        connection.execute(
-            f"INSERT INTO check_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-            (row[0], index_text(text), index_text(name), index_text(calls)),
-        )
-        words = sorted((w for w in vocabulary(text) if w.isalnum() and 3 < len(w) < 40), key=len)[-_TELLING:]
-        telling[row[0]] = " AND ".join(f'"{word.decode()}"' for word in words)
-    differing = {
-        row[0]
-        for row in connection.execute(
-            "SELECT d.id FROM messages_fts_docsize d JOIN temp.check_fts_docsize c ON c.id = d.id WHERE c.sz <> d.sz"
-        )
-    }
-    for message_id, words_of in telling.items():
-        held = message_id not in differing
-        if (
-            held
-            and words_of
-            and connection.execute("SELECT 1 FROM messages_fts_docsize WHERE id = ?", (message_id,)).fetchone()
-        ):
-            match = "SELECT 1 FROM messages_fts WHERE messages_fts MATCH ? AND rowid = ?"
-            held = connection.execute(match, (words_of, message_id)).fetchone() is not None
-        if not held:
-            yield problem("fts-stale", f"message {message_id}", "the full-text index speaks of another text")
+def _one_by_one(connection: apsw.Connection, sql: str, last: int) -> Generator[Problem, None, list[Any]]:
+    """A piece of the table in which some text is no text: the rows of it that can be read."""
+    rows: list[Any] = []
+    ids = connection.execute("SELECT id FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, _CHUNK)).fetchall()
+    table = values.table(connection, "messages")
+    for (message_id,) in ids:
+        try:
+            rows += connection.execute(sql, (int(message_id) - 1, 1)).fetchall()  # type: ignore[arg-type]
+        except UnicodeDecodeError:
+            rows.append((message_id, *(None,) * 8, 0))
+            for damage in values.unreadable(connection, table, f"id = {message_id}") if table else ():
+                yield problem("damaged-row", damage.name, f"{damage.column} {damage.detail}")
+    return rows
+
+
+def _broken(row: Any) -> Iterator[Problem]:
+    """What of a message's text can't be read."""
+    where = f"message {row[0]}"
+    try:
+        text = codec.joined(row[2], row[3])
+    except StoreCorrupt:
+        what = "the rest of its text can't be unpacked" if row[3] is not None else "its text can't be read"
+        yield problem("damaged-text", where, what)
+        return
+    if row[4] not in (None, "json"):
+        yield problem("damaged-text", where, f"its content has an unknown format ({row[4]!r})")
+    elif row[4] == "json" and isinstance(codec.from_json(text), (str, int, float, type(None))):
+        yield problem("damaged-text", where, "its content is no JSON any more")
+    for value in row[10:]:
+        if type(value) is bytes:
+            try:
+                codec.restored(value)
+            except StoreCorrupt:
+                yield problem("damaged-row", where, "a text of it is no text any more (not UTF-8)")
 
 
 def reset_index(connection: apsw.Connection) -> None:
@@ -149,6 +176,7 @@ def reset_index(connection: apsw.Connection) -> None:
             connection.execute("DELETE FROM sqlite_master WHERE name = ?", (table,))
             connection.execute("PRAGMA writable_schema=RESET")
     connection.execute("DELETE FROM words")
+    connection.execute("DELETE FROM indexed_texts")
     migrate.make_index(connection)
     marks = (migrate.META_INDEXED, migrate.META_WORDS)
     connection.execute("UPDATE state_meta SET value = '0' WHERE key IN (?, ?)", marks)
@@ -181,7 +209,7 @@ def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None
     except apsw.Error:
         return
     for table in ("system_prompts", "sessions", "messages", "session_refs", "session_rewinds", "session_tags",
-                  "session_members", "attachments", "leases", "audit", "state_meta"):  # fmt: skip
+                  "session_members", "attachments", "leases", "audit", "state_meta", "changed_messages"):  # fmt: skip
         for row in _rows_of(connection, table):
             take(table, row)
     connection.close()

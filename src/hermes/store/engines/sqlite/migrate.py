@@ -19,6 +19,7 @@ from hermes.store.naming import shown_title, split_family
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
 META_WORDS = "words_noted_to"  # the words of every message up to this id are in words
 META_ADOPTED = "adopted_to"  # rows up to this id were there when the file became ours
+META_CHANGES = "changes_noted_after"  # rows above this id: every change made with SQL is noted in changed_messages
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
 
@@ -26,6 +27,7 @@ _SWEEP_ROWS = 256
 _OURS = {statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TABLES} | {
     "messages_fts",
     "messages_fts_trigram",
+    *schema.CHANGE_TRIGGERS,
 }
 # This program's own changes after format 1: format number → one named function, run inside the upgrade's transaction.
 OWN_MIGRATIONS: dict[int, Callable[[apsw.Connection], None]] = {}
@@ -78,6 +80,7 @@ def upgrade(connection: apsw.Connection) -> None:
         if state.incomplete:
             _complete(connection)
         _place_inert_triggers(connection)
+        _note_changes(connection)
         return
     for table in schema.TABLES:
         connection.execute(table)
@@ -91,6 +94,7 @@ def upgrade(connection: apsw.Connection) -> None:
         connection.execute(statement)
     make_index(connection)
     _place_inert_triggers(connection)
+    _note_changes(connection)
     connection.execute("DELETE FROM schema_version")
     connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
     last = _one(connection, "SELECT coalesce(max(id), 0) FROM messages")
@@ -115,6 +119,19 @@ def _place_inert_triggers(connection: apsw.Connection) -> None:
             )
 
 
+def _note_changes(connection: apsw.Connection) -> None:
+    """From now on each change that is made to a message with SQL is noted; what was changed before is not known."""
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()}
+    if names >= schema.CHANGE_TRIGGERS.keys():
+        return
+    for statement in schema.CHANGE_TRIGGERS.values():
+        connection.execute(statement)
+    last = _one(connection, "SELECT coalesce(max(id), 0) FROM messages")
+    if _one(connection, "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"):
+        last = max(last, _one(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'messages'") or 0)
+    connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (META_CHANGES, str(last)))
+
+
 def _complete(connection: apsw.Connection) -> None:
     """Make tables anew that someone threw away; without its words or index, everything is indexed again."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
@@ -124,6 +141,7 @@ def _complete(connection: apsw.Connection) -> None:
         for table in ("messages_fts", "messages_fts_trigram"):
             connection.execute(f"DROP TABLE IF EXISTS {table}")
         connection.execute("DELETE FROM words")
+        connection.execute("DELETE FROM indexed_texts")
         make_index(connection)
         connection.execute("DELETE FROM state_meta WHERE key IN (?, ?)", (META_INDEXED, META_WORDS))
     if connection.execute("SELECT 1 FROM schema_version").fetchone() is None:

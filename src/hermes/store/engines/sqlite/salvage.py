@@ -28,6 +28,9 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> int:
             nonlocal count
             if table == "state_meta" and row.get("key") in _OURS_ONLY:
                 return
+            if table == "state_meta" and row.get("key") == migrate.META_CHANGES:
+                tx.run("UPDATE state_meta SET value = ? WHERE key = ?", (row["value"], migrate.META_CHANGES))
+                return
             if table == "sessions" and row.get("title") is not None:
                 clash = tx.value("SELECT 1 FROM sessions WHERE title = ?", (row["title"],))
                 row["title"] = None if clash else row["title"]

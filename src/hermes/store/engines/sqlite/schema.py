@@ -123,7 +123,22 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, at REAL NOT NULL, action TEXT NOT NULL, session_id TEXT,"
     " by TEXT, detail TEXT)",
     "CREATE TABLE IF NOT EXISTS words (id INTEGER PRIMARY KEY, word TEXT NOT NULL UNIQUE)",
+    # What messages_fts was made of: a checksum of each message's searched columns when it was indexed.
+    "CREATE TABLE IF NOT EXISTS indexed_texts (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL)",
+    # Messages that were changed or deleted with SQL: what tells an edit from damage.
+    "CREATE TABLE IF NOT EXISTS changed_messages (id INTEGER PRIMARY KEY)",
 )
+
+# Plain SQL without functions of ours: these run in whatever program changes a row. `hidden` and `writer` are this
+# program's own and no part of a message.
+_NOTED = ", ".join(name for name in MESSAGE_COLUMNS if name not in ("hidden", "writer"))
+CHANGE_TRIGGERS: dict[str, str] = {
+    "messages_changed": f"CREATE TRIGGER IF NOT EXISTS messages_changed AFTER UPDATE OF {_NOTED} ON messages BEGIN"
+    " INSERT OR IGNORE INTO changed_messages(id) VALUES (old.id);"
+    " INSERT OR IGNORE INTO changed_messages(id) VALUES (new.id); END",
+    "messages_removed": "CREATE TRIGGER IF NOT EXISTS messages_removed AFTER DELETE ON messages BEGIN"
+    " INSERT OR IGNORE INTO changed_messages(id) VALUES (old.id); END",
+}
 
 INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_sessions_source ON sessions(source)",

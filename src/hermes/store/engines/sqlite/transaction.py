@@ -75,6 +75,9 @@ class SqliteTx:
     def last_number(self, table: str) -> int:
         return int(self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) or 0)
 
+    def changed_by_us(self, message_ids: Sequence[int]) -> None:
+        self.connection.executemany("DELETE FROM changed_messages WHERE id = ?", ((one,) for one in message_ids))
+
     def store_message(
         self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
     ) -> int | None:

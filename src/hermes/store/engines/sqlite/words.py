@@ -7,6 +7,7 @@ is never taken out.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,18 @@ def document(row: Sequence[Any]) -> tuple[str, str, str]:
     except StoreCorrupt:  # one damaged text must not keep the others from being found
         content = str(row[2])
     return columns_of(content, row[4], row[5], row[6])
+
+
+def text_crc(row: Sequence[Any]) -> int:
+    """A checksum of what the index is made of, in a message row (`COLUMNS` order) as it is stored."""
+    crc = 0
+    for value in row[2:7]:
+        if value is None:
+            crc = zlib.crc32(b"\1", crc)
+            continue
+        data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        crc = zlib.crc32(data, zlib.crc32(b"\0", crc))
+    return crc
 
 
 def rows_above(tx: Any, mark: int, limit: int = -1, upto: int = 1 << 62) -> Iterator[Sequence[Any]]:
@@ -73,6 +86,8 @@ class _Recent:
     """The words of messages above the mark, as far as a connection has looked."""
 
     upto: int = 0
+    since: int = 0  # where the look began, and how many messages there were then
+    count: int = 0
     words: set[bytes] = field(default_factory=set)
 
 
@@ -180,10 +195,15 @@ class Words:
             return []
         if top - upto > MANY:
             return [word.decode("utf-8", "replace") for word in _scanned(tx, upto, part) if fits(word)]
+        below = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
+        if recent.upto > upto and tx.value(below, (recent.since, recent.upto)) > recent.count:
+            recent.upto = upto  # an import keeps its ids: they may lie below what was looked at
         for row in rows_above(tx, max(upto, recent.upto)):
             text, _, calls = document(row)
             recent.words.update(worth_keeping(vocabulary(f"{text} {calls}")))
-        recent.upto = top
+        if recent.upto != top:
+            recent.since, recent.upto = upto, top
+            recent.count = tx.value(below, (upto, top))
         return [word.decode("utf-8", "replace") for word in recent.words if fits(word)]
 
 

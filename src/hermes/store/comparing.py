@@ -1,0 +1,340 @@
+"""A session as the database has it, beside the same session as its transcript tells it.
+
+The database is the truth. A difference is *mendable* where it is known what happened: a line that fails its checksum is
+damaged, a row that can't be read is damaged, a message above every id that was ever given out (or whose id was given
+out again) was lost with a damaged log, and a row that was changed with SQL is noted by the store (`changed_messages`).
+Where none of that is known the difference is *undecided*: it is reported, and repair asks which side counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import StoreCorrupt
+from hermes.store import messages, recovery
+from hermes.store.carried import SHELL
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.prompt_files import read_prompt
+from hermes.store.transcript import entries, is_intact
+
+Entry = dict[str, Any]
+FIELDS = tuple(name for name in messages.SHOWN if name not in ("id", "session_id"))
+_DERIVED = frozenset(("id", "preview", "title_base", "title_no", "purged"))
+COLUMNS = (*(name for name in recovery.COLUMNS if name not in _DERIVED), "system_prompt")
+STATE = ("tags", "members", "refs", "rewinds", "hidden")
+TELLING = ("role", "content", "timestamp")  # two messages that agree in these are one
+
+
+@dataclass(slots=True)
+class Told:
+    """What a transcript says, read line by line."""
+
+    session: recovery.Replayed
+    begun: bool = False  # it has a first line
+    typed: bool = False  # it has lines as this program writes them
+    damaged: int = 0  # lines that are not what was written
+    torn: int = 0  # lines that are no JSON at all: a crash may leave one
+    again: list[Entry] = field(
+        default_factory=list
+    )  # further lines of an id that have another time: it was given twice
+    repeated: list[int] = field(default_factory=list)  # ids with the same line twice
+    promptless: bool = False  # the prompt it names has no file, or a damaged one
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Where a session and its transcript differ."""
+
+    session_id: str
+    gone: bool = False  # there was a transcript, and there is none
+    damaged: int = 0
+    headless: bool = False  # its first line is missing
+    repeated: list[int] = field(default_factory=list)
+    unlined: list[int] = field(default_factory=list)  # rows without a line
+    unreadable: dict[int, Entry | None] = field(
+        default_factory=dict
+    )  # damaged rows, and the line that tells them whole
+    broken: dict[int, Entry] = field(default_factory=dict)  # rows that read differently and that nobody changed
+    lost: list[Entry] = field(default_factory=list)  # messages that damage took
+    astray: dict[int, Entry] = field(default_factory=dict)  # rows that lie under a session that does not exist
+    edited: list[int] = field(default_factory=list)  # rows changed with SQL
+    removed: list[int] = field(default_factory=list)  # rows deleted with SQL
+    # undecided:
+    moved: dict[int, Entry] = field(default_factory=dict)  # rows that lie under another session
+    differing: dict[int, Entry] = field(default_factory=dict)
+    absent: dict[int, Entry] = field(default_factory=dict)  # lines without a row
+    columns: dict[str, Any] = field(default_factory=dict)  # what the transcript says of columns that differ
+    state: dict[str, Any] = field(default_factory=dict)
+    told: dict[int, Entry] = field(default_factory=dict)  # the lines of what was edited
+    outdated: bool = False  # columns or state differ, and the transcript is known to be damaged
+    renamed: bool = False  # it refers to a deleted session by the id that one had
+    promptless: bool = False  # the file of its system prompt is gone or damaged
+
+    def mendable(self) -> list[str]:
+        """What repair mends, in words."""
+        said = [
+            (self.gone, "its transcript is gone"),
+            (self.damaged, f"{self.damaged} lines of its transcript are damaged"),
+            (self.headless, "the first line of its transcript is missing"),
+            (self.repeated, f"{_these(self.repeated)} more than one line"),
+            (self.unlined, f"{_these(self.unlined)} no line in the transcript"),
+            (self.unreadable, f"{_these(self.unreadable)} a row that can't be read"),
+            (self.broken, f"{_these(self.broken)} a damaged row: it is not what was stored"),
+            (self.lost, f"{_count(self.lost)} of the transcript lost from the database"),
+            (self.astray, f"{_these(self.astray)} a row under a session that does not exist"),
+            (self.edited, f"{_these(self.edited)} a row that was changed with SQL; the transcript has the old text"),
+            (self.removed, f"{_count(self.removed)} deleted with SQL; the transcript has the lines still"),
+            (self.outdated, "its damaged transcript tells the session otherwise"),
+            (self.renamed, "its transcript names a deleted session, whose messages it shows, by the old id"),
+            (self.promptless, "the file of its system prompt is gone or damaged"),
+        ]
+        return [text for there, text in said if there]
+
+    def undecided(self) -> list[str]:
+        """What repair can't decide, in words."""
+        said = [
+            (self.moved, f"{_these(self.moved)} a row under another session"),
+            (self.differing, f"{_these(self.differing)} another text in the transcript"),
+            (self.absent, f"{_count(self.absent)} of the transcript not in the database (deleted, or lost)"),
+            (self.columns, f"the transcript tells {', '.join(sorted(self.columns))} otherwise"),
+            (self.state, f"the transcript tells {', '.join(sorted(self.state))} otherwise"),
+        ]
+        return [text for there, text in said if there]
+
+
+def _these(ids: Iterable[int]) -> str:
+    some = sorted(ids) or [0]
+    return f"message {some[0]} has" if len(some) == 1 else f"{len(some)} messages ({some[0]} …) have"
+
+
+def _count(some: Any) -> str:
+    return "1 message was" if len(some) == 1 else f"{len(some)} messages were"
+
+
+def read(path: Path, session_id: str) -> Told:
+    """A transcript as far as it can be relied on: damaged lines are counted and not applied."""
+    told = Told(recovery.Replayed(session_id))
+    torn: list[bytes] = []
+    for entry in entries(path, torn):
+        if entry.get("crc") is False:
+            told.damaged += 1
+            continue
+        told.begun = told.begun or entry.get("type") == "session"
+        told.typed = told.typed or "type" in entry
+        first = told.session.messages.get(entry["id"]) if _is_message(entry) else None
+        told.session.take(entry)
+        if first is not None and entry["id"] in told.session.messages:
+            if entry.get("timestamp") == first.get("timestamp"):
+                told.repeated.append(entry["id"])
+            else:
+                told.again.append(entry)
+    digest = told.session.columns.get("system_prompt_hash")
+    if digest is not None:
+        text = read_prompt(path.parent, digest)
+        told.promptless = text is None
+        told.session.columns["system_prompt"] = text
+    sealed = sum(1 for raw in torn if is_intact(raw) is False)  # written whole: no crash tore it
+    told.damaged, told.torn = told.damaged + sealed, len(torn) - sealed
+    return told
+
+
+def _is_message(entry: Entry) -> bool:
+    return "role" in entry and entry.get("type") != "event" and type(entry.get("id")) is int
+
+
+def same(told: Any, stored: Any) -> bool:
+    """Equal as far as JSON can tell (it joins the halves of a surrogate pair)."""
+    return bool(told == stored or told == json.loads(json.dumps(stored)))
+
+
+def is_same_message(entry: Entry, stored: Entry) -> bool:
+    """Whether a line and a row are one message, whatever their ids."""
+    return all(same(entry.get(name), stored.get(name)) for name in TELLING)
+
+
+def reads_same(entry: Entry, stored: Entry) -> bool:
+    """Whether a line and a row agree in all that a line carries."""
+    if {**recovery.message_entry(stored), "crc": True} == entry:
+        return True
+    return all(same(entry.get(name), stored.get(name)) for name in FIELDS)
+
+
+class Comparer:
+    """Compares sessions within one consistent view of the database."""
+
+    def __init__(self, engine: Engine, tx: Tx, folder_path: Any) -> None:
+        self._tx = tx
+        self._path = folder_path
+        self._top = tx.last_number("messages")
+        noted = tx.value("SELECT value FROM state_meta WHERE key = 'changes_noted_after'")
+        self._noted_after = int(noted) if noted is not None and str(noted).isdigit() else None
+        self._changed: set[int] = set()
+        if self._noted_after is not None and engine.has_table(tx, "changed_messages"):
+            self._changed = {row[0] for row in tx.rows("SELECT id FROM changed_messages")}
+
+    def _is_noted(self, message_id: int) -> bool:
+        """Whether the store would know if this message had been changed with SQL."""
+        return self._noted_after is not None and message_id > self._noted_after
+
+    def compare(self, session_id: str) -> Comparison | None:
+        """Where a session differs from its transcript; None when they agree."""
+        out = Comparison(session_id)
+        path = self._path(session_id)
+        try:
+            told = read(path, session_id)
+        except FileNotFoundError:
+            had_one = self._tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
+            out.gone = bool(had_one) or self._is_referred_to(session_id)
+            return out if out.gone else None
+        stored, unreadable = readable_messages(self._tx, session_id)
+        out.damaged, out.repeated = told.damaged, told.repeated
+        for message_id in unreadable:
+            out.unreadable[message_id] = told.session.messages.get(message_id)
+        self._compare_lines(out, told, stored)
+        self._find_absent(out, told, stored)
+        if told.begun:
+            self._compare_columns(out, told)
+        out.headless = told.typed and not told.begun
+        return out if out.mendable() or out.undecided() else None
+
+    def _is_referred_to(self, owner: str) -> bool:
+        """Whether a session with a transcript shows messages of this one: they are in this one's file alone."""
+        rows = self._tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (owner,))
+        return any(self._path(row[0]).exists() for row in rows)
+
+    def _compare_lines(self, out: Comparison, told: Told, stored: dict[int, Entry]) -> None:
+        for message_id, message in stored.items():
+            entry = told.session.messages.get(message_id)
+            if entry is not None and not told.again and reads_same(entry, message):
+                continue
+            versions = [] if entry is None else [entry, *(one for one in told.again if one["id"] == message_id)]
+            right = next((one for one in versions if reads_same(one, message)), None)
+            if right is None and len(versions) > 1:
+                right = next((one for one in versions if one.get("timestamp") == message["timestamp"]), None)
+            elif right is None and versions:
+                right = entry
+            out.lost += [one for one in versions if one is not right]
+            if right is None:
+                out.unlined.append(message_id)
+            elif not reads_same(right, message):
+                self._judge(out, message_id, right, message)
+
+    def _judge(self, out: Comparison, message_id: int, entry: Entry, message: Entry) -> None:
+        """A row and its line differ: whose fault is it?"""
+        ours = self._tx.value("SELECT writer FROM messages WHERE id = ?", (message_id,)) is not None
+        if message_id in self._changed or not ours:
+            out.edited.append(message_id)
+            out.told[message_id] = entry
+        elif self._is_noted(message_id):
+            out.broken[message_id] = entry
+        else:
+            out.differing[message_id] = entry
+
+    def _find_absent(self, out: Comparison, told: Told, stored: dict[int, Entry]) -> None:
+        """Lines without a row: lost, deleted, or the row lies elsewhere."""
+        unlined = {message_id: stored[message_id] for message_id in out.unlined}
+        for message_id, entry in told.session.messages.items():
+            if message_id in stored or message_id in out.unreadable:
+                continue
+            if any(is_same_message(entry, row) for row in unlined.values()):
+                continue  # it is there under another id; its line is written when the transcript is
+            holder = self._tx.row("SELECT session_id FROM messages WHERE id = ?", (message_id,))
+            if holder is not None and self._is_entry_of(message_id, entry):
+                missing = self._tx.row("SELECT 1 FROM sessions WHERE id = ?", (holder[0],)) is None
+                if message_id in self._changed and not missing:
+                    out.removed.append(message_id)
+                elif missing or self._is_noted(message_id):
+                    out.astray[message_id] = entry
+                else:
+                    out.moved[message_id] = entry
+            elif holder is not None or message_id > self._top:
+                out.lost.append(entry)
+            elif message_id in self._changed:
+                out.removed.append(message_id)
+            else:
+                out.absent[message_id] = entry
+        out.lost += [one for one in told.again if one["id"] not in stored and one["id"] not in out.unreadable]
+        # A line whose id was damaged: its row is there and lacks a line.
+        out.lost = [one for one in out.lost if not any(is_same_message(one, row) for row in unlined.values())]
+
+    def _is_entry_of(self, message_id: int, entry: Entry) -> bool:
+        try:
+            return is_same_message(entry, recovery.message(self._tx, message_id))
+        except (StoreCorrupt, UnicodeDecodeError):
+            return False
+
+    def _compare_columns(self, out: Comparison, told: Told) -> None:
+        try:
+            columns = recovery.session_columns(self._tx, out.session_id)
+            state = recovery.session_state(self._tx, out.session_id)
+        except (StoreCorrupt, UnicodeDecodeError):
+            return  # the damaged row is a finding of its own
+        said = told.session.columns
+        wrong = {n: said.get(n) for n in COLUMNS if (said.get(n) or columns[n]) and not same(said.get(n), columns[n])}
+        out.promptless = told.promptless
+        if told.promptless:  # the database has it
+            wrong.pop("system_prompt", None)
+        beside = {}
+        for key in STATE:
+            tells = told.session.state.get(key, [])
+            if not _alike(tells, state[key]):
+                beside[key] = tells
+            elif key == "refs" and not _alike(tells, state[key], renamed=False):
+                out.renamed = True
+        if told.damaged or told.torn:
+            out.outdated = bool(wrong or beside)
+        else:
+            out.columns, out.state = wrong, beside
+
+
+def _alike(told: Any, stored: list[Any], *, renamed: bool = True) -> bool:
+    if not isinstance(told, list) or len(told) != len(stored):
+        return False
+    pairs = zip(sorted(told, key=repr), sorted(stored, key=repr), strict=True)
+    return all(one == other or (renamed and _is_renamed(one, other)) for one, other in pairs)
+
+
+def _is_renamed(told: Any, stored: Any) -> bool:
+    """A range of a session that was deleted since: what is kept of it has an id of its own."""
+    if not isinstance(told, list) or len(told) != 7 or len(stored) != 7 or not str(stored[1]).startswith(SHELL):
+        return False
+    return bool([told[0], *told[2:]] == [stored[0], *stored[2:]])
+
+
+def readable_messages(tx: Tx, session_id: str) -> tuple[dict[int, Entry], list[int]]:
+    """A session's own messages that can be read, and the ids of those that can't."""
+    try:
+        return {one["id"]: one for one in recovery.own_messages(tx, session_id)}, []
+    except (StoreCorrupt, UnicodeDecodeError):
+        pass
+    good: dict[int, Entry] = {}
+    bad: list[int] = []
+    for (message_id,) in tx.rows("SELECT id FROM messages WHERE session_id = ? ORDER BY id", (session_id,)):
+        try:
+            good[message_id] = recovery.message(tx, message_id)
+        except (StoreCorrupt, UnicodeDecodeError):
+            bad.append(message_id)
+    return good, bad
+
+
+def confirmed(first: Comparison, second: Comparison | None) -> Comparison | None:
+    """What two looks at a session agree on; None when that is nothing."""
+    if second is None:
+        return None
+    out = Comparison(second.session_id, gone=first.gone and second.gone)
+    out.damaged = min(first.damaged, second.damaged)
+    out.outdated = first.outdated and second.outdated
+    out.headless = first.headless and second.headless
+    out.renamed = first.renamed and second.renamed
+    out.promptless = first.promptless and second.promptless
+    for name in ("repeated", "unlined", "lost", "edited", "removed"):
+        before = getattr(first, name)
+        setattr(out, name, [one for one in getattr(second, name) if one in before])
+    for name in ("unreadable", "broken", "astray", "moved", "differing", "absent", "columns", "state"):
+        before = getattr(first, name)
+        setattr(out, name, {key: value for key, value in getattr(second, name).items() if key in before})
+    return out if out.mendable() or out.undecided() else None

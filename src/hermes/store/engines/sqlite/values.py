@@ -1,0 +1,196 @@
+"""Every value of every row, read as the program reads it: its type, its UTF-8, its JSON, its compressed rest.
+
+SQLite checks how pages hang together, not what they say: one flipped bit turns text into bytes, a number into text, or
+a letter into no letter at all, and every list that comes across it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from hermes.errors import StoreCorrupt
+from hermes.store import codec
+
+TABLES = (
+    "sessions", "messages", "session_refs", "session_rewinds", "session_tags", "session_members", "system_prompts",
+    "attachments", "leases", "audit", "state_meta",
+)  # fmt: skip
+_CHUNK = 500
+_ALLOWED = {
+    "TEXT": ("text", "null"),
+    "REAL": ("real", "integer", "null"),
+    "INTEGER": ("integer", "null"),
+    "BLOB": ("blob", "null"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One value that is not what the program can have written."""
+
+    table: str
+    key: tuple[Any, ...]  # the row: its rowid, or its whole primary key as it is stored (text as bytes)
+    column: str
+    detail: str
+    name: str  # the row, as a person is told it
+    found: Any  # what is there (text as bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as the file declares it."""
+
+    name: str
+    kinds: dict[str, str]  # column → declared type
+    key: tuple[str, ...]  # ("rowid",) or the primary key
+    required: frozenset[str] = frozenset()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(name for name, kind in self.kinds.items() if kind == "TEXT")
+
+
+def table(connection: apsw.Connection, name: str) -> Table | None:
+    """What a table of the file looks like; None when there is none."""
+    columns = connection.execute(f"PRAGMA main.table_info({name})").fetchall()
+    if not columns:
+        return None
+    sql = connection.execute("SELECT sql FROM main.sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone()
+    keyed = tuple(str(row[1]) for row in columns if row[5])
+    own = bool(sql) and "WITHOUT ROWID" in str(sql[0]).upper()  # type: ignore[index]
+    required = frozenset(str(row[1]) for row in columns if row[3] or row[5])
+    return Table(name, {str(row[1]): str(row[2]).upper() for row in columns}, keyed if own else ("rowid",), required)
+
+
+def damaged(connection: apsw.Connection) -> Iterator[Damage]:
+    """Values that can't be read, or are of a type that is never written there."""
+    for name in TABLES:
+        one = table(connection, name)
+        if one is None:
+            continue
+        yield from _of_wrong_type(connection, one)
+        if name != "messages":  # these are read with their index, see inspection.py
+            yield from unreadable(connection, one)
+
+
+def damaged_messages(connection: apsw.Connection) -> Iterator[Damage]:
+    """The same for messages: text that is no text, JSON that is none, a rest that can't be unpacked."""
+    one = table(connection, "messages")
+    if one is None:
+        return
+    last = 0
+    while True:
+        bounds = connection.execute(
+            "SELECT max(id) FROM (SELECT id FROM main.messages WHERE id > ? ORDER BY id LIMIT ?)", (last, _CHUNK)
+        ).fetchone()
+        if bounds is None or bounds[0] is None:
+            return
+        yield from unreadable(connection, one, f"id > {last} AND id <= {bounds[0]}")
+        last = int(bounds[0])
+
+
+def _of_wrong_type(connection: apsw.Connection, one: Table) -> Iterator[Damage]:
+    tests = [f"typeof({c}) NOT IN {_ALLOWED[kind]}" for c, kind in one.kinds.items() if kind in _ALLOWED]
+    for row in _raw_rows(connection, one, " OR ".join(tests)):
+        for column, (kind, value) in row[1].items():
+            wanted = _ALLOWED.get(one.kinds[column])
+            if wanted is None or kind in wanted or (kind == "blob" and "text" in wanted and not _is_utf8(value)):
+                continue  # text that is no valid UTF-8 is stored as a BLOB: see unreadable()
+            yield Damage(one.name, row[0], column, f"is {kind}, not {wanted[0]}", _name(one, row), value)
+
+
+def unreadable(connection: apsw.Connection, one: Table, where: str = "TRUE") -> Iterator[Damage]:
+    """Text of a table that is no text any more."""
+    texts = ", ".join(one.texts)
+    try:
+        for row in connection.execute(f"SELECT {texts} FROM main.{one.name} WHERE {where}"):
+            for value in row:
+                if type(value) is bytes:
+                    codec.restored(value)
+        return
+    except (UnicodeDecodeError, StoreCorrupt):
+        pass
+    for raw in _raw_rows(connection, one, where):
+        for column, (kind, value) in raw[1].items():
+            if one.kinds[column] == "TEXT" and kind in ("text", "blob") and not _is_text(kind, value):
+                yield Damage(one.name, raw[0], column, "is no text any more (not UTF-8)", _name(one, raw), value)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_text(kind: str, value: bytes) -> bool:
+    try:
+        value.decode("utf-8", "strict" if kind == "text" else "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+RawRow = tuple[tuple[Any, ...], dict[str, tuple[str, Any]]]
+
+
+def _raw_rows(connection: apsw.Connection, one: Table, where: str) -> Iterator[RawRow]:
+    """Rows with each value's type, text as bytes: nothing in them can fail to be read."""
+    columns = ", ".join(
+        f"typeof({c}), CASE typeof({c}) WHEN 'text' THEN CAST({c} AS BLOB) ELSE {c} END" for c in one.kinds
+    )
+    key = ", ".join(f"CASE typeof({c}) WHEN 'text' THEN CAST({c} AS BLOB) ELSE {c} END" for c in one.key)
+    for row in connection.execute(f"SELECT {key}, {columns} FROM main.{one.name} NOT INDEXED WHERE {where}"):
+        start = len(one.key)
+        pairs = zip(row[start::2], row[start + 1 :: 2], strict=True)
+        yield tuple(row[:start]), dict(zip(one.kinds, pairs, strict=True))
+
+
+def _name(one: Table, row: RawRow) -> str:
+    """`message 5`, `session abc`, `session_tags abc, red`."""
+    if one.name == "messages":
+        return f"message {row[0][0]}"
+    values = [row[1][c][1] for c in one.kinds if c in one.key] or [next(iter(row[1].values()))[1]]
+    told = ", ".join(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values)
+    return f"{'session' if one.name == 'sessions' else one.name} {told}"
+
+
+# ------------------------------------------------------------------------------------------- mending
+
+
+def put_right(tx: Any, damages: list[Damage], known: Callable[[str, Any, str], Any]) -> int:
+    """Write what is `known` of each damaged value, else what is left of it; how many could be written."""
+    done, connection = 0, tx.connection
+    for damage in damages:
+        one = table(connection, damage.table)
+        if one is None:
+            continue
+        try:
+            value = known(damage.table, damage.key[0], damage.column)
+        except LookupError:
+            value = _left_of(one, damage)
+        keys = " AND ".join(f"(CASE typeof({c}) WHEN 'text' THEN CAST({c} AS BLOB) ELSE {c} END) IS ?" for c in one.key)
+        try:
+            connection.execute(f"UPDATE {damage.table} SET {damage.column} = ? WHERE {keys}", (value, *damage.key))
+        except apsw.ConstraintError:
+            continue  # a title or a name that another row has: it stays a finding
+        done += connection.changes()
+    tx.changed_by_us([damage.key[0] for damage in damages if damage.table == "messages"])
+    return done
+
+
+def _left_of(one: Table, damage: Damage) -> Any:
+    """What of a damaged value can be kept."""
+    kind, value = one.kinds[damage.column], damage.found
+    if kind == "TEXT":
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    try:
+        text = value.decode() if isinstance(value, bytes) else value
+        return int(text) if kind == "INTEGER" else float(text) if kind == "REAL" else None
+    except (TypeError, ValueError, UnicodeDecodeError):
+        return 0 if damage.column in one.required else None

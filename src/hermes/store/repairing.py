@@ -1,0 +1,487 @@
+"""Mending what check() finds, after a copy of the file.
+
+The database is the truth. Repair brings back what damage took, from the transcripts, and writes transcripts anew where
+they are wrong; it never overrules a row that someone changed or removed. Where damage and intent can't be told apart it
+leaves both sides as they are, unless the caller says which one counts. A file too damaged for that is put together
+anew from the rows that can still be read and from the transcripts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import StoreCorrupt
+from hermes.store import codec, messages, recovery, sessions
+from hermes.store.attachments import Attachments
+from hermes.store.comparing import Comparer, Comparison, Entry, is_same_message, read, readable_messages
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.sqlite.inspection import set_aside
+from hermes.store.retention import finish_deletions
+from hermes.store.scribe import Scribe
+from hermes.store.soundness import UNDECIDED, Difference, Problem, check, transcripts
+
+DATABASE, TRANSCRIPTS = "database", "transcripts"
+
+
+def repair(
+    engine: Engine,
+    scribe: Scribe,
+    attachments: Attachments,
+    path: Path,
+    backup: Callable[[Path], None],
+    *,
+    rebuild_index: bool = False,
+    side: str | None = None,
+) -> list[str] | None:
+    """Mend what check() finds; what was done, or None when the file itself is damaged (see salvage).
+
+    `side` says whose version counts where database and transcripts differ and neither is known to be damaged.
+    """
+    found = check(engine, scribe, attachments)
+    kinds = {finding["kind"] for finding in found}
+    if "corruption" in kinds:
+        return None
+    if not found and not rebuild_index:
+        return []
+    if kinds <= {UNDECIDED, "attachment"} and side is None and not rebuild_index:
+        return []  # nothing of it can be mended: the caller decides, or a backup is needed
+    copy = _copy_beside(path, backup)
+    done = [f"copied the database to {copy.name}"]
+    if "damaged-row" in kinds:
+        count = engine.put_values_right(_Known(engine, scribe))
+        done.append(f"put {count} damaged values right")
+        found = check(engine, scribe, attachments)
+        kinds = {finding["kind"] for finding in found}
+    if "half-deleted" in kinds:
+        count = finish_deletions(engine, scribe)
+        done.append(f"finished {count} deletions that had been cut short")
+    done += _mend_prompts(engine, scribe, found)
+    done += _mend_transcripts(engine, scribe, transcripts(engine, scribe), side)
+    done += _mend_texts(engine, scribe, found)
+    with engine.write() as tx:
+        done += _mend_orphans(tx)
+        wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "counters"]
+        for session_id in wrong:
+            messages.recount(tx, session_id)
+        if wrong:
+            done.append(f"recounted {len(wrong)} sessions")
+    if rebuild_index or any(kind.startswith("fts-") for kind in kinds):
+        engine.rebuild_index()
+        done.append("rebuilt the full-text index")
+    return done
+
+
+def _copy_beside(path: Path, backup: Callable[[Path], None]) -> Path:
+    stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
+    copy, number = path.with_name(stem), 1
+    while copy.exists():
+        number += 1
+        copy = path.with_name(f"{stem}-{number}")
+    backup(copy)
+    return copy
+
+
+class _Known:
+    """What the transcripts know of damaged values."""
+
+    def __init__(self, engine: Engine, scribe: Scribe) -> None:
+        self._engine = engine
+        self._journal = scribe.journal
+
+    def __call__(self, table: str, key: Any, column: str) -> Any:
+        if table == "messages":
+            return self._of_message(key, column)
+        if table == "sessions":
+            return self._of_session(key, column)
+        raise LookupError
+
+    def _told(self, sql: str, key: Any) -> recovery.Replayed:
+        with self._engine.read() as tx:
+            raw = tx.value(sql, (key,))
+        session_id = raw.decode("utf-8", "strict") if isinstance(raw, bytes) else str(raw)
+        path = self._journal.path(session_id)
+        if not path.exists():
+            raise LookupError
+        return read(path, session_id).session
+
+    def _of_message(self, message_id: int, column: str) -> Any:
+        if column == "session_id":
+            raise LookupError
+        try:
+            told = self._told("SELECT CAST(session_id AS BLOB) FROM messages WHERE id = ?", message_id)
+        except (UnicodeDecodeError, OSError):
+            raise LookupError from None
+        ready = messages.make_ready(told.messages[message_id], mask=None, lift=None)
+        return dict(zip(messages.STORED[1:], ready.values, strict=True))[column]
+
+    def _of_session(self, rowid: int, column: str) -> Any:
+        if column == "id" or column not in recovery.COLUMNS:
+            raise LookupError
+        try:
+            told = self._told("SELECT CAST(id AS BLOB) FROM sessions WHERE rowid = ?", rowid)
+        except (UnicodeDecodeError, OSError):
+            raise LookupError from None
+        value = told.columns.get(column)
+        if value is None and column in ("source", "started_at"):
+            raise LookupError
+        return codec.storable(value) if isinstance(value, str) else value
+
+
+# ----------------------------------------------------------------------------------------- transcripts
+
+
+def _mend_transcripts(
+    engine: Engine, scribe: Scribe, differences: list[Difference], side: str | None, *, salvaging: bool = False
+) -> list[str]:
+    tally = {"back": 0, "changed": 0, "moved": 0, "written": 0, "sessions": 0}
+    done = []
+    for finding, path in differences:
+        if isinstance(path, Path):
+            done += _mend_file(engine, scribe, finding, path, side, tally)
+    seen = set()
+    for _, one in differences:
+        if isinstance(one, Comparison) and one.session_id not in seen:
+            seen.add(one.session_id)
+            _mend_session(engine, scribe, one, side, tally, salvaging=salvaging)
+    said = {
+        "sessions": "brought {} sessions back from transcripts",
+        "back": "brought {} messages back from transcripts",
+        "changed": "took the text of {} messages from transcripts",
+        "moved": "gave {} messages back to their session",
+        "written": "wrote {} transcripts anew",
+    }
+    return [*done, *(text.format(tally[name]) for name, text in said.items() if tally[name])]
+
+
+def _mend_file(
+    engine: Engine, scribe: Scribe, finding: Problem, path: Path, side: str | None, tally: dict[str, int]
+) -> list[str]:
+    """A transcript whose session is not in the database."""
+    kind, by_sql = finding["kind"], "with SQL" in finding["detail"]
+    if kind == "lost-session" or (side == TRANSCRIPTS and (kind == UNDECIDED or by_sql)):
+        set_aside(path)
+        session_id, state, given = _restore_session(engine, path)
+        _restore_state(engine, {session_id: (state, given)})
+        tally["sessions"] += 1
+        tally["back"] += len(given)
+        scribe.rewritten(session_id)
+        return []
+    if kind == "transcript-left" and not by_sql:
+        path.unlink(missing_ok=True)
+        return [f"removed the transcript {path.name} of a deleted session"]
+    if kind == "transcript-left" or side == DATABASE:
+        copy = set_aside(path)
+        path.unlink(missing_ok=True)
+        return [f"put the transcript {path.name} aside as {copy.name}: its session is not in the database"]
+    return []
+
+
+Restored = tuple[dict[str, Any], dict[int, int]]  # what a transcript says beside the messages, and the ids of those
+
+
+def _restore_session(engine: Engine, path: Path) -> tuple[str, dict[str, Any], dict[int, int]]:
+    """A session that only its transcript has, or of which the database has only messages; its state is still to be set."""
+    session = recovery.read_transcript(path)
+    session_id = session.columns["id"]
+    with engine.write() as tx:
+        if not _found_under_another_id(tx, session) and not tx.row(
+            "SELECT 1 FROM sessions WHERE id = ?", (session_id,)
+        ):
+            recovery.insert_session(tx, session.columns)
+        there, _ = readable_messages(tx, session_id)
+        entries = [one for one in (*session.messages.values(), *session.loose) if one.get("id") not in there]
+        given = _insert(engine, tx, session_id, [one for one in entries if not _is_there(one, there)])
+        recovery.cut_loose_parents(tx)
+        messages.recount(tx, session_id)
+    return session_id, session.state, given
+
+
+def _restore_state(engine: Engine, restored: dict[str, Restored]) -> None:
+    """Tags, carried ranges and rewinds of sessions that came back, once everything is here that they may refer to."""
+    ids = {session_id: given for session_id, (_, given) in restored.items()}
+    with engine.write() as tx:
+        for session_id, (state, _) in restored.items():
+            recovery.set_state(tx, session_id, recovery.state_here(tx, session_id, state, ids))
+            messages.recount(tx, session_id)
+
+
+def _is_there(entry: Entry, there: dict[int, Entry]) -> bool:
+    return any(is_same_message(entry, one) for one in there.values())
+
+
+def _found_under_another_id(tx: Tx, session: recovery.Replayed) -> bool:
+    """A session row whose own id was damaged: its messages and its transcript still have the right one."""
+    columns = session.columns
+    if columns.get("started_at") is None or not tx.row("SELECT 1 FROM messages WHERE session_id = ?", (columns["id"],)):
+        return False
+    rows = tx.rows(
+        "SELECT id FROM sessions s WHERE s.started_at = ? AND s.source = ? AND s.message_count > 0 AND s.id <> ? AND NOT"
+        " EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id)",
+        (columns["started_at"], columns["source"], columns["id"]),
+    )
+    if len(rows) == 1:
+        tx.run("UPDATE sessions SET id = ? WHERE id = ?", (columns["id"], rows[0][0]))
+    return len(rows) == 1
+
+
+def _mend_session(
+    engine: Engine, scribe: Scribe, one: Comparison, side: str | None, tally: dict[str, int], *, salvaging: bool = False
+) -> None:
+    path = scribe.journal.path(one.session_id)
+    restore = side == TRANSCRIPTS
+    if path.exists():
+        set_aside(path)
+    with engine.write() as tx:
+        fresh = Comparer(engine, tx, scribe.journal.path).compare(one.session_id) or one  # as it is under the lock
+        tally["changed"] += _overwrite(engine, tx, fresh, restore=restore, salvaging=salvaging)
+        home = {**fresh.astray, **(fresh.moved if restore else {})}
+        for message_id in home:
+            holder = tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))
+            tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (one.session_id, message_id))
+            tx.changed_by_us([message_id])
+            messages.recount(tx, holder)
+        tally["moved"] += len(home)
+        back = [*fresh.lost, *(fresh.absent.values() if restore or salvaging else ())]
+        if restore and fresh.removed:
+            told = read(path, one.session_id).session.messages
+            back += [told[i] for i in fresh.removed if not tx.row("SELECT 1 FROM messages WHERE id = ?", (i,))]
+        tally["back"] += len(_insert(engine, tx, one.session_id, back))
+        if restore:
+            _set_columns(tx, one.session_id, fresh.columns)
+            recovery.set_state(tx, one.session_id, _whole_hidden(tx, one.session_id, fresh.state))
+        messages.recount(tx, one.session_id)
+        settled = side is not None or salvaging or not fresh.undecided()
+        if settled:  # the transcript is about to say what the rows say
+            tx.changed_by_us([*fresh.edited, *fresh.removed])
+    if settled:
+        scribe.rewritten(one.session_id)
+        tally["written"] += 1
+
+
+def _overwrite(engine: Engine, tx: Tx, one: Comparison, *, restore: bool, salvaging: bool) -> int:
+    """Rows that are damaged get their text back from their lines."""
+    wanted: dict[int, Entry | None] = {**one.unreadable, **one.broken}
+    if restore:
+        wanted |= one.differing
+        if one.edited:
+            wanted |= _lines_of(one, one.edited)
+    elif salvaging:  # the file was damaged: of two versions the one with a checksum is the right one
+        wanted |= {i: entry for i, entry in one.differing.items() if entry.get("crc")}
+    count = 0
+    for message_id, entry in wanted.items():
+        if entry is not None:
+            messages.overwrite(tx, message_id, messages.make_ready(entry, mask=None, lift=None))
+            engine.fulltext.reindex(tx, [message_id])
+            count += 1
+    return count
+
+
+def _lines_of(one: Comparison, ids: list[int]) -> dict[int, Entry]:
+    return {i: one.told[i] for i in ids if i in one.told}
+
+
+def _insert(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -> dict[int, int]:
+    """Messages that come back, and the id of each: its own where that is free, else a new one in its place in time."""
+    if not entries:
+        return {}
+    session = recovery.Replayed(session_id)
+    for entry in entries:
+        message_id = entry.get("id")
+        taken = not isinstance(message_id, int) or message_id in session.messages
+        if taken or tx.row("SELECT 1 FROM messages WHERE id = ?", (message_id,)) is not None:
+            session.loose.append(entry)
+        else:
+            session.messages[message_id] = entry  # type: ignore[index]
+    given = recovery.insert_messages(engine, tx, session)
+    tx.changed_by_us(list(given))
+    if session.loose:
+        _put_in_order(engine, tx, session_id)
+    return given
+
+
+def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> None:
+    """Messages that came back under new ids go to their place in time, unless another session refers to some by id."""
+    if tx.row("SELECT 1 FROM session_refs WHERE from_session = ? OR session_id = ?", (session_id, session_id)):
+        return
+    rows = recovery.own_messages(tx, session_id)
+    ordered = sorted(rows, key=lambda message: message["timestamp"])
+    if [m["id"] for m in rows] == [m["id"] for m in ordered]:
+        return
+    hidden = tx.rows("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NOT NULL", (session_id,))
+    if hidden:
+        return
+    messages.remove_own(engine, tx, session_id)
+    for message in ordered:
+        messages.insert(tx, session_id, messages.make_ready(message, mask=None, lift=None), None)
+
+
+def _set_columns(tx: Tx, session_id: str, columns: dict[str, Any]) -> None:
+    """Columns of a session as its transcript tells them; a title that another session has meanwhile stays away."""
+    for name, value in columns.items():
+        if name == "system_prompt":
+            sessions.set_prompt(tx, session_id, value)
+            continue
+        if value is None and name in ("source", "started_at"):
+            continue
+        if name == "title" and tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (value, session_id)):
+            continue
+        stored = codec.storable(value) if isinstance(value, str) else value
+        tx.run(f"UPDATE sessions SET {name} = ? WHERE id = ?", (stored, session_id))
+
+
+def _whole_hidden(tx: Tx, session_id: str, state: dict[str, Any]) -> dict[str, Any]:
+    """`hidden` tells only which messages are hidden: the others are shown again."""
+    if "hidden" in state:
+        tx.run("UPDATE messages SET hidden = NULL WHERE session_id = ? AND hidden > 0", (session_id,))
+    return state
+
+
+# ----------------------------------------------------------------------------------------- rows
+
+
+def _mend_texts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+    """Texts that no transcript has: what can be read of them is kept."""
+    damaged = [int(one["where"].removeprefix("message ")) for one in found if one["kind"] == "damaged-text"]
+    if not damaged:
+        return []
+    with engine.write() as tx:
+        left = [message_id for message_id in damaged if not _is_whole(tx, message_id)]
+        for message_id in left:
+            head, rest = tx.row("SELECT content, content_rest FROM messages WHERE id = ?", (message_id,)) or (
+                None,
+                None,
+            )
+            text = head.decode("utf-8", "replace") if isinstance(head, bytes) else head or ""
+            text = text if codec.is_whole(rest) and rest is None else text + codec.DAMAGED
+            sql = "UPDATE messages SET content = ?, content_rest = NULL, content_format = NULL WHERE id = ?"
+            tx.run(sql, (text, message_id))
+        tx.changed_by_us(left)
+        engine.fulltext.reindex(tx, left)
+        touched = {tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,)) for message_id in left}
+    for session_id in touched if scribe.journal.folder.is_dir() else ():
+        scribe.rewritten(session_id)
+    return [f"kept what can be read of {len(left)} damaged messages"] if left else []
+
+
+def _is_whole(tx: Tx, message_id: int) -> bool:
+    row = tx.row("SELECT content, content_rest, content_format FROM messages WHERE id = ?", (message_id,))
+    if row is None:
+        return True
+    try:
+        text = codec.joined(row[0], row[1])
+    except StoreCorrupt:
+        return False
+    return row[2] is None or (row[2] == "json" and isinstance(codec.from_json(text), (list, dict)))
+
+
+def _mend_orphans(tx: Tx) -> list[str]:
+    done = []
+    lost = tx.rows(
+        "SELECT m.session_id, min(m.timestamp) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
+        " GROUP BY m.session_id"
+    )
+    for session_id, started in lost:
+        sessions.create(tx, session_id, "unknown", {"started_at": started})
+        messages.recount(tx, session_id)
+    if lost:
+        done.append(f"gave {len(lost)} groups of messages their session back")
+    cut = recovery.cut_loose_parents(tx)
+    if cut:
+        done.append(f"cut {cut} links to parents that do not exist")
+    for table in ("session_refs", "session_tags", "session_members", "session_rewinds"):
+        gone = tx.run(
+            f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = {table}.session_id)"
+        )
+        if gone:
+            done.append(f"removed {gone} rows of {table} that belonged to nobody")
+    return done
+
+
+def _mend_prompts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+    wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "prompt"]
+    for session_id in wrong:
+        path = scribe.journal.path(session_id)
+        text = recovery.read_transcript(path).columns.get("system_prompt") if path.exists() else None
+        with engine.write() as tx:
+            digest = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
+            if isinstance(text, str):
+                tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
+                sessions.set_prompt(tx, session_id, text)
+            else:  # what is left of it counts from now on
+                left = tx.value(f"SELECT {sessions.PROMPT} FROM sessions s WHERE s.id = ?", (session_id,))
+                sessions.set_prompt(tx, session_id, codec.restored(left))
+    return [f"put {len(wrong)} system prompts right"] if wrong else []
+
+
+# ----------------------------------------------------------------------------------------- salvage
+
+
+def salvage(path: Path, folder: Path) -> list[str]:
+    """Put a damaged database together anew from what can be read of it and from the transcripts."""
+    from hermes.store.engines.sqlite.engine import SqliteEngine
+    from hermes.store.engines.sqlite.salvage import copy_rows
+
+    copy = set_aside(path)
+    fresh = path.with_name(f"{path.name}.rebuilt")
+    for suffix in ("", "-wal", "-shm"):
+        fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
+    engine = SqliteEngine(fresh)
+    rows = copy_rows(engine, path)
+    tally = {"back": 0, "changed": 0, "moved": 0, "sessions": 0}
+    restored: dict[str, Restored] = {}
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
+    for file in files:
+        _salvage_session(engine, file, tally, restored)
+    _restore_state(engine, restored)
+    for file in files:
+        _salvage_messages(engine, file, tally)
+    with engine.write() as tx:
+        done = _mend_orphans(tx)
+        for (session_id,) in tx.rows("SELECT id FROM sessions"):
+            messages.recount(tx, session_id)
+    engine.rebuild_index()
+    engine.close()
+    os.replace(fresh, path)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    fresh.with_name(fresh.name + "-queue").unlink(missing_ok=True)
+    return [
+        f"kept the damaged file as {copy.name}",
+        f"read {rows} rows out of it",
+        f"brought {tally['sessions']} sessions and {tally['back']} messages back from transcripts",
+        f"took the text of {tally['changed']} messages from transcripts",
+        *done,
+    ]
+
+
+def _salvage_session(engine: Engine, file: Path, tally: dict[str, int], restored: dict[str, Restored]) -> None:
+    session_id = recovery.read_transcript(file).columns["id"]
+    with engine.read() as tx:
+        known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None
+        deleted = not known and tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,))
+    if known or deleted:
+        return
+    _, state, given = _restore_session(engine, file)
+    restored[session_id] = state, given
+    tally["sessions"] += 1
+    tally["back"] += len(given)
+
+
+def _salvage_messages(engine: Engine, file: Path, tally: dict[str, int]) -> None:
+    session_id = recovery.read_transcript(file).columns["id"]
+    with engine.write() as tx:
+        if not tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,)):
+            return  # it was deleted
+        one = Comparer(engine, tx, lambda _: file).compare(session_id)
+        if one is None:
+            return
+        tally["changed"] += _overwrite(engine, tx, one, restore=False, salvaging=True)
+        tally["back"] += len(_insert(engine, tx, session_id, [*one.lost, *one.absent.values()]))
+        for message_id in one.astray:
+            tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, message_id))
+            tx.changed_by_us([message_id])
+        recovery.set_state(tx, session_id, _whole_hidden(tx, session_id, one.state))
