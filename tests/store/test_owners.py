@@ -151,3 +151,20 @@ def test_what_an_export_shows_counts_where_its_ranges_say_otherwise(tmp_path: Pa
     with SessionDB(tmp_path / "two" / "state.db") as db:
         assert db.import_session(data)
         assert shown(db, "B") == SHOWN and db.check() == []
+
+
+def test_a_session_whose_messages_a_chat_shows_has_a_transcript_that_goes_on(tmp_path: Path) -> None:
+    """Where only chats have transcripts, what they refer to has one, too."""
+    with SessionDB(tmp_path / "state.db", transcripts="gateway") as db:
+        db.create_session("mine", "cli")
+        db.append_message("mine", "user", "from the terminal")
+        db.create_session("chat", "telegram")
+        db.import_session(
+            {"id": "branch", "source": "telegram", "started_at": 5.0, "kind": "branch", "parent_session_id": "mine",
+             "refs": [[1, "mine", 1, 1, 0, None, None]], "messages": db.get_messages("mine")}
+        )  # fmt: skip
+        db.append_message("mine", "user", "and on")
+        assert shown(db, "branch") == ["from the terminal"] and db.check() == []
+    with rebuilt(tmp_path) as again:
+        assert shown(again, "branch") == ["from the terminal"]
+        assert shown(again, "mine") == ["from the terminal", "and on"]

@@ -196,10 +196,11 @@ class Scribe:
         known = self._kept.get(session_id)
         if known is None:
             with self._engine.read() as tx:
-                source = tx.value("SELECT source FROM sessions WHERE id = ?", (session_id,))
-            if source is None:
+                row = tx.row("SELECT source, transcript FROM sessions WHERE id = ?", (session_id,))
+            if row is None:
                 return False
-            known = self._kept[session_id] = self.wanted(source)
+            # One that has a transcript because others refer to it goes on having one.
+            known = self._kept[session_id] = self.wanted(row[0]) or row[1] is not None
             if known and not fresh and not self.journal.exists(session_id):
                 self._fill_in(session_id)
                 return False  # what was to be written is in there already
@@ -239,6 +240,7 @@ class Scribe:
         for owner in owners:  # what it refers to is in their files
             if not self.journal.exists(owner):
                 self._fill_in(owner)
+                self._kept.pop(owner, None)
 
     def _note(self, session_id: str) -> None:
         """The session has a transcript from now on: if it is ever gone, that is a finding."""
