@@ -9,7 +9,8 @@ from datetime import datetime
 from itertools import islice
 
 from hermes.agent.quoting import clean
-from hermes.agent.wording import DENSE_ENDINGS, DENSE_OPENINGS, DENSE_RUN, fold, is_stop, paragraphs, sentences, words
+from hermes.agent.wording import DENSE_ENDINGS, DENSE_OPENINGS, DENSE_RUN, is_stop, paragraphs, sentences, words
+from hermes.store.text import fold
 
 _MOST_WORDS, _FEWEST_WORDS = 7, 3
 _TITLE_LENGTH = 80
