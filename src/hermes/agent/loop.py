@@ -311,7 +311,7 @@ class Agent:
         if isinstance(model, LooksUp):
             model = model.speaking_in(self.session_id, self.context.user)
         reply: Reply | None = None
-        begun = False
+        begun, anew = False, bool(heard)
         for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):
             if isinstance(item, Reply):
                 reply = item
@@ -324,7 +324,8 @@ class Agent:
                     begun = True
                 heard.append(item.text)
                 draft.write(item.text)
-                yield Text(item.text)
+                yield Text(item.text, anew=anew)
+                anew = False
         if reply is None:
             if not self._cancel.is_set():
                 raise ModelUnreachable(f"{self.model.name} ended without a reply")
