@@ -15,7 +15,7 @@ import pytest
 from hermes_state import SessionDB
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support.program import PROGRAM, environment, run, start
-from tests.support.wire import CUT, Wire, delta, said, sse
+from tests.support.wire import CUT, Wire, delta, error, said, sse
 
 Look = Callable[[Callable[[Any], Any]], Any]
 
@@ -121,6 +121,28 @@ def test_after_a_broken_connection_only_the_answer_is_on_standard_output(home: P
     assert (done.status, done.out) == (0, f"{answer}\n")
     assert "begins anew" in done.err
     assert look(messages) == [("user", "two and two?"), ("assistant", answer)]
+
+
+def test_an_error_of_the_model_is_told_wherever_the_conversation_is(
+    home: Path, look: Look, open_screen: Callable[..., Any]
+) -> None:
+    refusal = error(400, {"error": {"message": "quokka is no model, key sk-proj-abcdefghijklmnopqrstuvwxyz012345"}})
+    with cut_short(home, refusal):
+        done = run("-q", "two and two?", home=home)
+        assert done.status == 1 and done.out == "" and "quokka" in done.err
+        (row,) = look(lambda db: db.list_sessions_rich())
+        assert look(messages) == [("user", "two and two?")]
+        screen = open_screen("-c")
+        screen.wait_for("the model did not answer")
+        screen.close()
+    (event,) = look(lambda db: db.get_session_events(row["id"]))
+    assert event["kind"] == "model_error" and "quokka" in event["text"]
+    outs = [run("sessions", "show", row["id"], home=home), run("sessions", "show", row["id"], "--json", home=home)]
+    for form in ("jsonl", "md", "html"):
+        outs.append(run("sessions", "export", "-", "--session-id", row["id"], "--format", form, home=home))
+    for one in outs:
+        assert one.status == 0 and "quokka" in one.out, one
+    assert not any(b"abcdefghijklmnopqrstuvwxyz012345" in path.read_bytes() for path in home.glob("state.db*"))
 
 
 def test_tools_between_two_parts_of_an_answer_keep_both(server: ModelServer, home: Path) -> None:

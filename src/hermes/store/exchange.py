@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import messages, recovery, sessions
+from hermes.store import events, messages, recovery, sessions
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.visibility import User, session_clause
 
 _BESIDE = ("tags", "members", "refs", "rewinds")
+_EVENTS = "events"
 _KINDS = "attachment_kinds"  # by hash, what a message said of the bytes: their type and how many there are
 
 
@@ -26,6 +27,8 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     session["messages"] = [messages.decode(row) for row in messages.shown_rows(tx, session_id)]
     state = recovery.session_state(tx, session_id)
     session.update({key: state[key] for key in _BESIDE if state[key]})
+    if happened := events.of_session(tx, session_id):
+        session[_EVENTS] = happened
     if kinds := messages.attachment_kinds(tx, session_id):
         session[_KINDS] = kinds
     if state["hidden"]:
@@ -59,7 +62,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
         raise InvalidInput(f"session {session_id}: messages is not a list of messages")
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
         return False
-    beside = ("messages", "rewound_messages", _KINDS, *_BESIDE)
+    beside = ("messages", "rewound_messages", _EVENTS, _KINDS, *_BESIDE)
     recovery.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
     session = recovery.Replayed(session_id)
     rewound = data.get("rewound_messages") or []
@@ -73,9 +76,16 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
             session.loose.append(message)
     ids.update(recovery.insert_messages(engine, tx, session))
     recovery.set_state(tx, session_id, _state(data, rewound, ids, whole))
+    if has_events(data):
+        events.bring_in(tx, session_id, data[_EVENTS], ids)
     messages.set_attachment_kinds(tx, session_id, data.get(_KINDS) or {})
     messages.recount(tx, session_id)
     return True
+
+
+def has_events(data: Any) -> bool:
+    """Whether an exported session has events, for which `events.prepare` makes room."""
+    return isinstance(data, dict) and isinstance(data.get(_EVENTS), list) and bool(data[_EVENTS])
 
 
 def _refs_hold(tx: Tx, data: dict[str, Any], shown: list[dict[str, Any]], session_id: str, ids: dict[int, int]) -> bool:
@@ -121,4 +131,4 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
             yield data
 
 
-__all__ = ["bring_in", "export", "export_ids", "iterate"]
+__all__ = ["bring_in", "export", "export_ids", "has_events", "iterate"]

@@ -10,7 +10,7 @@ import os
 import time
 from typing import Any, Protocol
 
-from hermes.store import handoffs, leases, lineage, messages, sessions, titles
+from hermes.store import events, handoffs, leases, lineage, messages, sessions, titles
 from hermes.store.engines.base import Engine, Tx
 
 ROWS_AT_ONCE = 200
@@ -142,6 +142,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     )
     for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+    events.forget(tx, session_id)
     for name in (leases.session_lease(session_id), handoffs.lease_of(session_id)):
         tx.run("DELETE FROM leases WHERE name = ?", (name,))
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:

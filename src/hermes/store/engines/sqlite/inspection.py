@@ -181,7 +181,7 @@ def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None
     except apsw.Error:
         return
     for table in ("system_prompts", "sessions", "messages", "session_refs", "session_rewinds", "session_tags",
-                  "session_members", "attachments", "leases", "audit", "state_meta"):  # fmt: skip
+                  "session_members", "session_events", "attachments", "leases", "audit", "state_meta"):  # fmt: skip
         for row in _rows_of(connection, table):
             take(table, row)
     connection.close()
