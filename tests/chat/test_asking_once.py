@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hermes_state import SessionDB
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support.program import PROGRAM, environment, run, start
+from tests.support.wire import CUT, Wire, delta, error, said, sse
 
 Look = Callable[[Callable[[Any], Any]], Any]
 
@@ -66,7 +68,7 @@ def test_a_closed_pipe_is_quiet_and_the_answer_is_kept(server: ModelServer, home
     server.scripts = [["first line\n", gate, *["more and more text\n"] * 5000]]
     child = start("chat", "-q", "talk", home=home)
     assert child.stdout is not None and child.stderr is not None
-    assert child.stdout.readline() == "first line\n"
+    assert gate.reached.wait(60)
     child.stdout.close()
     gate.open.set()
     errors = child.stderr.read()
@@ -74,11 +76,19 @@ def test_a_closed_pipe_is_quiet_and_the_answer_is_kept(server: ModelServer, home
     assert look(messages)[1][1].startswith("first line\n")
 
 
+def arrived(home: Path, text: str) -> None:
+    """Wait until the program has this of the reply: it lies in the draft from then on."""
+    until = time.monotonic() + 60
+    while not any(text.encode() in draft.read_bytes() for draft in (home / "drafts").glob("*")):
+        assert time.monotonic() < until, f"{text!r} never arrived"
+        time.sleep(0.02)
+
+
 def test_ctrl_c_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look) -> None:
     gate = Gate()
     server.scripts = [["first line\n", gate]]
     child = start("chat", "-q", "talk", home=home)
-    assert child.stdout is not None and child.stdout.readline() == "first line\n"
+    arrived(home, "first line")
     child.send_signal(signal.SIGINT)
     assert child.wait(60) == 130
     gate.open.set()
@@ -89,12 +99,70 @@ def test_sigterm_ends_it_with_what_was_said_kept(server: ModelServer, home: Path
     gate = Gate()
     server.scripts = [["first line\n", gate]]
     child = start("chat", "-q", "talk", home=home)
-    assert child.stdout is not None and child.stdout.readline() == "first line\n"
+    arrived(home, "first line")
     child.terminate()
     assert child.wait(60) == 128 + signal.SIGTERM
     gate.open.set()
     (row,) = look(lambda db: db.list_sessions_rich())
     assert look(messages)[1] == ("assistant", "first line\n") and row["end_reason"] == "user_exit"
+
+
+def cut_short(home: Path, *answers: Any) -> Wire:
+    """A model server that says just this, connections that break included."""
+    wire = Wire(answers)
+    (home / "config.yaml").write_text(f"model: {{default: wire-1, base_url: '{wire.base_url}', api_key: x}}\n")
+    return wire
+
+
+def test_after_a_broken_connection_only_the_answer_is_on_standard_output(home: Path, look: Look) -> None:
+    answer = "It is four, and always was."
+    with cut_short(home, sse(delta(content="It is fo"), CUT), said(answer)):
+        done = run("-q", "two and two?", home=home)
+    assert (done.status, done.out) == (0, f"{answer}\n")
+    assert "begins anew" in done.err
+    assert look(messages) == [("user", "two and two?"), ("assistant", answer)]
+
+
+def test_an_error_of_the_model_is_told_wherever_the_conversation_is(
+    home: Path, look: Look, open_screen: Callable[..., Any]
+) -> None:
+    refusal = error(400, {"error": {"message": "quokka is no model, key sk-proj-abcdefghijklmnopqrstuvwxyz012345"}})
+    with cut_short(home, refusal):
+        done = run("-q", "two and two?", home=home)
+        assert done.status == 1 and done.out == "" and "quokka" in done.err
+        (row,) = look(lambda db: db.list_sessions_rich())
+        assert look(messages) == [("user", "two and two?")]
+        screen = open_screen("-c")
+        screen.wait_for("the model did not answer")
+        screen.close()
+    (event,) = look(lambda db: db.get_session_events(row["id"]))
+    assert event["kind"] == "model_error" and "quokka" in event["text"]
+    outs = [run("sessions", "show", row["id"], home=home), run("sessions", "show", row["id"], "--json", home=home)]
+    for form in ("jsonl", "md", "html"):
+        outs.append(run("sessions", "export", "-", "--session-id", row["id"], "--format", form, home=home))
+    for one in outs:
+        assert one.status == 0 and "quokka" in one.out, one
+    assert not any(b"abcdefghijklmnopqrstuvwxyz012345" in path.read_bytes() for path in home.glob("state.db*"))
+
+
+def test_tools_between_two_parts_of_an_answer_keep_both(server: ModelServer, home: Path) -> None:
+    server.scripts = [["Let me see.", Call("terminal", command="echo hi")], ["It says hi."]]
+    assert run("-q", "what does it say?", home=home).out == "Let me see.\nIt says hi.\n"
+
+
+def test_when_no_try_brings_the_whole_answer_nothing_is_on_standard_output(home: Path, look: Look) -> None:
+    with cut_short(home, sse(delta(content="It is fo"), CUT)) as wire:
+        quick = (
+            "from hermes.agent.loop import Agent; Agent.first_wait = 0.01; from hermes.cli.main import script; script()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", quick, "-q", "two and two?"], env=environment(home), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert len(wire.bodies) > 2
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith("hermes: ")
+    assert look(messages) == [("user", "two and two?"), ("assistant", "It is fo")], "what arrived is kept in the record"
 
 
 def test_a_destructive_command_needs_yes_where_nobody_can_be_asked(

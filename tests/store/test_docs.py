@@ -239,6 +239,7 @@ def _live(db: SessionDB) -> None:
     db.share_session("first", "discord", "7")
     db.pin_session("first")
     db.archive_session("first")
+    db.record_event("first", "model_error", "HTTP 400: no such model")
     db.compress_session("first", "second", summary="in short", head_until=one, tail_from=last)
     db.branch_session("first", "third", at_message=one, title="another way")
     db.append_message("third", "user", "and now")
@@ -425,6 +426,7 @@ def test_every_event_in_the_code_has_a_sample_in_the_format() -> None:
     text = "".join(path.read_text() for path in files)
     named = set(re.findall(r"(?:_scribe|self)\.(?:changed|restated)\(\s*\w+, \"(\w+)\"", text))
     named |= set(re.findall(r"_mark\(.*?\"(\w+)\"\)$", text, re.MULTILINE)) | set(re.findall(r"event\(\"(\w+)\"", text))
+    named |= set(re.findall(r"^[A-Z_]+ = \"(\w+_error)\"$", (store / "events.py").read_text(), re.MULTILINE))
     assert len(named) > 10
     assert {f"event {name}" for name in named} == {_kind(entry) for entry in _samples() if entry["type"] == "event"}
 

@@ -8,9 +8,10 @@ from typing import Any
 
 @dataclass(slots=True, frozen=True)
 class Text:
-    """The next piece of the reply."""
+    """The next piece of the reply. `anew`: its first one after a try that broke off; the pieces of that try are void."""
 
     text: str
+    anew: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from datetime import datetime
 from itertools import islice
 
@@ -14,6 +14,7 @@ from hermes.store.text import fold
 
 _MOST_WORDS, _FEWEST_WORDS = 7, 3
 _TITLE_LENGTH = 80
+_VAGUE = frozenset("anything something nothing everything anyone someone everyone sure okay".split())
 _MORE_WORDS = 8  # that are tried to tell two titles apart
 _MARKUP = re.compile(r"[*`~#>|\[\]{}()<>\"“”„«»「」『』【】]+")
 _CODE = re.compile(r"(?s)```.*?(?:```|$)|~~~.*?(?:~~~|$)")
@@ -48,9 +49,10 @@ def told_apart(title: str, ours: Sequence[str], theirs: Sequence[str], when: flo
     yield f"{base}, {day.day} {day:%B %Y %H:%M}"
 
 
-def _tells(word: str, known: Container[str]) -> bool:
+def _tells(word: str, known: Set[str]) -> bool:
     """Whether a word says what a conversation is about that the known words don't."""
-    return 3 <= len(word) <= 30 and any(c.isalpha() for c in word) and not is_stop(word) and fold(word) not in known
+    telling = any(c.isalpha() for c in word) and not is_stop(word) and fold(word) not in known | _VAGUE
+    return telling and (4 if word.isascii() else 2) <= len(word) <= 30
 
 
 def word_count(text: str) -> int:

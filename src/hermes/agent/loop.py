@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,9 @@ from hermes.agent.retries import pause
 from hermes.agent.running import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.talk import Content, Keep, Talk
 from hermes.agent.tools.base import Context, Tool
-from hermes.errors import ContextTooLong, Fenced, HermesError, InvalidInput, ModelUnreachable, RateLimited
+from hermes.errors import ContextTooLong, Fenced, HermesError, InvalidInput, ModelError, ModelUnreachable, RateLimited
 from hermes.store.drafts import Draft
+from hermes.store.events import MODEL_ERROR
 
 if TYPE_CHECKING:
     from hermes.agent.titler import Titling
@@ -291,12 +292,19 @@ class Agent:
                     draft.restart()
         except Fenced:
             raise  # another process goes on here
-        except BaseException:  # also when nobody listens any more, or Ctrl-C: what was shown is kept
+        except BaseException as error:  # also when nobody listens any more, or Ctrl-C: what was shown is kept
             if heard:
                 talk.keep(Reply(finish_reason="interrupted"), model, heard)
+            if isinstance(error, ModelError):
+                self._note_failure(error)
             raise
         finally:
             draft.close(keep=bool(heard))  # words that could not be stored now are found by the next turn
+
+    def _note_failure(self, error: ModelError) -> None:
+        """The record tells that there was no answer, and why. That it can't be noted must not hide the error itself."""
+        with suppress(HermesError), self._talk.fenced():
+            self.db.record_event(self.session_id, MODEL_ERROR, str(error))
 
     def _listen(
         self, messages: list[Message], draft: Draft, heard: list[str], concluding: bool
@@ -311,7 +319,7 @@ class Agent:
         if isinstance(model, LooksUp):
             model = model.speaking_in(self.session_id, self.context.user)
         reply: Reply | None = None
-        begun = False
+        begun, anew = False, bool(heard)
         for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):
             if isinstance(item, Reply):
                 reply = item
@@ -324,7 +332,8 @@ class Agent:
                     begun = True
                 heard.append(item.text)
                 draft.write(item.text)
-                yield Text(item.text)
+                yield Text(item.text, anew=anew)
+                anew = False
         if reply is None:
             if not self._cancel.is_set():
                 raise ModelUnreachable(f"{self.model.name} ended without a reply")

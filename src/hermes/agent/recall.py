@@ -127,7 +127,7 @@ session_search = Tool(
         "properties": {
             "query": {
                 "type": "string",
-                "description": 'Words to look for; "exact phrase", OR, -not and prefix* work. Left out: recent conversations.',
+                "description": 'Words; "exact phrase", OR, NOT (or -word) and prefix* work. Left out: recent conversations.',
             },
             "limit": {
                 "type": "integer",

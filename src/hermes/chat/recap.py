@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.commands.changing import exchanges, is_summary
 from hermes.commands.text import counted, message_count, said
 from hermes.harmless import harmless
+from hermes.store.events import described, woven
 from hermes.times import ago, zone_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _PANEL_FROM = 24  # columns; below, a frame would take more room than what it ho
 class Entry:
     """One thing the recap shows."""
 
-    role: str  # "user", "assistant" or "tools"
+    role: str  # "user", "assistant", "tools" or "event"
     text: str
 
 
@@ -48,7 +49,10 @@ def recap(db: SessionDB, session_id: str, config: Config, width: int) -> Rendera
         number = counted(message_count(db, row) if row else 0, "message")
         when = ago(row.get("last_active"), zone_of(config.timezone))
         return Text(f"Resumed: {name} · {number} · last active {when}", style="dim")
-    earlier, entries = recalled(db.get_messages(session_id))
+    rows = db.get_messages(session_id)
+    earlier, entries = recalled(rows)
+    if last := unanswered(rows, db.get_session_events(session_id)):
+        entries.append(Entry("event", cut_user(harmless(last))))
     lines: list[RenderableType] = (
         [Text(f"... {counted(earlier, 'earlier message')} ...", style="dim")] if earlier else []
     )
@@ -67,7 +71,9 @@ def _drawn(entry: Entry) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    mark, colour = {"user": ("●", "gold1"), "assistant": ("◆", "green")}.get(entry.role, (" ", "default"))
+    mark, colour = {"user": ("●", "gold1"), "assistant": ("◆", "green"), "event": ("✗", "red")}.get(
+        entry.role, (" ", "default")
+    )
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=1)
     grid.add_column(overflow="fold", ratio=1)
@@ -81,6 +87,12 @@ def recalled(rows: list[dict[str, Any]]) -> tuple[int, list[Entry]]:
     first = starts[-EXCHANGES] if len(starts) > EXCHANGES else 0
     earlier = sum(1 for row in rows[:first] if row["role"] in ("user", "assistant"))
     return earlier, entries_of(rows[first:])
+
+
+def unanswered(rows: list[dict[str, Any]], events: list[dict[str, Any]]) -> str | None:
+    """What happened after the last message, if anything did: that the model did not answer it."""
+    last = [event for is_event, event in woven(rows, events)][-1:]
+    return described(last[0]) if last and last[0] in events else None
 
 
 def entries_of(rows: list[dict[str, Any]]) -> list[Entry]:

@@ -83,10 +83,14 @@ def followed_line(event: Followed) -> str:
 
 
 class PlainDisplay:
-    """The bare text of the reply to one stream, everything else to another."""
+    """The bare text of the reply to one stream, everything else to another.
+
+    In a pipe a reply is written when it is whole: what arrived before a connection broke can't be taken back there.
+    """
 
     def __init__(self, out: IO[str], notes: IO[str], *, tools: bool) -> None:
         self._out, self._notes, self._tools = out, notes, tools
+        self._held: list[str] | None = None if tools else []  # of the reply that is coming; None: shown at once
         self._arguments: dict[str, str] = {}
         self._clean = bool(getattr(out, "isatty", bool)())
         self._open = False  # a line was begun and not ended
@@ -94,11 +98,14 @@ class PlainDisplay:
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
             text = harmless(_without_returns(event.text)) if self._clean else event.text
-            if text:
-                self._out.write(text)
-                self._out.flush()
-                self._open = not text.endswith("\n")
+            if self._held is None:
+                self._write(text)
+            elif event.anew:
+                self._held[:] = [text]
+            else:
+                self._held.append(text)
         elif isinstance(event, ToolStarted):
+            self._release()
             self._end_line()
             self._arguments[event.call_id] = short_argument(event.arguments)
         elif isinstance(event, ToolFinished) and self._tools:
@@ -109,7 +116,21 @@ class PlainDisplay:
         elif isinstance(event, Followed):
             self._note(followed_line(event))
         elif isinstance(event, Done):
+            self._release()
             self._end_line()
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._out.write(text)
+            self._out.flush()
+            self._open = not text.endswith("\n")
+
+    def _release(self) -> None:
+        """The reply is whole, or the user has stopped it: write it."""
+        if self._held:
+            whole = "".join(self._held)
+            self._held.clear()
+            self._write(whole)
 
     def _note(self, line: str) -> None:
         self._end_line()

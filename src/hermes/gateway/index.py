@@ -1,4 +1,4 @@
-"""sessions.json: the routing table as a file, for whoever wants to look. The table is the truth; the file follows it lazily.
+"""sessions.json: the routing table as a file, session key → entry. The table is the truth; the file follows it lazily.
 
 A message only says that something has changed; the file is written some seconds later, once for all of them, and the more
 it costs the rarer.
@@ -22,7 +22,6 @@ from hermes.home import make_private
 if TYPE_CHECKING:
     from hermes.store.gateway_db import GatewayDB
 
-VERSION = 1
 PAUSE = 2.0  # seconds between two writings, at least
 SHARE = 20  # and so many times as long as the last one took
 LOOK = 60.0  # seconds after which a change is looked for that nobody has told of: a title, another process
@@ -86,9 +85,7 @@ def write_index(store: GatewayDB, folder: Path) -> Path:
     """Bring the file up to date, all or nothing; where it is. One that says the same already is left alone."""
     make_private(folder)
     target = folder / "sessions.json"
-    content = (
-        msgspec.json.format(msgspec.json.encode({"version": VERSION, "sessions": entries(store)}), indent=1) + b"\n"
-    )
+    content = msgspec.json.format(msgspec.json.encode(entries(store)), indent=1) + b"\n"
     if target.is_file() and target.read_bytes() == content:
         return target
     handle, name = tempfile.mkstemp(prefix=".sessions-", suffix=".json", dir=folder)

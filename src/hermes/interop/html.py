@@ -19,6 +19,7 @@ from urllib.parse import quote
 from hermes.interop.jsonl import encoded
 from hermes.interop.markdown import calls_of, moment, text_of
 from hermes.store.attachments import references
+from hermes.store.events import described, woven
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -104,8 +105,8 @@ def write(
         yield b"</ol>\n</nav>\n"
     for session in sessions:
         yield _out(_session_head(session, zone))
-        for message in session.get("messages") or []:
-            yield _out(_message(message, zone, attachments))
+        for is_event, item in woven(session.get("messages") or [], session.get("events") or []):
+            yield _out(_event(item, zone) if is_event else _message(item, zone, attachments))
         yield b"</section>\n"
     yield b"</main>\n</body>\n</html>\n"
 
@@ -134,6 +135,11 @@ def _session_head(session: dict[str, Any], zone: tzinfo | None) -> str:
     name = session.get("title") or session["id"]
     about = " · ".join(_safe(fact) for fact in facts if fact)
     return f'<section id="{_safe(session["id"])}">\n<h1 dir="auto">{_safe(name)}</h1>\n<p class="about">{about}</p>\n'
+
+
+def _event(event: dict[str, Any], zone: tzinfo | None) -> str:
+    when, text = _safe(moment(event["at"], zone)), _safe(described(event))
+    return f'<article class="other"><header><b>event</b> {when}</header>\n<p dir="auto">{text}</p>\n</article>\n'
 
 
 def _message(message: dict[str, Any], zone: tzinfo | None, attachments: Path | None) -> str:

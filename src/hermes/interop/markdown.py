@@ -11,6 +11,7 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from hermes.interop.jsonl import encoded
+from hermes.store.events import described, woven
 from hermes.store.text import plain_parts
 
 _BACKTICKS = re.compile("`{3,}")
@@ -55,8 +56,8 @@ def write(sessions: Iterable[dict[str, Any]], zone: tzinfo | None = None) -> Ite
         text = "" if first else "\n---\n\n"
         first = False
         yield (text + _head(session, zone)).encode("utf-8", "replace")
-        for message in session.get("messages") or []:
-            yield _message(message, zone).encode("utf-8", "replace")
+        for is_event, item in woven(session.get("messages") or [], session.get("events") or []):
+            yield (_event(item, zone) if is_event else _message(item, zone)).encode("utf-8", "replace")
 
 
 def _one_line(text: Any) -> str:
@@ -76,6 +77,11 @@ def _head(session: dict[str, Any], zone: tzinfo | None) -> str:
     lines = [f"# {_one_line(session.get('title') or session['id'])}", ""]
     lines += [f"- {name}: {_one_line(value)}" for name, value in facts.items() if value]
     return "\n".join(lines) + "\n"
+
+
+def _event(event: dict[str, Any], zone: tzinfo | None) -> str:
+    when = moment(event["at"], zone)
+    return f"\n## Event · {when}\n\n{fenced(described(event))}\n"
 
 
 def _message(message: dict[str, Any], zone: tzinfo | None) -> str:

@@ -22,7 +22,7 @@ from hermes.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from hermes.store import codec, exchange, lineage, listing, messages, retention, sessions, titles
+from hermes.store import codec, events, exchange, lineage, listing, messages, retention, sessions, titles
 from hermes.store import usage as _usage
 from hermes.store.db_keeping import Keeping
 from hermes.store.engines.base import Tx
@@ -373,6 +373,24 @@ class SessionDB(Keeping):
         if self._engine.shared:
             self._attachments.fetch(tx, messages.attachments_shown(tx, session_id))
 
+    def record_event(self, session_id: str, kind: str, text: str) -> bool:
+        """Note what happened in a session beside its messages ("model_error"); False when there is no such session.
+
+        Events are shown and exported with a session; they are never sent to a model, counted or searched.
+        """
+        events.prepare(self._engine)
+        with self._writing(session_id) as tx:
+            if sessions.get(tx, session_id, None) is None:
+                return False
+            event = events.record(tx, session_id, kind, self._masked(text) or "")
+        self._scribe.happened(session_id, events.line_of(event))
+        return True
+
+    def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+        """What happened in a session beside its messages, oldest first: `at`, `after` (a message's id), `kind`, `text`."""
+        with self._engine.read() as tx:
+            return events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
         with self._engine.read() as tx:
@@ -594,6 +612,8 @@ class SessionDB(Keeping):
         return self._import(data, {})
 
     def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
+        if exchange.has_events(data):
+            events.prepare(self._engine)
         with self._writing(str(data.get("id")) if isinstance(data, dict) else "") as tx:
             done = exchange.bring_in(self._engine, tx, data, ids)
             for other in done.all() if done is not None else ():

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import carried, lineage, messages, recovery, sessions
+from hermes.store import carried, events, lineage, messages, recovery, sessions
 from hermes.store.carried import HIGHEST, Touched, usable_id
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.lineage import Place
 from hermes.store.visibility import User, session_clause
 
 _BESIDE = ("tags", "members", "refs", "rewinds")
+_EVENTS = "events"
 _ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
 _KINDS = "attachment_kinds"  # of earlier exports: by hash, type and size
 
@@ -29,6 +30,8 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     session["messages"] = [messages.decode(row) for row in messages.shown_rows(tx, session_id)]
     state = recovery.session_state(tx, session_id)
     session.update({key: state[key] for key in _BESIDE if state[key]})
+    if happened := events.of_session(tx, session_id):
+        session[_EVENTS] = happened
     if rewound := _rewound(tx, session_id, session["messages"], state):
         session["rewound_messages"] = rewound
     every = [*session["messages"], *session.get("rewound_messages", ())]
@@ -76,7 +79,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     shown, rewound = _told(data, "messages"), _told(data, "rewound_messages")
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
         return None
-    beside = ("messages", "rewound_messages", _ATTACHED, _KINDS, *_BESIDE)
+    beside = ("messages", "rewound_messages", _EVENTS, _ATTACHED, _KINDS, *_BESIDE)
     recovery.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
     touched = Touched()
     carried.await_parent(tx, session_id)
@@ -98,10 +101,17 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     expected = [shown_here[id(m)] if id(m) in shown_here else places[m["id"]][0] for m in shown]
     if [place[0] for place in lineage.shown_places(tx, session_id)] != expected:
         _lay_out(tx, session_id, expected, {place[0]: place for place in places.values()})
+    if has_events(data):
+        events.bring_in(tx, session_id, data[_EVENTS], new)
     messages.set_attachment_kinds(tx, session_id, data.get(_KINDS) or {})
     messages.recount(tx, session_id)
     carried.find_children(tx, session_id, touched)
     return touched
+
+
+def has_events(data: Any) -> bool:
+    """Whether an exported session has events, for which `events.prepare` makes room."""
+    return isinstance(data, dict) and isinstance(data.get(_EVENTS), list) and bool(data[_EVENTS])
 
 
 def _told(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
@@ -184,4 +194,4 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
             yield data
 
 
-__all__ = ["bring_in", "export", "export_ids", "iterate"]
+__all__ = ["bring_in", "export", "export_ids", "has_events", "iterate"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreCorrupt, StoreError
-from hermes.store import codec
+from hermes.store import codec, events
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.schema import TABLES
@@ -103,6 +103,11 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         tables = _tables(TABLES, GATEWAY_TABLES)
         with there.read() as tx:
             tables = [table for table in tables if there.has_table(tx, table.name)]
+    with there.read() as tx:
+        happened = events.are_kept(tx)
+    if happened:
+        events.prepare(target._engine)
+        tables += _tables(events.TABLES)
     moved = Moved()
     while True:
         moved.rounds += 1

@@ -7,6 +7,10 @@ SQL: the search turns the tree into whatever its engine understands.
 What is decided here, where a text could be read in more than one way:
 
 * Operators are the upper-case whole words AND, OR, NOT outside quotes. `x AND NOT y` is `x NOT y`.
+* A minus right before a letter or an opening quote, after a space, is NOT: `python -java`, `python -"java beans"`. Where
+  there is nothing before it to take from (at the start of the text or of a group), the word stays as it is: `-rf` finds
+  "-rf". If nothing is found without the word, messages that hold it with its minus are (`rm -rf /tmp`). `--flag`,
+  `foo-bar`, `- x` and `-9` are words, too.
 * An operator with nothing to work on is dropped, so that `hello AND` finds "hello": at the start of the text
   or of a group, at the end of one, or right after another operator (`x OR NOT y` is `x OR y`). A query of
   nothing but operators searches for them as words.
@@ -34,7 +38,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["And", "Leaf", "Node", "Not", "Or", "Query", "leaves", "parse", "positive"]
+__all__ = ["And", "Leaf", "Node", "Not", "Or", "Query", "dropped", "leaves", "parse", "positive"]
 
 MAX_LEAVES = 64  # distinct ones; the first win
 MAX_PLACES = 256  # leaves in the tree, counting each place: `(a OR b) (a OR c)` has four
@@ -82,17 +86,23 @@ class Query(msgspec.Struct, frozen=True):
 
     `plain`: no quotes, operators or star had an effect (parentheses have one only around operators).
     `words`: the texts of all leaves in order, each once whatever its case.
+    `typed`: where a minus was read as NOT, the tree that takes it for a part of the word, for text that holds just that.
     """
 
     tree: Node | None
     plain: bool
     words: tuple[str, ...]
+    typed: Node | None = None
 
 
 def parse(text: str) -> Query:
     """The query that `text` stands for. Never raises; takes time in proportion to the length of the text."""
     text = _BLANK.sub(" ", text)
-    tree, plain = _tree(_tokens(text))
+    tokens = list(_tokens(text))
+    tree, plain = _tree(tokens)
+    typed = None
+    if any(isinstance(token, _Less) for token in tokens):
+        typed, _ = _tree([token.typed if isinstance(token, _Less) else token for token in tokens])
     if tree is None:  # operators and stray marks only: look for just these
         runs = text.split()
         bare = [run.strip(_MARKS) for run in runs]
@@ -100,7 +110,7 @@ def parse(text: str) -> Query:
     words: dict[str, str] = {}
     for leaf in leaves(tree):
         words.setdefault(leaf.text.lower(), leaf.text)
-    return Query(tree, plain, tuple(words.values()))
+    return Query(tree, plain, tuple(words.values()), typed if typed != tree else None)
 
 
 def leaves(node: Node | None) -> Iterator[Leaf]:
@@ -111,6 +121,16 @@ def leaves(node: Node | None) -> Iterator[Leaf]:
 def positive(node: Node | None) -> Iterator[Leaf]:
     """Every leaf that a hit may contain, from left to right: none of those under a `Not.drop`."""
     return _walk(node, dropped=False)
+
+
+def dropped(node: Node | None) -> Iterator[Leaf]:
+    """Every leaf under a `Not.drop`."""
+    if isinstance(node, Not):
+        yield from leaves(node.drop)
+        yield from dropped(node.keep)
+    elif isinstance(node, And | Or):
+        for child in node.children:
+            yield from dropped(child)
 
 
 def _walk(node: Node | None, *, dropped: bool) -> Iterator[Leaf]:
@@ -155,7 +175,15 @@ _MARK = re.compile(f"[{_MARKS}]")
 # may become one since it stands at a border, a part of a quoted stretch.
 _PLAIN, _LOOSE, _GROUP, _BORDER, _QUOTED = range(5)
 
-_Token = Leaf | str  # a leaf, "(", ")" or an operator
+
+class _Less(msgspec.Struct, frozen=True):
+    """A word with a minus before it: to be left out, if something stands before it, else the word as it was typed."""
+
+    dropped: Leaf
+    typed: Leaf
+
+
+_Token = Leaf | _Less | str  # a leaf, "(", ")" or an operator
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -173,7 +201,8 @@ def _tokens(text: str) -> Iterator[_Token]:
         else:
             end = quoted[at] + 1
             starred = text[end : end + 1] in _STARS and _ends(text, roles, end + 1)
-            yield _leaf(text[at + 1 : end - 1], "phrase", starred)
+            leaf = _leaf(text[at + 1 : end - 1], "phrase", starred)
+            yield _Less(leaf, leaf) if text[at - 1 : at] == "-" and _begins(text, roles, at - 1) else leaf
             done = end + starred
     yield from _words(text, roles, done, len(text))
 
@@ -230,6 +259,11 @@ def _ends(text: str, roles: bytearray, at: int) -> bool:
     return at >= len(text) or text[at].isspace() or roles[at] == _GROUP
 
 
+def _begins(text: str, roles: bytearray, at: int) -> bool:
+    """Whether what stands at `at` begins there."""
+    return at == 0 or text[at - 1].isspace() or roles[at - 1] == _GROUP
+
+
 def _words(text: str, roles: bytearray, start: int, end: int) -> Iterator[_Token]:
     """The leaves and operators of a stretch without quotes and grouping parentheses."""
     for run in _RUN.finditer(text, start, end):
@@ -246,10 +280,14 @@ def _words(text: str, roles: bytearray, start: int, end: int) -> Iterator[_Token
                 continue
         if word in _OPERATORS:
             yield word
-        elif _STARRED.search(word):
-            yield _leaf(word[:-1], "word", prefix=True)
+        elif word[0] == "-" and word[1:2].isalpha() and _begins(text, roles, first):
+            yield _Less(_word(word[1:]), _word(word))
         else:
-            yield _leaf(word, "word")
+            yield _word(word)
+
+
+def _word(text: str) -> Leaf:
+    return _leaf(text[:-1], "word", prefix=True) if _STARRED.search(text) else _leaf(text, "word")
 
 
 def _leaf(text: str, kind: Literal["word", "phrase"], prefix: bool = False) -> Leaf:
@@ -320,6 +358,12 @@ def _tree(tokens: Iterable[_Token]) -> tuple[Node | None, bool]:
     plain = True
     known: dict[tuple[str, str, bool], Leaf] = {}
     for token in tokens:
+        if isinstance(token, _Less):
+            if levels[-1].last is not None:
+                levels[-1].operator("NOT")
+                token = token.dropped
+            else:
+                token = token.typed
         if isinstance(token, Leaf):
             key = (token.text.lower(), token.kind, token.prefix)
             leaf = known.get(key)

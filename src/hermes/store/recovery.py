@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import messages, titles
+from hermes.store import events, messages, titles
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.messages import make_ready
 from hermes.store.prompt_files import read_prompt
@@ -103,8 +103,11 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
 
     def missing(path: Path) -> bytes:
         present: set[int] = set()
+        noted: set[float] = set()  # events
         started = False
         for entry in entries(path):
+            if (happened := events.told_by(entry)) is not None:
+                noted.add(happened["at"])
             started = started or entry.get("type") == "session"
             if isinstance(entry.get("id"), int):
                 present.add(entry["id"])
@@ -116,6 +119,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
                 one["attachments"] = attached.get(one["id"], [])
             if one["id"] not in present:
                 out.append(line(message_entry(one)))
+        out += [line(events.line_of(one)) for one in events.of_session(tx, session_id) if one["at"] not in noted]
         state = session_state(tx, session_id)
         state.update(successors(tx, session_id))
         if started or any(state.values()):  # a new file's first line has told the columns already
@@ -136,6 +140,7 @@ class Replayed:
         self.messages: dict[int, dict[str, Any]] = {}
         self.loose: list[dict[str, Any]] = []  # messages of older files, which have no ids
         self.state: dict[str, Any] = {}
+        self.events: list[dict[str, Any]] = []
 
     def take(self, entry: dict[str, Any]) -> None:
         """Apply one line. Of older files a time may be written as text."""
@@ -145,6 +150,8 @@ class Replayed:
         if kind == "session" and isinstance(entry.get("session"), dict):
             self._set(entry["session"])
         elif kind == "event":
+            if (happened := events.told_by(entry)) is not None:
+                self.events.append(happened)
             self._set(entry.get("set") or {})
             self.state.update({k: entry[k] for k in ("tags", "members", "refs", "rewinds", "hidden") if k in entry})
             removed = entry.get("removed")
@@ -210,6 +217,8 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
             counts["skipped"] += 1
             continue
         try:
+            if session.events:
+                events.prepare(engine)
             with engine.write() as tx:
                 if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
                     insert_session(tx, session.columns)
@@ -218,6 +227,8 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
                     counts["sessions"] += 1
                 given = insert_messages(engine, tx, session)
                 counts["messages"] += len(given)
+                if session.events:
+                    events.bring_in(tx, session.columns["id"], session.events, given)
                 done[session.columns["id"]] = session.state, given
         except InvalidInput:  # a file that makes no sense must not stop the others
             counts["skipped"] += 1

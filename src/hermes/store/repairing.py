@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, messages, recovery, sessions
+from hermes.store import codec, events, messages, recovery, sessions
 from hermes.store.attachments import Attachments
 from hermes.store.comparing import Comparer, Comparison, Entry, is_same_message, read, readable_messages
 from hermes.store.engines.base import Engine, Tx
@@ -187,6 +187,8 @@ def _restore_session(engine: Engine, path: Path) -> tuple[str, dict[str, Any], d
     """A session that only its transcript has, or of which the database has only messages; its state is still to be set."""
     session = recovery.read_transcript(path)
     session_id = session.columns["id"]
+    if session.events:
+        events.prepare(engine)
     with engine.write() as tx:
         if not _found_under_another_id(tx, session) and not tx.row(
             "SELECT 1 FROM sessions WHERE id = ?", (session_id,)
@@ -195,6 +197,8 @@ def _restore_session(engine: Engine, path: Path) -> tuple[str, dict[str, Any], d
         there, _ = readable_messages(tx, session_id)
         entries = [one for one in (*session.messages.values(), *session.loose) if one.get("id") not in there]
         given = _insert(engine, tx, session_id, [one for one in entries if not _is_there(one, there)])
+        if session.events:
+            events.bring_in(tx, session_id, session.events, given)
         recovery.cut_loose_parents(tx)
         messages.recount(tx, session_id)
     return session_id, session.state, given

@@ -10,7 +10,7 @@ import os
 import time
 from typing import Any, Protocol
 
-from hermes.store import carried, handoffs, leases, lineage, messages, sessions, titles
+from hermes.store import carried, events, handoffs, leases, lineage, messages, sessions, titles
 from hermes.store.carried import SHELL
 from hermes.store.engines.base import Engine, Tx
 
@@ -160,6 +160,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     carried.await_no_more(tx, session_id)
+    events.forget(tx, session_id)
     for name in (leases.session_lease(session_id), handoffs.lease_of(session_id)):
         tx.run("DELETE FROM leases WHERE name = ?", (name,))
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:

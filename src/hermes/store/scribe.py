@@ -116,6 +116,11 @@ class Scribe:
         if self._keeps(session_id):
             self._write(session_id, line(_entry(message_id, ready)), message_id)
 
+    def happened(self, session_id: str, entry: dict[str, Any]) -> None:
+        """An event was stored."""
+        if self._keeps(session_id):
+            self._write(session_id, line(entry))
+
     def changed(
         self, session_id: str, what: str, *columns: str, also: dict[str, Any] | None = None, **values: Any
     ) -> None:

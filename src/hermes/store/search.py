@@ -8,6 +8,7 @@ message in full, each further one at half the weight of the one before.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,20 @@ from hermes.errors import InvalidInput
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Engine, Scope, Tx
 from hermes.store.listing import checked_page
-from hermes.store.query import And, Leaf, Node, Not, Or, Query, parse, positive
+from hermes.store.query import And, Leaf, Node, Not, Or, Query, dropped, parse, positive
 from hermes.store.snippet import Needle, needle, snippet
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
-from hermes.store.text import UNSPACED, fold, phrase, pieces, plain, plain_calls, plain_parts
+from hermes.store.text import (
+    UNSPACED,
+    fold,
+    has_no_word_border,
+    index_words,
+    phrase,
+    pieces,
+    plain,
+    plain_calls,
+    plain_parts,
+)
 from hermes.store.visibility import User, session_clause
 
 RANKED = 400  # how many of the newest matches are ranked
@@ -29,6 +40,7 @@ FEW_STARTS = 20
 FEW = 60  # messages that are looked at rather than asked for in more words
 PARTS_OF_WORDS = 250  # how many words that contain a part are looked for at once
 FORMS = 12
+_DIGITS = "0123456789"
 ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5}
 
 
@@ -164,16 +176,42 @@ class _Search:
             return self.hits, self.needles
         if self._named(tree):
             return self.hits, self.needles
-        self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
+        self._as_typed(tree)
         if len(self.hits) < self.need:
             self._inside_words(tree)
         if len(self.hits) < self.need and self._may_relax() and len({hit.session_id for hit in self.hits}) < 3:
             self._relax()
+        if not self.hits and self.query.typed is not None:
+            self._with_minus(self.query.typed)
         return self.hits, self.needles
+
+    def _as_typed(self, tree: Node) -> None:
+        """Messages with the words themselves. A name after NOT (UserById) is left out inside longer names, too."""
+        if not any(_looks_like_a_name(leaf) for leaf in dropped(tree)):
+            self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
+            return
+        narrow = _narrowed(tree, self._inside)
+        found = self.text.candidates(self.tx, narrow, self.scope, self.cap)
+        self._add_passing(lambda text: _holds(tree, text, set()), found, "match")
+
+    def _with_minus(self, tree: Node) -> None:
+        """`rm -rf x`: nothing has rm and x without rf, so messages with "-rf" as it was typed."""
+        literal = {leaf.text for leaf in positive(tree) if leaf.kind == "word" and leaf.text[:1] == "-"}
+        found = self.text.candidates(self.tx, tree, self.scope, self.cap)
+        self._add_passing(lambda text: _holds(tree, text, literal), found, "match")
+        self.needles = [n for leaf in positive(tree) if (n := needle(leaf.text, prefix=leaf.prefix)) is not None]
+
+    def _inside(self, leaf: Leaf) -> Sequence[Leaf]:
+        """The words that hold a word which is left out, as far as the engine knows them; the texts tell the rest."""
+        runs = _runs(fold(leaf.text)) if _looks_like_a_name(leaf) else []
+        words = self.text.words_containing(self.tx, runs[0], PARTS_OF_WORDS) if len(runs) == 1 else []
+        return [Leaf(word, "phrase") for word in words]
 
     def _named(self, tree: Node) -> bool:
         """Whether names that were typed are found often enough as they are; else the words they are made of are looked for."""
         named = _as_names(tree) if self.text.has_names else tree
+        if any(_looks_like_a_name(leaf) for leaf in dropped(tree)):
+            return False
         if named == tree or not all(
             self.text.is_name(self.tx, one.text) for one in positive(named) if one.kind == "name"
         ):
@@ -212,11 +250,12 @@ class _Search:
                     literal.add(leaf.text)
         if not any(parts.values()):
             return
+        checked = bool(literal) or any(True for _ in dropped(tree))
 
         looked_at: set[int] = set(self.seen)
 
         def holds(text: str) -> bool:
-            return _holds(tree, text, literal)
+            return _holds(tree, text, literal, inside=True)
 
         def add(found: list[Candidate]) -> None:
             fresh = [one for one in found if one[0] not in looked_at]
@@ -224,7 +263,7 @@ class _Search:
             if loose:
                 passed = self._passing([one[0] for one in fresh], holds)
                 self._add((one for one in fresh if one[0] in passed), "substring")
-            elif literal:
+            elif checked:
                 self._add_passing(holds, fresh, "substring")
             else:
                 self._add(fresh, "substring")
@@ -240,7 +279,7 @@ class _Search:
                 wide = around[0] if len(around) == 1 else Or(tuple(around))
             found = self.text.candidates(self.tx, wide, self.scope, cap)
             add(found)
-            while literal and len(found) == cap < MOST_LOOKED_AT and len(self.hits) < self.need:
+            while checked and len(found) == cap < MOST_LOOKED_AT and len(self.hits) < self.need:
                 cap *= 4
                 found = self.text.candidates(self.tx, wide, self.scope, cap)
                 add(found)
@@ -254,20 +293,29 @@ class _Search:
         Of several words in a row the first may be an end and the last a beginning. One or two letters begin or end too
         many words: they are left out, and what is found is looked at.
         """
-        runs = _runs(fold(leaf.text))
-        if not runs or UNSPACED.search(leaf.text):
+        folded = fold(leaf.text)
+        if has_no_word_border(folded):
+            return self._words_around_glued(folded), False
+        runs = _runs(folded)
+        if not runs:
             return [], True
         cap = PARTS_OF_WORDS * 8
         first, last = runs[0], runs[-1]
         if len(runs) == 1:
             words = self.text.words_containing(self.tx, first, cap)
-            return [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first], True
+            around = [Leaf(word, "phrase") for word in sorted(words, key=len) if word != first]
+            if len(first) >= 4 and any(c in _DIGITS for c in first[:4]):
+                around.insert(0, Leaf(first, "phrase", prefix=True))  # numbers and hashes are not in the list of words
+            return around, True
         if _is_name(leaf.text):
             names = self.text.names_containing(self.tx, typed := fold(leaf.text), cap)
             if names is not None:
                 return [Leaf(name, "name") for name in sorted(names, key=len) if name != typed], True
         whole = runs[1:] if len(last) >= 3 else runs[1:-1]
         rest, prefix = " ".join(whole), len(last) >= 3
+        if len(first) < 3 and len(rest) < 3:  # t_id
+            told = " ".join(runs if len(runs) == 2 and len(last) < 2 else runs[1:])
+            return ([Leaf(told, "phrase", prefix=True)] if sum(map(len, runs)) >= 3 else []), False
         if len(rest) >= 3:
             leaf = Leaf(rest, "phrase", prefix=prefix)
             few = self.text.candidates(self.tx, leaf, self.scope, FEW + 1)
@@ -279,6 +327,25 @@ class _Search:
         if len(first) < 3 or (len(starts) > FEW_STARTS and len(whole) > 1):
             return ([Leaf(rest, "phrase", prefix=prefix)] if len(rest) >= 3 else []), False
         return [Leaf(f"{word} {rest}".strip(), "phrase", prefix=prefix) for word in starts], prefix
+
+    def _words_around_glued(self, folded: str) -> list[Leaf]:
+        """The same where a script without spaces, or an emoji, is a part of what was typed: 部署getUs, rById完成."""
+        parts = pieces(folded)
+        if all(has_no_word_border(part) for part in parts):
+            return []
+        text = folded[folded.find(parts[0]) : folded.rfind(parts[-1]) + len(parts[-1])]
+        first, last = re.split("_+", parts[0])[0], re.split("_+", parts[-1])[-1]
+        opened = not has_no_word_border(last)
+        if opened and len(last) < 2:  # one letter begins too many words
+            text, opened = text[: len(text) - len(last)], False
+        if has_no_word_border(first):
+            return [Leaf(text, "phrase", prefix=opened)]
+        rest = text[len(first) :]
+        if len(first) < 3:
+            return [Leaf(rest, "phrase", prefix=opened)]
+        words = self.text.words_containing(self.tx, first, PARTS_OF_WORDS)
+        starts = dict.fromkeys([first, *(word for word in words if word.endswith(first))])
+        return [Leaf(word + rest, "phrase", prefix=opened) for word in starts]
 
     def _passing(self, ids: Sequence[int], holds: Callable[[str], bool]) -> set[int]:
         """Those messages whose text passes."""
@@ -349,7 +416,9 @@ class _Search:
 
     def _literal(self, leaves: Sequence[Leaf]) -> None:
         """Only punctuation was typed: look for it as it stands, newest first."""
-        wanted = [leaf.text for leaf in leaves]
+        wanted, tree = [leaf.text for leaf in leaves], self.query.tree
+        assert tree is not None
+        drops = any(True for _ in dropped(tree))
         before = 1 << 62
         while len(self.hits) < self.need:
             rows = self.tx.rows(
@@ -359,7 +428,7 @@ class _Search:
             )
             for message_id, session_id, _, content, rest, calls in rows:
                 whole = (codec.joined(content, rest) or "") + (codec.restored(calls) or "")
-                if all(text in whole for text in wanted):
+                if all(text in whole for text in wanted) and (not drops or _holds(tree, fold(whole), set())):
                     self.hits.append(Hit(message_id, session_id, 0.0, "literal"))
             if len(rows) < 500:
                 break
@@ -367,15 +436,62 @@ class _Search:
         self.needles = [Needle((fold(text) or text,), True, True) for text in wanted]
 
 
-def _holds(tree: Node, text: str, literal: set[str]) -> bool:
+def _holds(tree: Node, text: str, literal: set[str], *, inside: bool = False) -> bool:
     """Whether a folded text answers a tree, as far as its characters tell: some leaves must be there as they stand, of the
-    others the words."""
+    others the words. What is left out counts `inside` longer words as well."""
     if isinstance(tree, Leaf):
         wanted = fold(tree.text)
         return wanted in text if tree.text in literal else all(run in text for run in _runs(wanted))
     if isinstance(tree, Not):
-        return _holds(tree.keep, text, literal)
-    return (all if isinstance(tree, And) else any)(_holds(child, text, literal) for child in tree.children)
+        return _holds(tree.keep, text, literal, inside=inside) and not _is_in(tree.drop, text, inside)
+    return (all if isinstance(tree, And) else any)(
+        _holds(child, text, literal, inside=inside) for child in tree.children
+    )
+
+
+def _is_in(tree: Node, text: str, inside: bool) -> bool:
+    """Whether a folded text has what a tree asks for: its words as words, and names (with `inside` all) in longer ones."""
+    if isinstance(tree, Leaf):
+        if tree.kind == "word" and (inside or _looks_like_a_name(tree)):
+            return bool(wanted := fold(tree.text).strip()) and wanted in text
+        words, open_end = phrase(tree.text)
+        end = "" if tree.prefix or open_end else " "
+        return bool(words) and f" {words}{end}" in f" {' '.join(index_words(text))} "
+    if isinstance(tree, Not):
+        return _is_in(tree.keep, text, inside) and not _is_in(tree.drop, text, inside)
+    return (all if isinstance(tree, And) else any)(_is_in(child, text, inside) for child in tree.children)
+
+
+def _looks_like_a_name(leaf: Leaf) -> bool:
+    """Whether a word is no word of a language but a name in a program: UserById, user_id, a1b2c3d."""
+    text = leaf.text
+    if leaf.kind != "word" or leaf.prefix or len(text) < 3 or not text.isascii():
+        return False
+    return (
+        "_" in text.strip("_")
+        or any(c in _DIGITS for c in text)
+        or not (text.islower() or text[1:].islower() or text.isupper())
+    )
+
+
+def _narrowed(tree: Node, around: Callable[[Leaf], Sequence[Leaf]]) -> Node:
+    """The tree with each word that is left out also standing for the words around it."""
+    if isinstance(tree, Leaf):
+        return tree
+    if isinstance(tree, Not):
+        return Not(_narrowed(tree.keep, around), _with_words_around(tree.drop, around))
+    children = tuple(_narrowed(child, around) for child in tree.children)
+    return And(children) if isinstance(tree, And) else Or(children)
+
+
+def _with_words_around(tree: Node, around: Callable[[Leaf], Sequence[Leaf]]) -> Node:
+    if isinstance(tree, Leaf):
+        others = around(tree)
+        return Or((tree, *others)) if others else tree
+    if isinstance(tree, Not):
+        return Not(_with_words_around(tree.keep, around), tree.drop)
+    children = tuple(_with_words_around(child, around) for child in tree.children)
+    return And(children) if isinstance(tree, And) else Or(children)
 
 
 def _as_names(tree: Node) -> Node:
@@ -392,7 +508,7 @@ def _as_names(tree: Node) -> Node:
 
 def _is_name(text: str) -> bool:
     """Whether a text is (a part of) a name made of several words, like a_b_c."""
-    return "_" in text.strip("_") and text.replace("_", "a").isalnum()
+    return "_" in text.strip("_") and text.replace("_", "a").isalnum() and not has_no_word_border(text)
 
 
 def _runs(text: str) -> list[str]:

@@ -11,6 +11,7 @@ from hermes.store.text import pieces as pieces_of
 
 BEFORE, LENGTH = 60, 240
 _SPACE = re.compile(r"\s+")
+_TRAILING = ("\ufe0f", "\u20e3")  # what an emoji goes on with: the rest of a keycap
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ def _marked(shown: str, found: list[tuple[int, int, int]], best: int) -> str:
         if begin < at or begin >= stop:
             continue
         end = min(end, begin + 120)
+        while shown[end : end + 1] in _TRAILING:
+            end += 1
         out += [shown[at:begin], ">>>", shown[begin:end], "<<<"]
         at = end
     out.append(shown[at : max(at, stop)])

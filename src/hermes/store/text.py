@@ -20,13 +20,16 @@ _UNSPACED = (
 )
 _EMOJI = (
     "\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2767\u2776-\u27bf"
-    "\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f000-\U0001faff"
-)
+    "\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f000-\U0001faff\ue100-\ue17f"
+)  # the last range: keycaps (1️⃣), see _keycaps
 UNSPACED = re.compile(f"[{_UNSPACED}]+")
 _EMOJI_RE = re.compile(f"[{_EMOJI}]")
+_NO_WORD = re.compile(f"[{_UNSPACED}{_EMOJI}]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _LETTERS = {"đ": "d", "ø": "o", "ł": "l", "ħ": "h", "ŧ": "t", "ı": "i"}
 _EMOJI_MARK = "\ue000"  # private use: no one types it, every tokenizer takes it for a letter
+_KEYCAP_MARK = "\u20e3"
+_KEYCAP = re.compile("[0-9#*](?=\ufe0f?\u20e3)")
 
 
 @cache
@@ -39,8 +42,19 @@ def pieces(folded: str) -> list[str]:
     return _pieces().findall(folded)
 
 
+def has_no_word_border(folded: str) -> bool:
+    """Whether scripts without spaces or emoji stand in a folded text: words end there without a space."""
+    return _NO_WORD.search(folded) is not None
+
+
+def _keycaps(text: str) -> str:
+    """The text with the digit of each keycap (1️⃣) as an emoji of its own, so that it is no 1; as long as before."""
+    return _KEYCAP.sub(lambda m: chr(0xE100 + ord(m[0])), text) if _KEYCAP_MARK in text else text
+
+
 def _fold_character(code: int) -> str:
-    """One character for one: lower case, marks off Latin, Greek and Cyrillic letters, symbols as spaces."""
+    """One character: lower case, marks off Latin, Greek and Cyrillic letters, symbols as spaces. A ligature (ﬁ) becomes its
+    letters; everything else stays one character."""
     character = chr(code)
     if 0xD800 <= code < 0xE000:
         return " "
@@ -51,6 +65,8 @@ def _fold_character(code: int) -> str:
     compatible = unicodedata.normalize("NFKC", character)
     if len(compatible) == 1:
         character = compatible
+    elif compatible.isalnum() and unicodedata.category(character)[0] in "LN" and not UNSPACED.match(character):
+        return "".join(_fold_character(ord(letter)) for letter in compatible)
     lower = character.lower()
     if len(lower) > 1:
         lower = lower[0]
@@ -81,17 +97,25 @@ def fold(text: str) -> str:
     """Text for comparing: lower case, marks off, symbols beyond ASCII as spaces."""
     if text.isascii():
         return text.lower()
-    folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), unicodedata.normalize("NFC", text))
+    folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), _keycaps(unicodedata.normalize("NFC", text)))
     return folded.replace("\u0300", "").lower()
 
 
 def aligned(text: str) -> tuple[str, str]:
-    """The text to show and its fold, position by position the same."""
+    """The text to show and its fold, position by position the same. (Ligatures are shown as their letters.)"""
     if text.isascii():
         return text, text.lower()
     shown = unicodedata.normalize("NFC", text)
-    folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), shown).lower()
+    folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), _keycaps(shown)).lower()
+    if len(folded) != len(shown):
+        shown = "".join(character if len(_FOLDS[ord(character)]) == 1 else _spelled(character) for character in shown)
     return shown, folded
+
+
+def _spelled(ligature: str) -> str:
+    """A ligature as its letters, as many as its fold has."""
+    letters, folded = unicodedata.normalize("NFKC", ligature), _FOLDS[ord(ligature)]
+    return letters if len(letters) == len(folded) else folded
 
 
 def pairs(run: str) -> list[str]:
@@ -115,7 +139,7 @@ def index_text(text: str) -> str:
     """What is handed to the full-text index for this text (ASCII goes as it is: the index folds its case)."""
     if text.isascii():
         return text
-    return _BEYOND_ASCII.sub(lambda run: _index_run(run[0]), unicodedata.normalize("NFC", text))
+    return _BEYOND_ASCII.sub(lambda run: _index_run(run[0]), _keycaps(unicodedata.normalize("NFC", text)))
 
 
 _ASCII_WORD = re.compile("[a-z0-9]+")
@@ -231,6 +255,8 @@ def plain(text: str) -> str:
 
 def plain_calls(tool_calls: Any) -> str:
     """The words of a list of tool calls: names and arguments, without ids and scaffolding."""
+    if isinstance(tool_calls, dict):
+        tool_calls = [tool_calls]
     if not isinstance(tool_calls, list):
         return plain(tool_calls) if isinstance(tool_calls, str) else ""
     out: list[str] = []
@@ -269,12 +295,14 @@ _WORD_BYTES = bytes(
     (byte | 0x20) if 65 <= byte <= 90 else byte if chr(byte).isalnum() or byte > 127 else 32 for byte in range(256)
 )
 _DIGITS = b"0123456789"
+SHORT = 16  # bytes: up to here half of a word may be digits (sha256, x86abi), beyond it a quarter
 
 
 def vocabulary(text: str) -> set[bytes]:
-    """The distinct words of a text, folded, as UTF-8. As in the index, an underscore parts them."""
+    """The distinct words of a text, folded, as UTF-8. As in the index, an underscore parts them, and so do scripts without
+    spaces."""
     if not text.isascii():
-        text = fold(text)
+        text = _NO_WORD.sub(" ", fold(text))
     return set(text.encode("utf-8", "replace").translate(_WORD_BYTES).split())
 
 
@@ -286,7 +314,7 @@ def vocabulary_and_names(text: str) -> tuple[set[bytes], set[bytes]]:
     if "_" not in text:
         return vocabulary(text), set()
     if not text.isascii():
-        text = fold(text)
+        text = _NO_WORD.sub(" ", fold(text))
     words = set(text.encode("utf-8", "replace").translate(_NAME_BYTES).split())
     names = {word for word in words if b"_" in word}
     words -= names
@@ -295,7 +323,7 @@ def vocabulary_and_names(text: str) -> tuple[set[bytes], set[bytes]]:
 
 
 def worth_keeping(words: set[bytes]) -> list[bytes]:
-    """Those words, sorted, of which a part may be searched for: not numbers, hashes or unspaced scripts.
+    """Those words, sorted, of which a part may be searched for: not numbers, long hashes or unspaced scripts.
 
     What begins with four letters is kept in any case, so that the list knows every word that begins so.
     """
@@ -307,6 +335,6 @@ def worth_keeping(words: set[bytes]) -> list[bytes]:
         word
         for word, letters in zip(ordered, without_digits, strict=True)
         if 4 <= (size := len(word)) <= 100
-        and (size - len(letters) <= size >> 2 or word[:4] == letters[:4])
+        and (size - len(letters) <= size >> (1 if size <= SHORT else 2) or word[:4] == letters[:4])
         and (word.isascii() or not UNSPACED.search(word.decode("utf-8", "replace")))
     ]

@@ -13,6 +13,7 @@ from hermes.cli.sessions.conversation import Message, Renderer
 from hermes.cli.sessions.shared import colourful, counted, opened, print_json, put, zone
 from hermes.cli.table import screen_width
 from hermes.harmless import one_line
+from hermes.store.events import described, woven
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -60,6 +61,7 @@ class _View:
         self.seen: set[int] = set()
         self.state: tuple[Any, ...] = ()
         self.ended: float | None = None
+        self.events = 0  # shown
 
     def begin(self, last: int | None) -> None:
         """Show what there is (the last so many messages of it)."""
@@ -69,7 +71,13 @@ class _View:
         self.state, self.ended = _state(session), session.get("ended_at")
         self.seen = {message["id"] for message in messages}
         self.open(session, left_out)
-        self.add(messages[left_out:])
+        happened = self.db.get_session_events(self.session_id)
+        self.events = len(happened)
+        for is_event, item in woven(messages[left_out:], _later(happened, messages[:left_out])):
+            if is_event:
+                self.remark(described(item))
+            else:
+                self.add([item])
 
     def look(self) -> None:
         """Show what has come since."""
@@ -77,6 +85,9 @@ class _View:
         if session is None:
             self.remark("the session is gone")
             raise KeyboardInterrupt
+        for event in self.db.get_session_events(self.session_id)[self.events :]:
+            self.events += 1
+            self.remark(described(event))
         state = _state(session)
         if state == self.state:
             return
@@ -100,6 +111,7 @@ class _View:
             self.remark(f"compressed; it goes on as {following}")
             carried = {message["id"] for message in self.db.get_messages(following)} & self.seen
             self.session_id, self.state, self.ended = following, (), None
+            self.events = len(self.db.get_session_events(following))
             self.seen = carried
         elif self.ended is not None:
             reason = f" ({one_line(session['end_reason'])})" if session["end_reason"] else ""
@@ -113,6 +125,12 @@ class _View:
 
     def remark(self, text: str) -> None:
         """Say something between messages."""
+
+
+def _later(events: list[dict[str, Any]], left_out: list[Message]) -> list[dict[str, Any]]:
+    """The events that did not come before the messages that are shown."""
+    before = {message["id"] for message in left_out[:-1]}
+    return [event for event in events if event["after"] not in before]
 
 
 def _state(session: dict[str, Any]) -> tuple[Any, ...]:
@@ -166,7 +184,7 @@ class _Screen(_View):
             self._print(self.renderer.message(message))
 
     def remark(self, text: str) -> None:
-        self._print(self.renderer.between(text))
+        self._print(self.renderer.between(one_line(text)))
 
     def _print(self, lines: list[str]) -> None:
         print("\n".join(lines), flush=True)

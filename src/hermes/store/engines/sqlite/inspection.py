@@ -209,7 +209,8 @@ def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None
     except apsw.Error:
         return
     for table in ("system_prompts", "sessions", "messages", "session_refs", "session_rewinds", "session_tags",
-                  "session_members", "attachments", "leases", "audit", "state_meta", "changed_messages"):  # fmt: skip
+                  "session_members", "session_events", "attachments", "leases", "audit",
+                  "state_meta", "changed_messages"):  # fmt: skip
         for row in _rows_of(connection, table):
             take(table, row)
     connection.close()

@@ -19,9 +19,11 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> int:
     """Copy every readable row; how many that were."""
     count = 0
     with engine.write() as tx:
+        for statement in schema.EVENTS:
+            tx.run(statement)
         known = {
             table: set(migrate.live_columns(tx.connection, table))
-            for table in (statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TABLES)
+            for table in (statement.split("EXISTS ")[1].split(" ")[0] for statement in (*schema.TABLES, *schema.EVENTS))
         }
 
         def take(table: str, row: dict[str, Any]) -> None:

@@ -1,0 +1,138 @@
+"""What happened in a session that nobody said: today, that the model failed to answer.
+
+An event stands between messages and is none: it is never sent to a model, counted or searched. It lies in a table of its
+own, made when there is the first one; the key `session_events` of state_meta says that the table is there. An event goes
+where the messages go: transcripts, exports, another store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hermes.errors import StoreError
+from hermes.store import codec
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.sqlite import schema
+
+MODEL_ERROR = "model_error"
+MOST_CHARACTERS = 2_000  # of a text
+_META = "session_events"
+TABLES = schema.EVENTS
+
+
+def are_kept(tx: Tx) -> bool:
+    """Whether this store has a table of events."""
+    return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (_META,)) is not None
+
+
+def prepare(engine: Engine) -> None:
+    """Make the table, if it is not there. Not inside a transaction."""
+    with engine.read() as tx:
+        if are_kept(tx):
+            return
+    try:
+        engine.make_tables(TABLES)
+    except StoreError:  # PostgreSQL: another process made it in the same moment
+        engine.make_tables(TABLES)
+    with engine.write() as tx:
+        tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (_META,))
+
+
+def record(tx: Tx, session_id: str, kind: str, text: str) -> dict[str, Any]:
+    """Note an event after the newest message of a session; the event."""
+    after = tx.value(
+        "SELECT max(id) FROM (SELECT max(id) AS id FROM messages WHERE session_id = ? AND hidden IS NULL UNION ALL"
+        " SELECT max(last_id) FROM session_refs WHERE session_id = ? AND rewound IS NULL) AS shown",
+        (session_id, session_id),
+    )
+    event = {"at": time.time(), "after": int(after or 0), "kind": kind, "text": text[:MOST_CHARACTERS]}
+    _insert(tx, session_id, [event])
+    return event
+
+
+def of_session(tx: Tx, session_id: str) -> list[dict[str, Any]]:
+    """The events of a session, oldest first."""
+    if not are_kept(tx):
+        return []
+    rows = tx.rows(
+        "SELECT at, after_id, kind, text FROM session_events WHERE session_id = ? ORDER BY ord", (session_id,)
+    )
+    return [{"at": at, "after": after, "kind": kind, "text": codec.restored(text)} for at, after, kind, text in rows]
+
+
+def bring_in(tx: Tx, session_id: str, told: Iterable[Any], ids: Mapping[int, int]) -> None:
+    """Add events of a transcript or an export that are not here yet (after `prepare`); `ids` has the new ids of messages."""
+    known = {event["at"] for event in of_session(tx, session_id)}
+    fresh = [event for event in map(_checked, told) if event is not None and event["at"] not in known]
+    _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
+
+
+def forget(tx: Tx, session_id: str) -> None:
+    """Remove the events of a session."""
+    if are_kept(tx):
+        tx.run("DELETE FROM session_events WHERE session_id = ?", (session_id,))
+
+
+def told_by(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The event in a line of a transcript, if it is one of these."""
+    return _checked({**entry, "kind": entry.get("event")}) if entry.get("event") == MODEL_ERROR else None
+
+
+def line_of(event: Mapping[str, Any]) -> dict[str, Any]:
+    """An event as a line of a transcript."""
+    return {"type": "event", "event": event["kind"], "at": event["at"], "after": event["after"], "text": event["text"]}
+
+
+def woven(messages: Sequence[Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, Any]]:
+    """(False, message) and (True, event) in the order in which they came about.
+
+    An event stands after the message it came after; where that one is not shown, it stands by its time.
+    """
+    if not events:
+        yield from ((False, message) for message in messages)
+        return
+    places = {message["id"]: number for number, message in enumerate(messages) if "id" in message}
+    waiting: dict[int, list[Mapping[str, Any]]] = {}
+    for event in events:
+        place = places.get(event["after"])
+        if place is None:
+            later = (n for n, message in enumerate(messages) if (message.get("timestamp") or 0) > event["at"])
+            place = next(later, len(messages)) - 1
+        waiting.setdefault(place, []).append(event)
+    for number in range(-1, len(messages)):
+        if number >= 0:
+            yield False, messages[number]
+        for event in waiting.get(number, ()):
+            yield True, event
+
+
+def described(event: Mapping[str, Any]) -> str:
+    """An event in one line for people."""
+    text = " ".join(str(event["text"]).split())
+    return f"the model did not answer: {text}" if event["kind"] == MODEL_ERROR else f"{event['kind']}: {text}"
+
+
+def _insert(tx: Tx, session_id: str, events: Sequence[Mapping[str, Any]]) -> None:
+    first = 1 + int(tx.value("SELECT coalesce(max(ord), 0) FROM session_events WHERE session_id = ?", (session_id,)))
+    for number, event in enumerate(events, first):
+        tx.run(
+            "INSERT INTO session_events(session_id, ord, at, after_id, kind, text) VALUES(?, ?, ?, ?, ?, ?)",
+            (session_id, number, event["at"], event["after"], event["kind"], codec.storable(event["text"])),
+        )
+
+
+def _checked(event: Any) -> dict[str, Any] | None:
+    """An event from a file, if it makes sense."""
+    if not isinstance(event, Mapping):
+        return None
+    at, after, kind, text = (event.get(name) for name in ("at", "after", "kind", "text"))
+    if (
+        not isinstance(at, int | float)
+        or not isinstance(after, int)
+        or not isinstance(kind, str)
+        or not isinstance(text, str)
+    ):
+        return None
+    return {"at": float(at), "after": after, "kind": kind, "text": text[:MOST_CHARACTERS]}
