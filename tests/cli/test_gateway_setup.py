@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 import yaml
 
 from hermes.config import load_config
-from hermes.gateway.service import unit_text
+from hermes.gateway.service import unit_name, unit_text
 from tests.support import program
 from tests.support.labs.telegram import Lab
 from tests.support.screen import Screen
@@ -130,12 +132,77 @@ def test_without_a_terminal_there_is_nobody_to_ask(home: Path) -> None:
     assert "nobody here to ask" in done.err
 
 
+def test_a_login_with_a_password_or_a_token_is_asked_for_until_one_is_given(home: Path, lab: Lab) -> None:
+    pytest.importorskip("nio")
+    with screen(home, lab, "matrix", "--no-check") as shown:
+        shown.wait_for("address of the home server")
+        shown.line("https://matrix.example")
+        shown.wait_for("instead of the password: a token")
+        shown.press("Enter")
+        shown.wait_for("who we are there")
+        shown.line("@hermes:matrix.example")
+        shown.wait_for("that user's password")
+        shown.line("a password of mine")
+        for words in ("Your own user id", "Other user ids"):
+            shown.wait_for(words)
+            shown.press("Enter")
+        assert shown.wait_until_over() == 0
+    section = load_config().platforms["matrix"]
+    assert (section["user_id"], section["password"]) == ("@hermes:matrix.example", "a password of mine")
+    assert "access_token" not in section and "a password of mine" not in (home / "config.yaml").read_text()
+    with screen(home, lab, "matrix", "--no-check") as shown:
+        shown.wait_for("address of the home server")
+        shown.press("Enter")
+        shown.wait_for("instead of the password: a token")
+        shown.line("a-token-of-mine")
+        for words in ("Your own user id", "Other user ids"):
+            shown.wait_for(words)
+            shown.press("Enter")
+        assert shown.wait_until_over() == 0
+        assert "who we are there" not in shown.history()
+    assert load_config().platforms["matrix"]["access_token"] == "a-token-of-mine"
+
+
+def test_the_page_that_setup_names_is_there(home: Path, lab: Lab) -> None:
+    with screen(home, lab, "telegram") as shown:
+        shown.wait_for("says what to click")
+        page = re.search(r"Telegram\. (/.*\.md) says what to click", shown.history())
+        assert page is not None and Path(page[1]).read_text().startswith("# Telegram")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    pages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert pages == {"docs/guide": "hermes/guide"}  # where an installed program finds them
+
+
 # ------------------------------------------------------------------------------------------------ as a service
+
+
+def test_two_homes_are_two_services(home: Path, tmp_path: Path) -> None:
+    variables = {"XDG_CONFIG_HOME": str(tmp_path / "configuration"), "HOME": str(tmp_path)}
+    units = tmp_path / "configuration" / "systemd" / "user"
+    homes = [tmp_path / ".hermes", home, tmp_path / "other" / home.name]
+    for one in homes:
+        assert program.run("gateway", "install", home=one, env=variables).status == 0
+    found = {path.name: path.read_text() for path in units.iterdir()}
+    assert len(found) == 3 and f"HERMES_HOME={tmp_path / '.hermes'}\n" in found["hermes-gateway.service"]
+    done = program.run("gateway", "uninstall", home=home, env=variables)
+    (gone,) = set(found) - {path.name for path in units.iterdir()}
+    assert f"HERMES_HOME={home}\n" in found[gone] and f"systemctl --user disable --now {gone}" in done.out
+
+
+def test_a_service_from_before_homes_had_names_is_still_this_homes(home: Path, tmp_path: Path) -> None:
+    variables = {"XDG_CONFIG_HOME": str(tmp_path / "configuration")}
+    unit = tmp_path / "configuration" / "systemd" / "user" / "hermes-gateway.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text(unit_text(home))
+    assert program.run("gateway", "install", "--yes", home=home, env=variables).status == 0
+    assert [path.name for path in unit.parent.iterdir()] == ["hermes-gateway.service"]
+    assert program.run("gateway", "uninstall", home=home, env=variables).status == 0
+    assert not unit.exists()
 
 
 def test_install_and_uninstall(home: Path, tmp_path: Path) -> None:
     variables = {"XDG_CONFIG_HOME": str(tmp_path / "configuration")}
-    unit = tmp_path / "configuration" / "systemd" / "user" / "hermes-gateway.service"
+    unit = tmp_path / "configuration" / "systemd" / "user" / unit_name(home)
     printed = program.run("gateway", "install", "--print", home=home, env=variables)
     assert printed.status == 0
     assert not unit.exists()

@@ -178,26 +178,68 @@ def test_a_pipe_that_closes_early_is_quiet(words: str, reader: str, many: Path) 
     assert done.stdout in ("0\n", "1\n" if words == "doctor" else "0\n")
 
 
-def test_closed_standard_output_is_no_traceback(many: Path) -> None:
-    line = f'"{sys.executable}" -m hermes.cli.main sessions list >&-'
-    done = subprocess.run(["bash", "-c", line], env=environment(many), capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
+EVERY_WAY_OF_PRINTING = [
+    "--version",
+    "--help",
+    "sessions list",
+    "sessions list --json",
+    "sessions list --all",
+    "sessions show 20260101_000000",
+    "sessions export -",
+    "sessions search words",
+    "insights",
+    "chat -q words",
+]
 
 
-def test_a_full_disk_on_standard_output_is_told(many: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", EVERY_WAY_OF_PRINTING)
+def test_output_that_can_not_be_written_is_one_line_and_status_1(words: str, unbuffered: str, few: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*PROGRAM, "sessions", "list"],
-            env=environment(many),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+    variables = {"HERMES_NO_LOCAL": "1", "HERMES_NO_EMBEDDED": "1", "PYTHONUNBUFFERED": unbuffered}
+    for where, why in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+        done = in_shell(f"{words} {where}", few, variables)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"hermes: standard output: {why}\n"
+
+
+@pytest.mark.parametrize("where", ["2>/dev/full", "2>&-", "<&-", "0<&- 2>&-"])
+def test_standard_error_or_input_that_is_not_there_changes_nothing_else(where: str, few: Path) -> None:
+    for words in ("sessions export -", "sessions list", "sessions show nobody"):
+        usual, done = in_shell(words, few), in_shell(f"{words} {where}", few)
+        assert (done.returncode, done.stdout) == (usual.returncode, usual.stdout)
+        assert done.stderr == (usual.stderr if "2>" not in where else "")
+
+
+def test_the_reply_is_in_the_record_though_it_could_not_be_printed(few: Path) -> None:
+    done = in_shell("chat -q 'how are you' >/dev/full", few, {"HERMES_NO_LOCAL": "1", "HERMES_NO_EMBEDDED": "1"})
     assert done.returncode == 1
-    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+    with SessionDB(few / "state.db", read_only=True) as db:
+        (row,) = [row for row in db.list_sessions_rich() if row["preview"] == "how are you"]
+        assert [message["role"] for message in db.get_messages(row["id"])] == ["user", "assistant"]
+
+
+def test_both_streams_in_one_file_are_in_the_order_they_were_written(few: Path, tmp_path: Path) -> None:
+    (tmp_path / "half.jsonl").write_text('{"id": "a", "source": "cli", "messages": []}\n{"id": "broken\n')
+    done = in_shell(f"sessions import '{tmp_path / 'half.jsonl'}' 2>&1", few)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("1 session with 0 messages came in") and second.startswith("hermes: line 2: ")
+
+
+def in_shell(words: str, home: Path, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    line = f'"{sys.executable}" -m hermes.cli.main {words}'
+    return subprocess.run(
+        ["bash", "-c", line], env=environment(home, variables), capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def few(hermes_home: Path) -> Path:
+    with SessionDB(db_path=hermes_home / "state.db", durability="normal", transcripts="off") as db:
+        db.create_session("20260101_000000_abcdef", "cli")
+        db.append_message("20260101_000000_abcdef", role="user", content="words " * 30)
+    return hermes_home
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(many: Path) -> None:

@@ -215,8 +215,8 @@ def examined(folder: Path, files: dict[str, bytes], durability: str) -> dict[str
     return found
 
 
-def test_with_full_durability_every_acknowledged_message_survives_a_power_cut(library: Path, tmp_path: Path) -> None:
-    run = recorded(library, tmp_path, "full")
+def test_with_full_durability_every_acknowledged_message_survives_a_power_cut(library: Path, folder: Path) -> None:
+    run = recorded(library, folder, "full")
     kinds = Counter((note.path, note.kind) for note in run.notes)
     assert kinds["state.db-wal", "W"] and kinds["state.db-wal", "S"], "the log was not seen"
     assert kinds["state.db", "W"], "no checkpoint was seen"
@@ -227,7 +227,7 @@ def test_with_full_durability_every_acknowledged_message_survives_a_power_cut(li
         where = f"seed {seed}, moment {moment} of {len(run.notes)}, after {_last(run, moment)}"
         files = disk_at(run, moment, dice, lucky=dice.choice((0.0, 0.1, 0.5, 0.9, 1.0)))
         try:
-            found = examined(tmp_path / "possible", files, "full")
+            found = examined(folder / "possible", files, "full")
         except BaseException as error:
             error.add_note(where)
             raise
@@ -235,15 +235,15 @@ def test_with_full_durability_every_acknowledged_message_survives_a_power_cut(li
             assert found.get(tag, [])[: len(told)] == told, f"lost: {where}"
 
 
-def test_with_normal_durability_at_most_a_tail_is_lost(library: Path, tmp_path: Path) -> None:
-    run = recorded(library, tmp_path, "normal")
+def test_with_normal_durability_at_most_a_tail_is_lost(library: Path, folder: Path) -> None:
+    run = recorded(library, folder, "normal")
     lost = 0
     for seed in range(DISKS):
         dice = random.Random(seed)
         (moment,) = moments(run, dice, 2)[1:]
         files = disk_at(run, moment, dice, lucky=dice.choice((0.0, 0.1, 0.5, 0.9, 1.0)))
         try:
-            found = examined(tmp_path / "possible", files, "normal")  # asserts: sound, each session from its beginning
+            found = examined(folder / "possible", files, "normal")  # asserts: sound, each session from its beginning
         except BaseException as error:
             error.add_note(f"seed {seed}, moment {moment} of {len(run.notes)}, after {_last(run, moment)}")
             raise

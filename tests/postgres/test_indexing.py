@@ -100,11 +100,28 @@ def test_a_moment_later_it_is_indexed_without_anybody_searching(url: str, tmp_pa
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_is_left_when_a_store_is_closed_is_indexed(url: str, tmp_path: Path) -> None:
+def test_what_is_left_when_a_store_is_closed_is_indexed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "PATIENCE", 600.0)  # so long as it takes on this machine
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         ids = [db.append_message("s", "user", f"n{number} " + "x " * 5000) for number in range(100)]
         assert db.index_status() == {"indexed_to": ids[0] - 1, "pending": 100}
+    assert waiting(url) == 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_takes_too_long_when_a_store_is_closed_is_left_to_the_next(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "PATIENCE", 0.0)
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        ids = {db.append_message("s", "user", f"common n{number}") for number in range(100)}
+    assert waiting(url) == 100
+    with SessionDB(db_path=tmp_path / "b.db", url=url) as db:
+        assert found(db, "common") == ids
     assert waiting(url) == 0
 
 

@@ -124,10 +124,10 @@ def setup(platform: str | None, no_check: bool) -> int:
 def install(only_print: bool, yes: bool) -> int:
     import shutil
 
-    from hermes.gateway.service import NAME, unit_path, unit_text
+    from hermes.gateway.service import unit_path, unit_text
     from hermes.home import get_hermes_home
 
-    text, path = unit_text(get_hermes_home()), unit_path()
+    text, path = unit_text(get_hermes_home()), unit_path(get_hermes_home())
     if only_print:
         click.echo(text, nl=False)
         return 0
@@ -139,21 +139,22 @@ def install(only_print: bool, yes: bool) -> int:
     if shutil.which("systemctl") is None:
         click.echo("There is no systemd on this machine: have `hermes gateway` started by what there is.", err=True)
         return 0
-    click.echo(f"Start it, now and with the machine:  systemctl --user enable --now {NAME}")
+    click.echo(f"Start it, now and with the machine:  systemctl --user enable --now {path.name}")
     click.echo("Keep it running when you log out:    loginctl enable-linger")
     return 0
 
 
 @command.command(help="Remove the service that `install` made.")
 def uninstall() -> int:
-    from hermes.gateway.service import NAME, unit_path
+    from hermes.gateway.service import unit_path
+    from hermes.home import get_hermes_home
 
-    path = unit_path()
+    path = unit_path(get_hermes_home())
     if not path.exists():
         click.echo("It is not installed.", err=True)
         return 1
     path.unlink()
-    click.echo(f"Removed: {path}\nIf it runs:  systemctl --user disable --now {NAME}")
+    click.echo(f"Removed: {path}\nIf it runs:  systemctl --user disable --now {path.name}")
     return 0
 
 

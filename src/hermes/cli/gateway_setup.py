@@ -32,9 +32,9 @@ def set_up(platform: str | None, *, check: bool) -> int:
         platform = click.prompt("Which platform?", type=click.Choice(known_platforms()), show_choices=True)
     kind, home = adapter_class(platform), get_hermes_home()
     section = load_config().platforms.get(platform, {})
-    click.echo(
-        f"Setting up {kind.title}. docs/guide/platforms/{platform}.md says what to click; Ctrl-C leaves all as it is."
-    )
+    page = guide_page(f"platforms/{platform}.md")
+    where = f" {page} says what to click;" if page is not None else ""
+    click.echo(f"Setting up {kind.title}.{where} Ctrl-C leaves all as it is.")
     values = _asked(kind, section, environment(home))
     if check:
         try:
@@ -52,19 +52,22 @@ def set_up(platform: str | None, *, check: bool) -> int:
 
 
 def _asked(kind: type[Adapter], section: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
+    """What each setting is to be. One that others can stand for is asked first, and may be left out."""
     values: dict[str, Any] = {}
-    for setting in kind.settings:
+    choices = {setting.unless for setting in kind.settings}
+    for setting in sorted(kind.settings, key=lambda one: one.unless is not None):
         known = section.get(setting.name) or (variables.get(setting.variable) if setting.variable else None)
-        if not setting.required and known is None:
+        needed = setting.required or (setting.unless is not None and not values.get(setting.unless))
+        if not needed and (known is None or setting.unless is not None) and setting.name not in choices:
             values[setting.name] = setting.default
             continue
-        values[setting.name] = _one(setting, known)
+        values[setting.name] = _one(setting, known, optional=setting.name in choices)
     return values
 
 
-def _one(setting: Setting, known: Any) -> Any:
-    keep = " (Enter keeps what is there)" if known else ""
-    default = known if known is not None else setting.default
+def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
+    keep = " (Enter keeps what is there)" if known else " (Enter: none)" if optional else ""
+    default = known if known is not None else "" if optional else setting.default
     shown = default is not None and not setting.secret
     answer = click.prompt(
         f"{setting.help}{keep}", default=default if default is not None else None, hide_input=setting.secret,
@@ -91,7 +94,7 @@ def _write(
 ) -> None:
     for setting in kind.settings:
         value = values[setting.name]
-        if value == setting.default and not setting.required:
+        if value in (setting.default, "") and not setting.required:
             continue
         if setting.secret:
             name = setting.variable or f"{platform}_{setting.name}".upper()
@@ -105,6 +108,15 @@ def _write(
     if others:
         allowed = [str(one) for one in config.platforms.get(platform, {}).get("allowed_users", [])]
         _set(f"platforms.{platform}.allowed_users", list(dict.fromkeys([*allowed, *others])))
+
+
+def guide_page(name: str) -> Path | None:
+    """A page of the guide: the one installed with the program, or that of the repository it runs from."""
+    import hermes
+
+    package = Path(hermes.__file__).parent
+    pages = (package / "guide" / name, package.parents[1] / "docs" / "guide" / name)
+    return next((page for page in pages if page.is_file()), None)
 
 
 def _set(key: str, value: Any) -> None:

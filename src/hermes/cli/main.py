@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hermes.cli import streams
+
 if TYPE_CHECKING:
     import click
 
@@ -37,9 +39,6 @@ class NobodyReads(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hermes` with these arguments; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words == ["--version"]:  # no library is worth loading for this
-        print(f"hermes {VERSION}")
-        return 0
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a letter the terminal has no code for is shown as ?
@@ -47,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--debug" in words:
         words.remove("--debug")
     try:
+        if words == ["--version"]:  # no library is worth loading for this
+            print(f"hermes {VERSION}")
+            return 0
         if words[:2] == ["sessions", "list"]:  # asked for most often: without click it takes a fifth less time
             from hermes.cli.sessions.quick import quick_list
 
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return status
         return _run(words)
     except (BrokenPipeError, NobodyReads):  # `… | head -1`
-        _close_quietly()
+        streams.drop(1)
         return 0
     except KeyboardInterrupt:
         return 130
@@ -67,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def script() -> None:
     """The installed program."""
-    sys.exit(main())
+    streams.prepare()
+    sys.exit(streams.finish(main()))
 
 
 def _run(words: list[str]) -> int:
@@ -76,7 +79,6 @@ def _run(words: list[str]) -> int:
     command = program()
     try:
         result = command.main(args=words, prog_name="hermes", standalone_mode=False)
-        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
@@ -85,10 +87,10 @@ def _run(words: list[str]) -> int:
         return 1
     except click.UsageError as error:
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
-        _say(f"{error.format_message()}{hint}")
+        streams.complain(f"{error.format_message()}{hint}")
         return 2
     except click.ClickException as error:
-        _say(error.format_message())
+        streams.complain(error.format_message())
         return error.exit_code
 
 
@@ -97,25 +99,13 @@ def _explain(error: Exception) -> int:
     from hermes.errors import HermesError
 
     if isinstance(error, HermesError):
-        _say(str(error))
+        streams.complain(str(error))
     elif isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
-        _say(f"{name}{error.strerror or error}")
+        streams.complain(f"{name}{error.strerror or error}")
     else:
-        _say(f"this should not have happened ({type(error).__name__}: {error}); --debug shows where")
+        streams.complain(f"this should not have happened ({type(error).__name__}: {error}); --debug shows where")
     return 1
-
-
-def _say(text: str) -> None:
-    """A line on stderr; whatever it quotes, a title or an argument, can do nothing to the terminal."""
-    from hermes.harmless import harmless
-
-    print(f"hermes: {harmless(text)}", file=sys.stderr)
-
-
-def _close_quietly() -> None:
-    """The pipe is gone: let Python's shutdown find a place to flush into."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def program() -> click.Group:
@@ -176,4 +166,4 @@ def program() -> click.Group:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script()

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import sys
 from pathlib import Path
 
-NAME = "hermes-gateway.service"
+NAME = "hermes-gateway"
 
 
-def unit_path() -> Path:
-    """Where systemd looks for a user's own units."""
+def unit_name(home: Path) -> str:
+    """The service of this home. Each home has its own; that of `~/.hermes` has the plain name."""
+    home = home.expanduser().resolve()
+    if home == (Path.home() / ".hermes").resolve():
+        return f"{NAME}.service"
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", home.name).strip("-")[:30]
+    return f"{NAME}-{readable}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}.service"
+
+
+def unit_path(home: Path) -> Path:
+    """Where systemd looks for this unit among the user's own; the plain name, if that is installed for this home."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "systemd" / "user" / NAME
+    folder = Path(base) / "systemd" / "user"
+    plain = folder / f"{NAME}.service"
+    if plain.is_file() and f"Environment={_quoted(f'HERMES_HOME={home}')}\n" in plain.read_text(errors="replace"):
+        return plain  # from before homes had names
+    return folder / unit_name(home)
 
 
 def unit_text(home: Path) -> str:

@@ -219,14 +219,17 @@ def test_a_server_that_fails_is_one_line_and_the_rest_works(
 
 
 def test_a_server_that_never_answers_is_given_up(connected: Any) -> None:
-    tools = connected(
-        {"start_seconds": 3.0},
-        mute=McpServer(command=sys.executable, args=["-c", "import time; time.sleep(600)"]),
-        good=stdio(),
-    )
-    assert tools.problems == ["MCP server mute: it did not answer within 3 s"]
+    before = len(psutil.Process().children())
+    mute = McpServer(command=sys.executable, args=["-c", "import time; time.sleep(6000)"])
+    for seconds in (3, 6, 12, 24, 48, 96):  # until it is enough for a good one on this machine
+        tools = connected({"start_seconds": float(seconds)}, mute=mute, good=stdio())
+        assert f"MCP server mute: it did not answer within {seconds} s" in tools.problems
+        if len(tools.problems) == 1:
+            break
+        tools.close()
+    assert len(tools.problems) == 1
     assert any(each.name == "good__add" for each in tools.tools)
-    until(lambda: len(psutil.Process().children()) == 1)
+    until(lambda: len(psutil.Process().children()) == before + 1, 60)
 
 
 def test_a_server_that_dies_is_started_again_once(connected: Any, context: Context, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ def quick_list(words: Sequence[str]) -> int | None:
     if given is None:
         return None
     print_list(**given)
-    sys.stdout.flush()
     return 0
 
 

@@ -36,7 +36,7 @@ _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
-@click.command(help='Find what was said.\n\nWords, "phrases", OR, NOT (-word), prefix*: see docs/guide/search.md.')
+@click.command(help='Find what was said.\n\nWords, "phrases", OR, NOT (-word), prefix*.')
 @click.argument("query", nargs=-1, required=True)
 @click.option(
     "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Most hits."

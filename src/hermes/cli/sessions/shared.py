@@ -101,9 +101,14 @@ def print_json(value: Any) -> None:
 
 def put(data: bytes) -> None:
     """Bytes to standard output."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    from hermes.cli import streams
+
+    with streams.named():
+        sys.stdout.flush()
+        view = memoryview(data)
+        while view:  # an unbuffered stream takes a part of it
+            view = view[sys.stdout.buffer.write(view) :]
+        sys.stdout.buffer.flush()
 
 
 def size_of(count: int) -> str:

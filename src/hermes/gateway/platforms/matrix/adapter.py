@@ -59,8 +59,19 @@ class Matrix(Adapter):
             variable="MATRIX_HOMESERVER",
             required=True,
         ),
-        Setting(name="user_id", help="who we are there, as @hermes:matrix.org", variable="MATRIX_USER_ID"),
-        Setting(name="password", help="that user's password", variable="MATRIX_PASSWORD", secret=True),
+        Setting(
+            name="user_id",
+            help="who we are there, as @hermes:matrix.org",
+            variable="MATRIX_USER_ID",
+            unless="access_token",
+        ),
+        Setting(
+            name="password",
+            help="that user's password",
+            variable="MATRIX_PASSWORD",
+            secret=True,
+            unless="access_token",
+        ),
         Setting(
             name="access_token",
             help="instead of the password: a token of a login made for Hermes alone",

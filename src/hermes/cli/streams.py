@@ -1,0 +1,110 @@
+"""Standard streams as a program gets them from a shell: closed, full, or read by a program that stops reading.
+
+`prepare` runs before the first command, `finish` after the last: whatever could not be written is one line on standard
+error and status 1; a reader that has gone (`… | head -1`) is no error. A line on standard error comes after what was
+printed before it, also where both go into one file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output, whose errors say where they come from."""
+
+    def write(self, text: str) -> int:
+        with named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with named():
+            super().flush()
+
+
+class _AfterOutput(io.TextIOWrapper):
+    """Standard error, in order with standard output."""
+
+    def write(self, text: str) -> int:
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except (OSError, ValueError):
+            pass  # `finish` tells of it
+        return super().write(text)
+
+
+def prepare() -> None:
+    """Make all three streams usable. A closed one is opened again, so that no other file gets its number.
+
+    Standard output that was closed can't be written to, as before; standard error that was closed is dropped.
+    """
+    for number, how in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):  # 1: so that writing is an error
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, how), number)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for name, kind in (("stdout", _Output), ("stderr", _AfterOutput)):
+        stream = getattr(sys, name)
+        if type(stream) is io.TextIOWrapper:
+            same: dict[str, Any] = {
+                "encoding": stream.encoding,
+                "errors": stream.errors,
+                "line_buffering": stream.line_buffering,
+            }
+            buffer = stream.detach()  # a raw file where Python runs unbuffered
+            setattr(sys, name, kind(buffer, write_through=isinstance(buffer, io.RawIOBase), **same))
+
+
+def finish(status: int) -> int:
+    """Write what is still to be written; the exit status."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop(1)
+    except OSError as error:
+        if not status:
+            complain(f"{error.filename}: {error.strerror or error}")
+        drop(1)
+        status = status or 1
+    try:
+        sys.stderr.flush()
+    except OSError:
+        drop(2)
+    return status
+
+
+def complain(text: str) -> None:
+    """One line on standard error, if it can be written; what it quotes can do nothing to the terminal."""
+    from hermes.harmless import harmless
+
+    try:
+        print(f"hermes: {harmless(text)}", file=sys.stderr)
+    except OSError:
+        drop(2)
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """An error in this block is standard output's."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = "standard output"
+        raise
+
+
+def drop(number: int) -> None:
+    """Nothing more can be written to a stream: Python's shutdown needs a place for what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -1,0 +1,110 @@
+"""Each extra brings what its part imports: tried in a process that can import nothing but the extra's own requirements.
+
+The requirements are those of pyproject.toml and, for everything else, of the installed packages: as pip would install them
+into an empty environment, without installing anything.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from hermes.gateway.platforms import BUILT_IN
+
+ROOT = Path(__file__).parents[2]
+OURS = "hermes-sessions"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+GATEWAY = ["hermes.cli.gateway", "hermes.gateway.starting", "hermes.gateway.runner", "hermes.gateway.turns"]
+# extra → the packages whose every module it must be enough for
+PARTS: dict[str, list[str]] = {
+    "": [
+        "hermes_state",
+        "hermes_constants",
+        "hermes.store.db",
+        "hermes.cli.main",
+        "hermes.cli.sessions",
+        "hermes.interop",
+    ],
+    "chat": ["hermes.agent.endpoint", "hermes.agent.tools", "hermes.chat", "hermes.commands", "openai", "mcp"],
+    "embedded": ["hermes.agent.embedded", "xllamacpp"],
+    "postgres": ["hermes.store.engines.postgres"],
+    "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
+    **{extra: [*GATEWAY, module] for module, _, extra in BUILT_IN.values() if extra is not None},
+}
+
+CHILD = """
+import importlib, importlib.metadata, pkgutil, re, sys
+
+allowed, parts = set(sys.argv[1].split(",")), sys.argv[2].split(",")
+plain = lambda name: re.sub(r"[-_.]+", "-", name).lower()
+owners = {top: {plain(one) for one in names} for top, names in importlib.metadata.packages_distributions().items()}
+
+class Only:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in owners and not owners[top] & allowed and top not in sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"No module named {name!r} in this environment", name=name)
+
+sys.meta_path.insert(0, Only())
+for name in parts:
+    module = importlib.import_module(name)
+    if name.startswith("hermes") and hasattr(module, "__path__"):
+        for found in pkgutil.walk_packages(module.__path__, name + "."):
+            importlib.import_module(found.name)
+"""
+
+
+def closure(extra: str) -> set[str]:
+    """The names of all packages that `pip install "hermes-sessions[extra]"` installs."""
+    names: set[str] = set()
+    left: list[tuple[str, frozenset[str]]] = [(OURS, frozenset([extra] if extra else []))]
+    seen = set(left)
+    while left:
+        name, extras = left.pop()
+        names.add(name)
+        for requirement in requirements(name, extras):
+            one = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+            if one not in seen:
+                seen.add(one)
+                left.append(one)
+    return names
+
+
+def requirements(name: str, extras: frozenset[str]) -> list[Requirement]:
+    if name == OURS:
+        optional = [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
+        return [Requirement(line) for line in [*PROJECT["dependencies"], *optional]]
+    try:
+        lines = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    found = [Requirement(line) for line in lines]
+    return [one for one in found if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in (*extras, ""))]
+
+
+@pytest.mark.parametrize("extra", PARTS, ids=lambda extra: extra or "alone")
+def test_an_extra_is_enough_for_its_part(extra: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, ",".join(sorted(closure(extra))), ",".join(PARTS[extra])],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT / "src",
+    )
+    assert done.returncode == 0, done.stderr[-1500:]
+
+
+def test_every_extra_is_tried() -> None:
+    bundles = {"all", "gateway", "dev"}  # made of the others
+    assert set(PROJECT["optional-dependencies"]) - bundles == set(PARTS) - {""}
+    assert {"telegram", "matrix", "serve"} <= {
+        e for line in PROJECT["optional-dependencies"]["gateway"] for e in Requirement(line).extras
+    }
