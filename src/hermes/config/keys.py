@@ -153,9 +153,18 @@ class Media(Section):
     max_mb: float = 20
 
 
+class Http(Section):
+    """What the HTTP servers (API server, webhooks) allow, each of them."""
+
+    max_connections: int = 256
+    max_per_address: int = 128
+    header_seconds: float = 10
+
+
 class Gateway(Section):
     """The messengers."""
 
+    http: Http = msgspec.field(default_factory=Http)
     streaming: Streaming = msgspec.field(default_factory=Streaming)
     media: Media = msgspec.field(default_factory=Media)
 
@@ -289,6 +298,9 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.streaming.edit_interval": (0, None),
     "gateway.streaming.buffer_threshold": (1, None),
     "gateway.media.max_mb": (0, None),
+    "gateway.http.max_connections": (1, None),
+    "gateway.http.max_per_address": (1, None),
+    "gateway.http.header_seconds": (0.1, None),
     "api_server.port": (0, 65535),
     "webhooks.port": (0, 65535),
 }

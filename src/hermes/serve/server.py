@@ -18,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from hermes.errors import ConfigError, PlatformUnreachable
+from hermes.serve.connections import Door, Limits, protocol_behind
 
 BACKLOG = 512
 _IDLE = 30  # seconds a connection may stay open without a request
@@ -39,13 +40,20 @@ def is_loopback(host: str) -> bool:
 
 
 class HttpServer:
-    """An application on a host and port. `died` is told when the server ends without having been stopped."""
+    """An application on a host and port.
 
-    def __init__(self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None) -> None:
+    `died` is told when the server ends without having been stopped, `crowded` when connections had to be refused.
+    """
+
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None,
+        limits: Limits | None = None, crowded: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         self.host = host
         self.port = port
         self._app = app
-        self._died = died
+        self._died, self._crowded = died, crowded
+        self._limits = limits or Limits()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -56,8 +64,9 @@ class HttpServer:
         """
         sockets = _bound(self.host, self.port)
         self.port = sockets[0].getsockname()[1]
+        door = Door(self._limits, f"{self.host}:{self.port}", self._crowded)
         config = uvicorn.Config(
-            self._app, http="h11", ws="none", lifespan="on", loop="none", log_config=None, access_log=False,
+            self._app, http=protocol_behind(door), ws="none", lifespan="on", loop="none", log_config=None, access_log=False,
             server_header=False, date_header=True, proxy_headers=False, backlog=BACKLOG, timeout_keep_alive=_IDLE,
         )  # fmt: skip
         self._server = _Server(config)
