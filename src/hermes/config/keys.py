@@ -153,6 +153,13 @@ class Media(Section):
     max_mb: float = 20
 
 
+class Brake(Section):
+    """When answers to one person begin to wait, so that two programs that answer each other come to rest; 0: never."""
+
+    per_minute: int = 30
+    alike: int = 6
+
+
 class Http(Section):
     """What the HTTP servers (API server, webhooks) allow, each of them."""
 
@@ -165,6 +172,7 @@ class Gateway(Section):
     """The messengers."""
 
     http: Http = msgspec.field(default_factory=Http)
+    brake: Brake = msgspec.field(default_factory=Brake)
     streaming: Streaming = msgspec.field(default_factory=Streaming)
     media: Media = msgspec.field(default_factory=Media)
 
@@ -298,6 +306,8 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.streaming.edit_interval": (0, None),
     "gateway.streaming.buffer_threshold": (1, None),
     "gateway.media.max_mb": (0, None),
+    "gateway.brake.per_minute": (0, None),
+    "gateway.brake.alike": (0, None),
     "gateway.http.max_connections": (1, None),
     "gateway.http.max_per_address": (1, None),
     "gateway.http.header_seconds": (0.1, None),
