@@ -184,6 +184,7 @@ class ApiServer(Section):
     host: str = "127.0.0.1"
     port: int = 8642
     token: str | None = None
+    keys: dict[str, str] = {}
 
 
 class WebhookRoute(Section):
@@ -347,7 +348,7 @@ def in_table(table: Any, keys: list[str]) -> str | None:
 
 def is_secret(keys: list[str]) -> bool:
     """Whether what stands under a key is nobody's business."""
-    if len(keys) >= 2 and keys[-2] == "headers":
+    if len(keys) >= 2 and keys[-2] in ("headers", "keys"):
         return True
     if len(keys) >= 2 and keys[-2] == "env":
         return _SECRET_VARIABLE.search(keys[-1]) is not None
