@@ -180,11 +180,14 @@ class ModelRefused(ModelError):
 
 
 class RateLimited(ModelError):
-    """Too many requests, or an overloaded server; another try may succeed, after `retry_after` seconds if it said so."""
+    """Too many requests, or an overloaded server; another try may succeed, after `retry_after` seconds if it said so.
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    `status` is the HTTP status, if there was one: 500 and above is a failure of the model's server, not our haste.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None, status: int | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after, self.status = retry_after, status
 
 
 class ContextTooLong(ModelError):

@@ -70,6 +70,9 @@ class Kept:
     def connected(self, identity: str) -> None:
         self.identities.append(identity)
 
+    def troubled(self, text: str) -> None:
+        self.problems.append(Exception(text))
+
     def lost(self, error: Exception) -> None:
         self.problems.append(error)
 

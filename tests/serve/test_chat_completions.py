@@ -227,17 +227,22 @@ def test_instructions_of_the_client_that_change_are_those_of_today(serve: Any) -
         served = serve(wire)
         client = served.client()
         messages = [{"role": "developer", "content": "It is Monday."}, *HELLO]
-        client.chat.completions.create(model="fake", messages=messages)
+        first = client.chat.completions.with_raw_response.create(model="fake", messages=messages)
+        named = {"X-Hermes-Session-Id": first.headers["x-hermes-session-id"]}
         later = [
             {"role": "system", "content": "It is Tuesday."}, *HELLO, {"role": "assistant", "content": "Hi."},
             {"role": "user", "content": "day?"},
         ]  # fmt: skip
-        client.chat.completions.create(model="fake", messages=later)
+        client.chat.completions.create(model="fake", messages=later, extra_headers=named)
         prompts = [body["messages"][0]["content"] for body in wire.bodies]
         assert "It is Monday." in prompts[0] and "It is Tuesday." not in prompts[0]
         assert "It is Tuesday." in prompts[1] and "It is Monday." not in prompts[1]
         assert prompts[0].split("It is")[0] == prompts[1].split("It is")[0]
         assert len(served.sessions()) == 1
+        client.chat.completions.create(
+            model="fake", messages=later
+        )  # unnamed, and told otherwise: another conversation
+        assert len(served.sessions()) == 2
 
 
 def test_pictures_and_recordings_reach_the_model(serve: Any) -> None:

@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from hermes.agent.quoting import CLOSE, OPEN
 from hermes.config import parse_config
 from hermes.errors import ConfigError, PlatformUnreachable
-from hermes.gateway.events import Chat
+from hermes.gateway.events import Chat, as_json
 from hermes.gateway.platforms.webhook import Webhook
 from hermes.serve.prompts import LONGEST, prompt_for
 from hermes.serve.signatures import Refused, verify
+from hermes.store.gateway_db import GatewayDB
 from tests.serve.hooks import SECRET, STANDARD_SECRET, Hooked, signed
+from tests.support.gateway import Clock
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +123,33 @@ def test_a_captured_delivery_cannot_be_sent_again_under_another_name(hooked: Any
     again = hooks.post("gh", BODY, x_hub_signature_256=mac(BODY), x_github_delivery="two")
     assert (again.status_code, again.json()) == (200, {"status": "duplicate"})
     assert len(hooks.link.events) == 1
+
+
+def test_what_is_signed_without_a_time_is_known_for_good_and_the_rest_for_a_week(
+    hooked: Any, make_db: Any, deliveries: Any
+) -> None:
+    one = hooked({"build": {"secret": SECRET}, "plain": {}, "standard": {"secret": STANDARD_SECRET}})
+    standard = deliveries["standard"][0]
+    named = {name: standard[name] for name in ("id", "timestamp", "signature")}
+    answers = [
+        one.post("build", '{"a": 1}', x_hub_signature_256=mac('{"a": 1}')),
+        one.post("build", '{"a": 2}', x_signature=mac('{"a": 2}')),
+        one.post("build", '{"a": 3}', x_gitlab_token=SECRET, x_gitlab_event_uuid="7f"),
+        one.post("build", '{"a": 4}', x_gitlab_token=SECRET),
+        one.post("standard", standard["body"], **{f"webhook_{name}": value for name, value in named.items()}),
+        one.post("plain", '{"a": 5}'),
+    ]
+    assert [answer.status_code for answer in answers] == [202] * 6
+    clock = Clock()
+    store = GatewayDB(make_db(), clock=clock)
+    for event in one.link.events:
+        number = store.receive("webhook", event.id, "key", as_json(event))
+        assert number is not None
+        store.finish(number, "webhook", as_json(event.chat))
+    clock.forward(400 * 86400)
+    store.forget_mail()
+    again = [store.receive("webhook", event.id, "key", as_json(event)) for event in one.link.events]
+    assert [number is None for number in again] == [True] * 4 + [False] * 2
 
 
 def test_a_delivery_has_the_same_id_after_a_restart(hooked: Any, deliveries: Any) -> None:

@@ -68,7 +68,7 @@ def refused(status: int | None, text: str, code: str, headers: Mapping[str, str]
     if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {said}")):
         return ModelRefused(f"{where} wants to be paid first: {said}; look at the account behind model.api_key")
     if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {said}"):
-        return RateLimited(f"{where} is busy ({status or code or 'overloaded'}): {said}", _wait(headers))
+        return RateLimited(f"{where} is busy ({status or code or 'overloaded'}): {said}", _wait(headers), status)
     if status in (401, 403):
         return ModelRefused(f"{where} does not accept the key ({status}): {said}; look at model.api_key")
     if status == 404:

@@ -155,10 +155,11 @@ def _api_server(config: Config) -> Finding:
     except HermesError as error:
         return wrong("API server", _short(error), "`hermes config edit` opens and checks it")
     where = f"{settings.host}:{settings.port}"
-    if not settings.token:
+    if not settings.token and not settings.keys:
         said = f"every user of this machine may use it as the owner ({where}, no token)"
         return remark("API server", said, "set api_server.token")
-    return well("API server", f"{where}, with a token")
+    users = f", {len(settings.keys)} keys" if settings.keys else ""
+    return well("API server", f"{where}, {'with' if settings.token else 'without'} a token of the owner's{users}")
 
 
 def _webhooks(config: Config) -> Finding:

@@ -153,9 +153,26 @@ class Media(Section):
     max_mb: float = 20
 
 
+class Brake(Section):
+    """When answers to one person begin to wait, so that two programs that answer each other come to rest; 0: never."""
+
+    per_minute: int = 30
+    alike: int = 6
+
+
+class Http(Section):
+    """What the HTTP servers (API server, webhooks) allow, each of them."""
+
+    max_connections: int = 256
+    max_per_address: int = 128
+    header_seconds: float = 10
+
+
 class Gateway(Section):
     """The messengers."""
 
+    http: Http = msgspec.field(default_factory=Http)
+    brake: Brake = msgspec.field(default_factory=Brake)
     streaming: Streaming = msgspec.field(default_factory=Streaming)
     media: Media = msgspec.field(default_factory=Media)
 
@@ -167,6 +184,7 @@ class ApiServer(Section):
     host: str = "127.0.0.1"
     port: int = 8642
     token: str | None = None
+    keys: dict[str, str] = {}
 
 
 class WebhookRoute(Section):
@@ -289,6 +307,11 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.streaming.edit_interval": (0, None),
     "gateway.streaming.buffer_threshold": (1, None),
     "gateway.media.max_mb": (0, None),
+    "gateway.brake.per_minute": (0, None),
+    "gateway.brake.alike": (0, None),
+    "gateway.http.max_connections": (1, None),
+    "gateway.http.max_per_address": (1, None),
+    "gateway.http.header_seconds": (0.1, None),
     "api_server.port": (0, 65535),
     "webhooks.port": (0, 65535),
 }
@@ -325,7 +348,7 @@ def in_table(table: Any, keys: list[str]) -> str | None:
 
 def is_secret(keys: list[str]) -> bool:
     """Whether what stands under a key is nobody's business."""
-    if len(keys) >= 2 and keys[-2] == "headers":
+    if len(keys) >= 2 and keys[-2] in ("headers", "keys"):
         return True
     if len(keys) >= 2 and keys[-2] == "env":
         return _SECRET_VARIABLE.search(keys[-1]) is not None

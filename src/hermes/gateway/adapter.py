@@ -65,6 +65,10 @@ class Link(Protocol):
         """The connection stands, or stands again; `identity` is who we are there ("@my_bot")."""
         ...
 
+    def troubled(self, text: str) -> None:
+        """Something is wrong although the connection stands: the owner's `hermes gateway status` tells it."""
+        ...
+
     def lost(self, error: Exception) -> None:
         """The connection broke. The gateway disconnects and connects anew after a while."""
         ...

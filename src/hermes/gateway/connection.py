@@ -64,6 +64,10 @@ class Connection:
         self.log.info("connected as %s", identity)
         self._tell("connected", identity=identity)
 
+    def troubled(self, text: str) -> None:
+        """Something is wrong although the connection stands."""
+        self._tell("connected" if self.delivery.connected.is_set() else "lost", error=text)
+
     def _trouble(self, error: Exception) -> None:
         self._tell("connected" if self.delivery.connected.is_set() else "lost", error=str(error))
         if isinstance(error, PlatformRefused) and self._link is not None:
@@ -169,6 +173,10 @@ class _Link:
     def connected(self, identity: str) -> None:
         if not self.over:
             self._connection.connected(identity)
+
+    def troubled(self, text: str) -> None:
+        if not self.over:
+            self._connection.troubled(text)
 
     def lost(self, error: Exception) -> None:
         if not self.over and not self.ended.done():

@@ -58,6 +58,41 @@ class Masking(logging.Filter):
         return redact(text)
 
 
+class Sparing(logging.Filter):
+    """At most one line a second of those that strangers can cause at will; the next one says how many were left out."""
+
+    _NAMES = ("asyncio", "uvicorn", "hermes.gateway.webhook", "hermes.serve")
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._last: dict[tuple[str, str], tuple[float, int]] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is to be written."""
+        if record.levelno < logging.WARNING or not record.name.startswith(self._NAMES):
+            return True
+        decided = record.__dict__  # once, for the screen and the file
+        if "due" not in decided:
+            decided["due"] = self._is_due(record)
+        return bool(decided["due"])
+
+    def _is_due(self, record: logging.LogRecord) -> bool:
+        key = (record.name, str(record.msg)[:80])
+        with self._lock:
+            at, left_out = self._last.get(key, (float("-inf"), 0))
+            if record.created - at < self._seconds:
+                self._last[key] = (at, left_out + 1)
+                return False
+            if len(self._last) > 1000:
+                self._last.clear()
+            self._last[key] = (record.created, 0)
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} (and {left_out} more like this)", None
+        return True
+
+
 class Line(logging.Formatter):
     """`15:04:05 telegram: connected as @bot`."""
 
@@ -99,7 +134,9 @@ def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False) 
     file = PrivateFile(path, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
     file.setFormatter(Json())
     root = logging.getLogger()
+    sparing = Sparing()
     for handler in (screen, file):
+        handler.addFilter(sparing)
         handler.addFilter(mask)
         root.addHandler(handler)
     root.setLevel(logging.WARNING)

@@ -26,6 +26,7 @@ from hermes.errors import HermesError, PlatformError, PlatformUnreachable
 from hermes.gateway import hooks, renewal, resets
 from hermes.gateway.access import WELCOME, Access, greeting, is_answered, place_of
 from hermes.gateway.agents import Agents
+from hermes.gateway.brake import Brake
 from hermes.gateway.connection import Connection
 from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
@@ -72,6 +73,7 @@ class Gateway:
         self.access = Access(self.store, config.owner, {settings.platform: settings for _, settings in adapters})
         self.agents = Agents(db, config, model, home)
         self.lanes = Lanes(Turns(self).work)
+        self.brake = Brake(config.gateway.brake.per_minute, config.gateway.brake.alike)
         self.connections: dict[str, Connection] = {}
         self._adapters = adapters
         self._nonce = self.store.identity()
@@ -232,6 +234,7 @@ class Gateway:
 
     def done_with(self, inbox_id: int) -> None:
         """An event is no longer in a lane; from any thread."""
+        self.brake.done(inbox_id)
         if self.sharing is None:
             self._in_hand.discard(inbox_id)
         else:
@@ -310,7 +313,41 @@ class Gateway:
             if stops or (command is None and busy == "interrupt" and is_turn(running)):
                 self._interrupt(lane, running)
                 said.stops = True
-        self.lanes.add(key, said)
+        self._when_due(key, said)
+
+    def _when_due(self, key: str, said: Said) -> None:
+        """Give a message to its lane, now or when the brake lets it pass. Commands of people don't wait."""
+        event = said.event
+        who = event.sender.id
+        if who is None or parse(event.text.strip()) is not None:
+            self.lanes.add(key, said)
+            return
+        wait, begins = self.brake.delay(said.inbox_id, event.chat.platform, who, event.text, time.monotonic())
+        if begins:
+            self._braked(event, who)
+        if wait > 0:
+            self.loop.call_later(wait, self.lanes.add, key, said)
+        else:
+            self.lanes.add(key, said)
+
+    def _braked(self, event: Event, who: str) -> None:
+        """Tell the owner that a conversation seems to run by itself."""
+        platform = event.chat.platform
+        text = (
+            f"{who} on {platform} writes so fast, or so often the same, that it may be a program: answers wait longer and"
+            " longer from now on (gateway.brake in config.yaml)"
+        )
+        connection = self.connections[platform]
+        connection.log.warning("%s", text)
+        connection.troubled(text)
+        for name in self.connections:
+            self._in_thread(self._tell_home, name, event.chat, f"⚠️ {text}.")
+
+    def _tell_home(self, platform: str, about: Chat, text: str) -> None:
+        """Say something in a platform's home chat, unless that is where it happens."""
+        home = self.home_chat(platform)
+        if home is not None and (home.platform, home.chat_id) != (about.platform, about.chat_id):
+            self.post(home, text)
 
     def _interrupt(self, lane: Lane, item: Any) -> None:
         """End what runs in a lane soon; again and again, since a turn that only just begins may not have heard it."""
@@ -384,6 +421,7 @@ class Gateway:
         pieces = parts_of(text, self.adapter(place.platform))
         parts = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
         kept = self.store.finish(inbox_id, place.platform, as_json(place), parts)
+        self.brake.done(inbox_id)  # before it is sent: what comes next may answer it
         reply.finish(kept)
         self._on_loop(self._finished, reply, kept)
 

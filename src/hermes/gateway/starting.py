@@ -92,7 +92,7 @@ def check_api_server(config: Config, *, insecure: bool = False) -> None:
         from hermes.serve.guard import check_api
     except ImportError as error:
         raise MissingExtra("the API server", "serve") from error
-    check_api(config.api_server.host, config.api_server.token, insecure=insecure)
+    check_api(config.api_server.host, config.api_server.token, config.api_server.keys, insecure=insecure)
 
 
 def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, PlatformSettings]:
@@ -106,7 +106,8 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
         raise MissingExtra("webhooks", "serve") from error
     section = config.webhooks
     routes = {name: msgspec.to_builtins(route) for name, route in section.routes.items()}
-    values = {"host": section.host, "port": section.port, "routes": routes, "insecure": insecure}
+    limits = msgspec.to_builtins(config.gateway.http)
+    values = {"host": section.host, "port": section.port, "routes": routes, "insecure": insecure, "limits": limits}
     return Webhook(values, home), PlatformSettings("webhook", allow_all=True, require_mention=False)
 
 
@@ -272,6 +273,7 @@ class ApiServer:
         self._server: HttpServer | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
+        self._notes: set[asyncio.Task[None]] = set()
 
     async def start(self, *, alone: bool) -> None:
         """Listen, now or as soon as the port is free. `alone`: nothing else runs, so that a failure is raised."""
@@ -287,6 +289,7 @@ class ApiServer:
     async def _listen(self) -> None:
         try:
             from hermes.serve.api import api_app
+            from hermes.serve.connections import Limits
             from hermes.serve.server import HttpServer
         except ImportError as error:
             raise MissingExtra("the API server", "serve") from error
@@ -296,11 +299,25 @@ class ApiServer:
             gateway.db, self._config, model=gateway.agents.model, home=gateway.home, insecure=self._insecure,
             token=settings.token, tools=gateway.agents.toolbox.tools,
         )  # fmt: skip
-        server = HttpServer(app, settings.host, settings.port, died=self._died)
+        http = self._config.gateway.http
+        limits = Limits(http.max_connections, http.max_per_address, http.header_seconds)
+        server = HttpServer(app, settings.host, settings.port, died=self._died, limits=limits, crowded=self._crowded)
         where = _address(self._config, await server.start())
         self._server = server
         _log.info("the API server listens on %s", where)
         await asyncio.to_thread(gateway.store.set_status, API, "connected", identity=where)
+
+    def _crowded(self, text: str) -> None:
+        """Connections had to be refused: `hermes gateway status` tells."""
+
+        async def note() -> None:
+            try:
+                await asyncio.to_thread(self._gateway.store.set_status, API, "connected", error=text)
+            except HermesError as error:
+                _log.warning("the state of the API server could not be noted: %s", error)
+
+        self._notes.add(task := asyncio.create_task(note()))
+        task.add_done_callback(self._notes.discard)
 
     def _died(self, error: Exception) -> None:
         _log.error("%s", error)

@@ -1,7 +1,8 @@
 """The API server: this agent for any program that speaks OpenAI's protocol.
 
 Each request is one turn. It goes on in the session named by the header X-Hermes-Session-Id, else in the one that the
-conversation it carries belongs to; see places.py. Who has the token is the owner.
+conversation it carries belongs to; see places.py. Who has the token is the owner; every other key (`api_server.keys`) is a
+user of its own, who sees their own sessions and has no tools that reach into the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hermes.errors import HermesError
 from hermes.serve import completions, responses
 from hermes.serve.asks import Ask
 from hermes.serve.bodies import parse_json, read_body
-from hermes.serve.guard import Guard, check_api
+from hermes.serve.guard import CALLER, Guard, check_api
 from hermes.serve.models import Models
 from hermes.serve.problems import Problem, problem_of, unforeseen
 from hermes.serve.server import is_loopback
@@ -59,8 +60,7 @@ def api_app(
     ConfigError when others could reach it without a token. `tools` gives the agent's tools (called once, in a thread);
     None stands for the built-in ones and those of the MCP servers.
     """
-    token = (token or "").strip() or None
-    check_api(config.api_server.host, token, insecure=insecure)
+    secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
     api = _Api(db, config, model, home, tools)
     return Starlette(
         routes=[
@@ -70,7 +70,7 @@ def api_app(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
-        middleware=[Middleware(Guard, token=token, strangers=not is_loopback(config.api_server.host))],
+        middleware=[Middleware(Guard, secrets=secrets, strangers=not is_loopback(config.api_server.host))],
         exception_handlers={Problem: _told, HermesError: _told, HTTPException: _plain, Exception: _unforeseen},
         lifespan=api.lifespan,
     )
@@ -125,6 +125,7 @@ class _Api:
         """A turn, asked for as a chat completion."""
         body = await _json_of(request)
         ask, wanted = completions.read(body, _session_of(request))
+        ask.caller = request.scope.get(CALLER)
         answer = completions.Answer(wanted)
 
         def streamed(turn: Turn, first: Item | None) -> AsyncIterator[str]:
@@ -136,6 +137,7 @@ class _Api:
         """A turn, asked for as a response."""
         body = await _json_of(request)
         ask, wanted = responses.read(body, _session_of(request))
+        ask.caller = request.scope.get(CALLER)
         answer = responses.Answer(body, wanted)
 
         async def remember(outcome: Outcome) -> None:

@@ -28,6 +28,8 @@ class Ask:
     session_id: str | None = None  # the session the caller names
     previous: str | None = None  # the response the caller goes on from
     where: str = "messages"  # what the caller calls the conversation, for complaints
+    user: str | None = None  # whom the caller speaks for (OpenAI's `user`)
+    caller: str | None = None  # the name of the key it came with; None: the owner
     first_new: int = 0  # where what is new begins: results of tools, then perhaps the user's words
 
     def __post_init__(self) -> None:
@@ -41,6 +43,16 @@ class Ask:
                 400, f"{self.where} must end with words of the user or the result of a tool", param=self.where
             )
         self.first_new = end
+
+    def names(self, *more: Message) -> list[str]:
+        """A name for the conversation after each message (and after `more`), see `digests`.
+
+        Two conversations have one name only if everything is equal that an answer depends on: the key, the user, the
+        instructions and the tools as well. The same first words of two callers are two conversations.
+        """
+        tools = sorted(json.dumps(tool.schema(), sort_keys=True) for tool in self.tools)
+        told = json.dumps([self.caller, self.user, (self.instructions or "").strip(), tools])
+        return digests([*self.messages, *more], told)
 
     @property
     def history(self) -> list[Message]:
@@ -60,13 +72,13 @@ class Ask:
         return content
 
 
-def digests(messages: Sequence[Message]) -> list[str]:
-    """A name for the conversation after each message: equal for equal conversations, whoever wrote them down.
+def digests(messages: Sequence[Message], told: str = "") -> list[str]:
+    """A name for the conversation after each message: equal for equal conversations with the same beginning (`told`).
 
     How a client writes the same thing (a text or a list with one text, spaces around it) makes no difference.
     """
     names: list[str] = []
-    running = b"hermes-conversation-1"
+    running = hashlib.sha256(b"hermes-conversation-2" + told.encode("utf-8", "surrogatepass")).digest()
     for message in messages:
         running = hashlib.sha256(running + _canonical(message)).digest()
         names.append(running.hex())

@@ -62,6 +62,7 @@ class ChatRequest(Shape):
     tools: list[ChatTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     n: int | None = None
+    user: str | None = None
 
 
 def read(body: Any, session_id: str | None) -> tuple[Ask, ChatRequest]:
@@ -79,7 +80,7 @@ def read(body: Any, session_id: str | None) -> tuple[Ask, ChatRequest]:
             messages.append(_message(message, where))
     ask = Ask(
         messages, request.model, instructions="\n\n".join(text for text in instructions if text.strip()) or None,
-        tools=_tools(request), session_id=session_id,
+        tools=_tools(request), session_id=session_id, user=request.user,
     )  # fmt: skip
     return ask, request
 

@@ -7,6 +7,7 @@ told for this machine (Host; DNS rebinding), and where it comes from (Origin).
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -16,6 +17,7 @@ from hermes.errors import ConfigError
 from hermes.serve.problems import Problem
 from hermes.serve.server import is_loopback
 
+CALLER = "hermes.caller"
 _OPEN = frozenset({"/health"})  # says nothing but that somebody is there
 
 
@@ -38,39 +40,69 @@ def check_reach(host: str, secret: str | None, insecure: bool, *, what: str, hin
         )
 
 
-def check_api(host: str, token: str | None, *, insecure: bool = False) -> None:
-    """ConfigError when the API server would let strangers in, listening there with this token."""
-    check_reach(
-        host, (token or "").strip() or None, insecure, what="the API server",
-        hint="set api_server.token, or listen on 127.0.0.1 (or say --insecure)",
-    )  # fmt: skip
+def check_api(
+    host: str, token: str | None, keys: Mapping[str, str] | None = None, *, insecure: bool = False
+) -> dict[str | None, str]:
+    """The secrets of the API server by the name of their key (None: the owner's token).
+
+    ConfigError when it would let strangers in, listening there with these, or take one caller for another.
+    """
+    secrets: dict[str | None, str] = {
+        None: (token or "").strip(),
+        **{name: one.strip() for name, one in (keys or {}).items()},
+    }
+    hint = "set api_server.token, or listen on 127.0.0.1 (or say --insecure)"
+    for name, secret in secrets.items():
+        if name is not None and (not secret or not name.strip()):
+            raise ConfigError(f"api_server.keys.{name} is empty: every key has a name and a token")
+        if secret or (name is None and len(secrets) == 1):
+            check_reach(
+                host, secret or None, insecure, what="the API server",
+                hint=hint if name is None else f"make api_server.keys.{name} longer",
+            )  # fmt: skip
+    found = {name: secret for name, secret in secrets.items() if secret}
+    if len(set(found.values())) < len(found):
+        raise ConfigError(
+            "two of api_server.token and api_server.keys are the same: nobody could tell the callers apart"
+        )
+    return found
 
 
 class Guard:
-    """An application behind a bearer token; without a token only local programs get in (or anybody: `strangers`)."""
+    """An application behind bearer tokens; without any only local programs get in (or anybody: `strangers`).
 
-    def __init__(self, app: ASGIApp, token: str | None, *, strangers: bool = False) -> None:
+    The name of the key a request came with is in its scope, as CALLER; None is the owner.
+    """
+
+    def __init__(self, app: ASGIApp, secrets: Mapping[str | None, str], *, strangers: bool = False) -> None:
         self._app = app
-        self._token = token.encode() if token else None
+        self._secrets = {name: secret.encode() for name, secret in secrets.items()}
         self._strangers = strangers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in _OPEN:
-            problem = self._refusal(Headers(scope=scope))
-            if problem is not None:
+            try:
+                scope[CALLER] = self._caller(Headers(scope=scope))
+            except Problem as problem:
                 await problem.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> Problem | None:
-        if self._token is None:
-            return None if self._strangers else from_elsewhere(headers)
-        kind, _, shown = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and same(shown.strip().encode("latin-1", "replace"), self._token):
+    def _caller(self, headers: Headers) -> str | None:
+        """Who asks; Problem when nobody who may."""
+        if not self._secrets:
+            problem = None if self._strangers else from_elsewhere(headers)
+            if problem is not None:
+                raise problem
             return None
+        kind, _, shown = headers.get("authorization", "").partition(" ")
+        given = shown.strip().encode("latin-1", "replace")
+        fitting = [name for name, secret in self._secrets.items() if same(given, secret)]  # all are compared, always
+        if kind.lower() == "bearer" and fitting:
+            return fitting[0]
         if not shown:
-            return Problem(401, "a token is needed: Authorization: Bearer <api_server.token>", code="missing_api_key")
-        return Problem(401, "that is not the token of this server", code="invalid_api_key")
+            raise Problem(401, "a token is needed: Authorization: Bearer <api_server.token>", code="missing_api_key")
+        raise Problem(401, "that is not the token of this server", code="invalid_api_key")
 
 
 def same(one: bytes, other: bytes) -> bool:

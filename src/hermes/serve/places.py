@@ -1,12 +1,15 @@
 """Where in the record a request belongs: at the end of a session, at an earlier point of one, or in a new one.
 
-Whoever names a session goes on there. A client that sends the whole conversation is recognised by its digest: what was
-answered once is never stored again. If the session has gone on since (the user edited a message, or wanted another
-answer), a branch begins at that point; it shows what came before by reference. Only what nobody knows is stored anew.
+Whoever names a session goes on there, if they may see it. A client that sends the whole conversation is recognised by its
+digest, which covers the key, the user, the instructions and the tools too: what was answered once is never stored again.
+If the session has gone on since (the user edited a message, or wanted another answer), a branch begins at that point; it
+shows what came before by reference. In doubt a conversation is a new one.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.ids import new_session_id
 from hermes.agent.model import Message, Model
 from hermes.agent.prompt import system_prompt
-from hermes.serve.asks import Ask, digests
+from hermes.serve.asks import Ask
 from hermes.serve.problems import Problem
 from hermes.store.gateway_db import GatewayDB
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
 
 SOURCE = "api-server"
 _LOOKS = 500  # how many earlier points of a conversation are looked for; more than any client sends
@@ -58,11 +62,11 @@ class Places:
         `aside`: the session it was recognised by is in use just now; it does not go on there, but beside it.
         """
         if ask.session_id is not None:
-            if self._db.get_session(ask.session_id) is None:
+            if self._db.get_session(ask.session_id, visible_to=user_of(ask.caller)) is None:
                 raise Problem(404, f"no session has the id {ask.session_id!r}", code="session_not_found")
             return Place(self._db.get_compression_tip(ask.session_id))
         if ask.previous is not None:
-            found = self._at(f"response:{ask.previous}", tuple(ask.history), aside)
+            found = self._at(f"response:{ask.previous}", tuple(ask.history), aside, ask.caller)
             if found is None:
                 raise Problem(
                     400, f"Previous response with id {ask.previous!r} not found.", code="previous_response_not_found",
@@ -72,24 +76,24 @@ class Places:
         return self._recognised(ask, aside) or Place(missing=tuple(ask.history))
 
     def _recognised(self, ask: Ask, aside: bool) -> Place | None:
-        names = digests(ask.messages)
-        tried = None if aside else self._at(f"unanswered:{names[-1]}", (), aside)
+        names = ask.names()
+        tried = None if aside else self._at(f"unanswered:{names[-1]}", (), aside, ask.caller)
         if tried is not None and tried.goes_on:
             return Place(tried.session_id, asked=True)
         history = ask.history
         for number in range(len(history), max(0, len(history) - _LOOKS), -1):
             if history[number - 1]["role"] != "assistant":
                 continue
-            found = self._at(f"chat:{names[number - 1]}", tuple(history[number:]), aside)
+            found = self._at(f"chat:{names[number - 1]}", tuple(history[number:]), aside, ask.caller)
             if found is not None:
                 return found
         return None
 
-    def _at(self, alias: str, missing: tuple[Message, ...], aside: bool) -> Place | None:
-        """The place an alias stands for, if it is still there."""
+    def _at(self, alias: str, missing: tuple[Message, ...], aside: bool, caller: str | None) -> Place | None:
+        """The place an alias stands for, if it is still there and the caller may see it."""
         noted = self._aliases.get_alias(alias)
         session_id, _, number = (noted or "").rpartition("@")
-        if not number.isdigit() or self._db.get_session(session_id) is None:
+        if not number.isdigit() or self._db.get_session(session_id, visible_to=user_of(caller)) is None:
             return None
         tip = self._db.get_compression_tip(session_id)
         if last_id(self._db.get_messages(tip)) == int(number):
@@ -118,9 +122,11 @@ class Places:
         if session_id is None:
             session_id = new_session_id(gateway=True)
             about = {"kind": model.kind, "provider": model.provider, "base_url": model.base_url}
-            prompt = system_prompt(self._config, self._home, cwd, tools=set(tools) if model.calls_tools else set())
+            home = home_of(self._home, ask.caller)
+            prompt = system_prompt(self._config, home, cwd, tools=set(tools) if model.calls_tools else set())
             db.create_session(
-                session_id, SOURCE, model=model.name, cwd=str(cwd), system_prompt=_with(prompt, ask.instructions),
+                session_id, SOURCE, user_id=ask.caller, model=model.name, cwd=str(cwd),
+                system_prompt=_with(prompt, ask.instructions),
                 model_config={key: value for key, value in about.items() if value is not None},
             )  # fmt: skip
         elif place.after is not None:
@@ -169,14 +175,28 @@ class Places:
     def remember(self, ask: Ask, session_id: str, message_id: int, replies: Sequence[Message]) -> None:
         """The conversation, going on with any of these replies, is at this message; with none it waits for an answer."""
         for reply in replies:
-            name = digests([*ask.messages, reply])[-1]
+            name = ask.names(reply)[-1]
             self._aliases.set_alias(f"chat:{name}", f"{session_id}@{message_id}")
         if not replies:
-            self._aliases.set_alias(f"unanswered:{digests(ask.messages)[-1]}", f"{session_id}@{message_id}")
+            self._aliases.set_alias(f"unanswered:{ask.names()[-1]}", f"{session_id}@{message_id}")
 
     def remember_response(self, response_id: str, session_id: str, message_id: int) -> None:
         """A response of ours ends at this message."""
         self._aliases.set_alias(f"response:{response_id}", f"{session_id}@{message_id}")
+
+
+def user_of(caller: str | None) -> User | None:
+    """Whose sessions a caller may see: their own and what is shared with them; None: the owner's, all."""
+    return None if caller is None else (SOURCE, caller)
+
+
+def home_of(home: Path, caller: str | None) -> Path:
+    """Where the agent keeps what it remembers of a caller: the owner's home, or a folder of their own below it."""
+    if caller is None:
+        return home
+    exact = hashlib.sha256(caller.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    shown = re.sub(r"[^A-Za-z0-9_-]+", "-", caller)[:40].strip("-")
+    return home / "people" / SOURCE / f"{shown}-{exact}".lstrip("-")
 
 
 def last_id(rows: Sequence[dict[str, Any]]) -> int:

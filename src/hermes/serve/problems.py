@@ -67,6 +67,8 @@ def problem_of(error: BaseException) -> Problem:
     said = redact(" ".join(str(error).split()))[:1000] or type(error).__name__
     if isinstance(error, ContextTooLong):
         return Problem(400, said, code="context_length_exceeded", param="messages")
+    if isinstance(error, RateLimited) and (error.status or 0) >= 500:
+        return Problem(502, said, code="model_error", retry_after=error.retry_after)
     if isinstance(error, RateLimited):
         return Problem(429, said, code="rate_limit_exceeded", retry_after=error.retry_after)
     if isinstance(error, ModelError):

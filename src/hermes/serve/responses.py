@@ -40,6 +40,7 @@ class ResponseRequest(Shape):
     tools: list[ResponseTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
+    user: str | None = None
 
 
 def read(body: Any, session_id: str | None) -> tuple[Ask, ResponseRequest]:
@@ -57,7 +58,7 @@ def read(body: Any, session_id: str | None) -> tuple[Ask, ResponseRequest]:
         _take(item, f"input[{number}]", messages, instructions)
     ask = Ask(
         messages, request.model, instructions="\n\n".join(instructions) or None, tools=_tools(request),
-        session_id=session_id, previous=request.previous_response_id, where="input",
+        session_id=session_id, previous=request.previous_response_id, where="input", user=request.user,
     )  # fmt: skip
     return ask, request
 

@@ -18,8 +18,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from hermes.errors import ConfigError, PlatformUnreachable
+from hermes.serve.connections import Door, Limits, protocol_behind
 
 BACKLOG = 512
+_AT_ONCE = 16  # connections accepted in one step of the event loop: more would take descriptors before they are counted
 _IDLE = 30  # seconds a connection may stay open without a request
 _LAST_WORD = 4.0  # seconds for what is to be put away after the last answer
 
@@ -39,13 +41,20 @@ def is_loopback(host: str) -> bool:
 
 
 class HttpServer:
-    """An application on a host and port. `died` is told when the server ends without having been stopped."""
+    """An application on a host and port.
 
-    def __init__(self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None) -> None:
+    `died` is told when the server ends without having been stopped, `crowded` when connections had to be refused.
+    """
+
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None,
+        limits: Limits | None = None, crowded: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         self.host = host
         self.port = port
         self._app = app
-        self._died = died
+        self._died, self._crowded = died, crowded
+        self._limits = limits or Limits()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -56,9 +65,10 @@ class HttpServer:
         """
         sockets = _bound(self.host, self.port)
         self.port = sockets[0].getsockname()[1]
+        door = Door(self._limits, f"{self.host}:{self.port}", self._crowded)
         config = uvicorn.Config(
-            self._app, http="h11", ws="none", lifespan="on", loop="none", log_config=None, access_log=False,
-            server_header=False, date_header=True, proxy_headers=False, backlog=BACKLOG, timeout_keep_alive=_IDLE,
+            self._app, http=protocol_behind(door), ws="none", lifespan="on", loop="none", log_config=None, access_log=False,
+            server_header=False, date_header=True, proxy_headers=False, backlog=_AT_ONCE, timeout_keep_alive=_IDLE,
         )  # fmt: skip
         self._server = _Server(config)
         self._task = asyncio.create_task(self._run(self._server, sockets), name=f"http-{self.port}")
@@ -68,6 +78,8 @@ class HttpServer:
                 task, self._task = self._task, None
                 _close(sockets)
                 raise ConfigError(f"the server on {self.host}:{self.port} did not start") from task.exception()
+        for one in sockets:
+            one.listen(BACKLOG)  # asyncio has set it to what it accepts at once
         self._task.add_done_callback(self._ended)
         return self.port
 

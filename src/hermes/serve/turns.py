@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.events import Event
 from hermes.agent.model import Model
+from hermes.agent.tools.toolbox import FOR_EVERYONE
 from hermes.serve.asks import Ask
-from hermes.serve.places import SOURCE, Place, Places, last_id
+from hermes.serve.places import SOURCE, Place, Places, home_of, last_id, user_of
 from hermes.serve.problems import Problem
 from hermes.serve.served_agent import ServedAgent
 from hermes.serve.turn import Outcome, Turn, Used, Words
@@ -63,6 +64,8 @@ class Turns:
         if sum(line.users for line in self._lines.values()) >= MOST_AT_ONCE:
             raise Problem(429, "the server is busy with many requests", code="rate_limit_exceeded", retry_after=2)
         tools = await self._tools()
+        if ask.caller is not None:  # not the owner: nothing that reaches into the machine
+            tools = [tool for tool in tools if tool.name in FOR_EVERYONE]
         names = [tool.name for tool in tools]
         line = await self._line_of(ask, model, names)
         if line is None:
@@ -70,7 +73,7 @@ class Turns:
             session_id = await asyncio.to_thread(self.places.open, place, ask, model, names, Path.cwd())
             line = await self._enter(session_id)
             try:
-                await asyncio.to_thread(self._agent, line, session_id, model)
+                await asyncio.to_thread(self._agent, line, session_id, model, ask.caller)
             except BaseException:
                 self._leave(line)
                 raise
@@ -162,14 +165,14 @@ class Turns:
 
     def _take(self, line: _Line, place: Place, ask: Ask, model: Model, tools: Sequence[str]) -> bool:
         """Hold an existing session, then bring it up to what the caller knows; False while another program holds it."""
-        agent = self._agent(line, str(place.session_id), model)
+        agent = self._agent(line, str(place.session_id), model, ask.caller)
         if not agent.hold():
             return False
         line.again = place.asked
         self.places.open(place, ask, model, tools, agent.cwd)
         return True
 
-    def _agent(self, line: _Line, session_id: str, model: Model) -> ServedAgent:
+    def _agent(self, line: _Line, session_id: str, model: Model, caller: str | None) -> ServedAgent:
         if line.agent is None:
             row = self._db.get_session(session_id)
             cwd = Path(row["cwd"]) if row is not None and row["cwd"] else Path.cwd()
@@ -180,6 +183,8 @@ class Turns:
         line.again = False
         line.agent.model = model
         line.agent.session_id = session_id
+        line.agent.context.user = user_of(caller)
+        line.agent.context.home = home_of(self._home, caller)
         return line.agent
 
     def _started(self, line: _Line, ask: Ask, tools: Sequence[Tool]) -> Turn:

@@ -268,7 +268,10 @@ class GatewayDB:
             return mail.counts(tx) if self.is_there() else {}
 
     def forget_mail(self, older_than_days: float = 7) -> int:
-        """Remove what was done with longer ago; how many rows. Redeliveries older than this are not recognised."""
+        """Remove what was done with longer ago; how many rows.
+
+        Redeliveries older than this are not recognised, except webhook deliveries that are signed without a time.
+        """
         with self.db._changing() as tx:
             instances.forget_served(tx)
             return mail.forget(tx, self.clock() - older_than_days * 86400)

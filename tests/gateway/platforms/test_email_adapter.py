@@ -181,7 +181,23 @@ def test_a_mail_delivered_twice_has_one_id(lab: Lab) -> None:
         message_id = lab.say("hello")
         lab.redeliver(message_id)
         await link.until(lambda: len(link.events) == 2)
-        assert [event.id for event in link.events] == [message_id, message_id]
+        assert link.events[0].id == link.events[1].id and link.events[0].message_id == message_id
+
+    with_adapter(lab, body)
+
+
+def test_two_mails_with_one_message_id_are_two_and_one_mail_by_two_ways_is_one(lab: Lab) -> None:
+    first, second = lab.mail("the first"), lab.mail("the second")
+    del second["Message-ID"]
+    second["Message-ID"] = first["Message-ID"]
+    by_another_way = b"X-Route: another\r\n" + first.as_bytes()
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        for mail in (first, second, by_another_way):
+            lab.put(mail)
+        await link.until(lambda: link.texts == ["the first", "the second", "the first"])
+        ids = [event.id for event in link.events]
+        assert ids[0] == ids[2] != ids[1]
 
     with_adapter(lab, body)
 

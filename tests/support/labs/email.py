@@ -185,6 +185,9 @@ class Recorder:
     def connected(self, identity: str) -> None:
         self.identities.append(identity)
 
+    def troubled(self, text: str) -> None:
+        self.log.warning("%s", text)
+
     def lost(self, error: Exception) -> None:
         self.losses.append(error)
 

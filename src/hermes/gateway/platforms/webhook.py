@@ -15,6 +15,7 @@ from hermes.errors import ConfigError
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import DM, Chat, Event, Sender
 from hermes.harmless import harmless
+from hermes.serve.connections import Limits
 from hermes.serve.server import HttpServer, is_loopback
 from hermes.serve.webhooks import Arrived, Route, routes_of, webhook_app
 
@@ -32,6 +33,7 @@ class Webhook(Adapter):
         Setting(name="host", help="where to listen; beyond 127.0.0.1 every route needs a secret", default="127.0.0.1"),
         Setting(name="port", help="the port to listen on", kind=int, default=8644),
         Setting(name="routes", help="name → {secret, prompt, deliver}", kind=dict, required=True),
+        Setting(name="limits", help="gateway.http: how many connections, and for how long", kind=dict, default={}),
         Setting(name="insecure", help="listen everywhere without secrets", kind=bool, default=False),
     )
     capabilities = Capabilities(longest=100_000, idempotent=True)
@@ -73,7 +75,12 @@ class Webhook(Adapter):
         self._link = link
         app = webhook_app(routes, self._keep, log=link.log, strangers=not is_loopback(self._host()))
         port = self.values.get("port")
-        server = HttpServer(app, self._host(), 8644 if port is None else int(port), died=link.lost)
+        limits = self.values.get("limits") or {}
+        server = HttpServer(
+            app, self._host(), 8644 if port is None else int(port), died=link.lost, crowded=link.troubled,
+            limits=Limits(*(limits[name] for name in ("max_connections", "max_per_address", "header_seconds")))
+            if limits else None,
+        )  # fmt: skip
         await server.start()
         self._server = server
         link.connected(self._identity(routes, server.port))

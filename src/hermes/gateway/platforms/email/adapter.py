@@ -187,7 +187,7 @@ class Email(Adapter):
         subject = without_reply_marks(mail.subject)
         place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
         return Event(
-            id=mail.message_id,
+            id=f"{mail.message_id} {mail.digest}",  # some programs give all their mails one Message-ID
             chat=Chat(platform=self.platform, chat_id=mail.address, thread_id=root, name=subject or None),
             sender=Sender(
                 user_id=mail.address,

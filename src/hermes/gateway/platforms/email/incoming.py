@@ -53,6 +53,7 @@ class Mail:
     files: tuple[File, ...]
     sent_at: float | None
     trail: tuple[tuple[str, str], ...]  # its Received and Authentication-Results in their order, topmost first
+    digest: str  # of what it says: two mails may have one Message-ID
     unwanted: str | None  # why nobody waits for an answer to it
 
 
@@ -80,8 +81,15 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
         files=files,
         sent_at=_date(message),
         trail=tuple(_trail(message)),
+        digest=_digest(subject, text, files),
         unwanted=_unwanted(message, address, our_address),
     )
+
+
+def _digest(subject: str, text: str, files: tuple[File, ...]) -> str:
+    """The same for one mail by whatever way it came, another for another."""
+    told = [subject, text, *(f"{file.name} {file.mime} {file.size}" for file in files)]
+    return hashlib.sha256("\0".join(told).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def file_in(raw: bytes, part: int) -> bytes | None:
