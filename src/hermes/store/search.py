@@ -17,7 +17,7 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Engine, Scope, Tx
 from hermes.store.listing import checked_page
 from hermes.store.query import And, Leaf, Node, Not, Or, Query, parse, positive
-from hermes.store.snippet import Needle, needle, snippet
+from hermes.store.snippet import Needle, forms_needle, needle, snippet
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
 from hermes.store.text import UNSPACED, fold, phrase, pieces, plain, plain_calls, plain_parts
 from hermes.store.visibility import User, session_clause
@@ -164,12 +164,22 @@ class _Search:
             return self.hits, self.needles
         if self._named(tree):
             return self.hits, self.needles
+        question = self._is_question()
+        if question:
+            self.needles = _telling(self.needles)
         self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
+        if question and self._is_scarce():
+            self._relax()
+            return self.hits, self.needles
         if len(self.hits) < self.need:
             self._inside_words(tree)
-        if len(self.hits) < self.need and self._may_relax() and len({hit.session_id for hit in self.hits}) < 3:
+        if self._is_scarce() and self._may_relax():
             self._relax()
         return self.hits, self.needles
+
+    def _is_scarce(self) -> bool:
+        """Whether what was found is so little that partial matches are welcome."""
+        return len(self.hits) < self.need and len({hit.session_id for hit in self.hits}) < 3
 
     def _named(self, tree: Node) -> bool:
         """Whether names that were typed are found often enough as they are; else the words they are made of are looked for."""
@@ -295,15 +305,22 @@ class _Search:
             words += max(1, sum(len(run) // 2 for run in UNSPACED.findall(word)))
         return words >= 3
 
+    def _is_question(self) -> bool:
+        """Whether a sentence was typed: its words mean what they say, so they are not looked for inside of others."""
+        return self._may_relax() and any(fold(word).rstrip("?!.,:") in STOP_WORDS for word in self.query.words)
+
     def _relax(self) -> None:
         groups = self._groups()
         scores: dict[int, float] = {}
         coverage: dict[str, dict[int, float]] = {}
         known: dict[int, Candidate] = {}
+        needles: list[Needle] = []
         total = float(self.tx.value("SELECT coalesce(max(id), 1) FROM messages"))
         for number, leaves in enumerate(groups):
             tree: Node = leaves[0] if len(leaves) == 1 else Or(tuple(leaves))
             found = self.text.candidates(self.tx, tree, self.scope, self.cap)
+            if not found and (leaves := self._around(leaves[0])):  # in no message: it may be a part of a word
+                found = self.text.candidates(self.tx, Or(tuple(leaves)), self.scope, self.cap)
             if not found:
                 continue
             held = float(len(found))
@@ -315,12 +332,18 @@ class _Search:
                 known[message_id] = candidate
                 scores[message_id] = scores.get(message_id, 0.0) + weight * (0.5 + score)
                 coverage.setdefault(session_id, {})[number] = weight
-            self.needles += [n for leaf in leaves if (n := needle(leaf.text)) is not None]
-        telling = [n for n in self.needles if not all(piece in STOP_WORDS for piece in n.pieces)]
-        self.needles = telling or self.needles
+            needles += forms_needle([leaf.text for leaf in leaves])
+        self.needles = _telling(needles) or self.needles
         bonus = {session: sum(weights.values()) for session, weights in coverage.items()}
         merged = [(key, scores[key], session, role) for key, (_, _, session, role) in known.items()]
         self._add(merged, "relaxed", bonus)
+
+    def _around(self, leaf: Leaf) -> list[Leaf]:
+        """Leaves for the words that contain one that no message has."""
+        if not leaf.text.isalnum():
+            return []
+        leaves, exact = self._words_around(leaf)
+        return leaves[:PARTS_OF_WORDS] if exact else []
 
     def _groups(self) -> list[list[Leaf]]:
         """What a question asks about: each content word with its forms, each pair of an unspaced script."""
@@ -365,6 +388,11 @@ class _Search:
                 break
             before = rows[-1][0]
         self.needles = [Needle((fold(text) or text,), True, True) for text in wanted]
+
+
+def _telling(needles: list[Needle]) -> list[Needle]:
+    """Those that are worth marking: words like "the" stand everywhere, unless nothing else was typed."""
+    return [one for one in needles if not all(piece in STOP_WORDS for piece in one.pieces)] or needles
 
 
 def _holds(tree: Node, text: str, literal: set[str]) -> bool:
