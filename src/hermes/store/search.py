@@ -23,6 +23,9 @@ from hermes.store.text import UNSPACED, fold, phrase, pieces, plain, plain_calls
 from hermes.store.visibility import User, session_clause
 
 RANKED = 400  # how many of the newest matches are ranked
+RELAXED = (
+    200  # how many of the newest messages with each word of a question; those with all of them are looked for apart
+)
 CONTEXT = 200
 MOST_LOOKED_AT = 6_400  # candidates whose text is looked at, at most
 FEW_STARTS = 20
@@ -150,6 +153,7 @@ class _Search:
     def __init__(self, engine: Engine, tx: Tx, query: Query, scope: Scope, need: int) -> None:
         self.text, self.tx, self.query, self.scope, self.need = engine.fulltext, tx, query, scope, need
         self.cap = max(RANKED, need + need // 4)
+        self.relaxed_cap = max(RELAXED, need + need // 4)
         self.hits: list[Hit] = []
         self.seen: set[int] = set()
         self.needles: list[Needle] = []
@@ -164,18 +168,32 @@ class _Search:
             return self.hits, self.needles
         if self._named(tree):
             return self.hits, self.needles
-        question = self._is_question()
-        if question:
-            self.needles = _telling(self.needles)
-        self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
-        if question and self._is_scarce():
-            self._relax()
+        if self._is_question() and not any(leaf.prefix for leaf in leaves):
+            self._answer(tree)
             return self.hits, self.needles
+        self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
         if len(self.hits) < self.need:
             self._inside_words(tree)
         if self._is_scarce() and self._may_relax():
-            self._relax()
+            self._relax(self._groups())
         return self.hits, self.needles
+
+    def _answer(self, tree: Node) -> None:
+        """A sentence was typed: messages with all of its words, else those with some of what it is about.
+
+        Its words mean what they say: they are not looked for inside of others. What it is about is rarer than all that
+        is in it, so that is looked for first; where it is not, the sentence is not either.
+        """
+        self.needles = _telling(self.needles)
+        groups = self._groups()
+        about = tuple(leaves[0] if len(leaves) == 1 else Or(tuple(leaves)) for leaves in groups)
+        with_all: list[Candidate] = []
+        if len(about) > 1:
+            with_all = self.text.candidates(self.tx, And(about), self.scope, self.relaxed_cap)
+        if with_all or len(about) < 2:
+            self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
+        if self._is_scarce():
+            self._relax(groups, with_all)
 
     def _is_scarce(self) -> bool:
         """Whether what was found is so little that partial matches are welcome."""
@@ -306,33 +324,41 @@ class _Search:
         return words >= 3
 
     def _is_question(self) -> bool:
-        """Whether a sentence was typed: its words mean what they say, so they are not looked for inside of others."""
+        """Whether a sentence was typed, and not just the words that matter."""
         return self._may_relax() and any(fold(word).rstrip("?!.,:") in STOP_WORDS for word in self.query.words)
 
-    def _relax(self) -> None:
-        groups = self._groups()
+    def _relax(self, groups: list[list[Leaf]], with_all: Sequence[Candidate] = ()) -> None:
+        """The best partial matches: what a message has of the groups, the rarer the better."""
         scores: dict[int, float] = {}
         coverage: dict[str, dict[int, float]] = {}
         known: dict[int, Candidate] = {}
         needles: list[Needle] = []
         total = float(self.tx.value("SELECT coalesce(max(id), 1) FROM messages"))
+        weights: dict[int, float] = {}
         for number, leaves in enumerate(groups):
             tree: Node = leaves[0] if len(leaves) == 1 else Or(tuple(leaves))
-            found = self.text.candidates(self.tx, tree, self.scope, self.cap)
+            found = self.text.candidates(self.tx, tree, self.scope, self.relaxed_cap)
             if not found and (leaves := self._around(leaves[0])):  # in no message: it may be a part of a word
-                found = self.text.candidates(self.tx, Or(tuple(leaves)), self.scope, self.cap)
+                found = self.text.candidates(self.tx, Or(tuple(leaves)), self.scope, self.relaxed_cap)
             if not found:
                 continue
             held = float(len(found))
-            if len(found) >= self.cap:
+            if len(found) >= self.relaxed_cap:
                 held *= total / max(1.0, total - found[-1][0])
             weight = math.log(1.0 + (total - held + 0.5) / (held + 0.5)) if held < total else 0.05
+            weights[number] = weight
             for candidate in found:
                 message_id, score, session_id, _ = candidate
                 known[message_id] = candidate
                 scores[message_id] = scores.get(message_id, 0.0) + weight * (0.5 + score)
                 coverage.setdefault(session_id, {})[number] = weight
             needles += forms_needle([leaf.text for leaf in leaves])
+        whole = sum(weights.values())
+        for candidate in with_all:  # not all of them are among the newest with each word
+            message_id, score, session_id, _ = candidate
+            known[message_id] = candidate
+            scores[message_id] = max(scores.get(message_id, 0.0), whole * (0.5 + score / len(groups)))
+            coverage[session_id] = weights
         self.needles = _telling(needles) or self.needles
         bonus = {session: sum(weights.values()) for session, weights in coverage.items()}
         merged = [(key, scores[key], session, role) for key, (_, _, session, role) in known.items()]
