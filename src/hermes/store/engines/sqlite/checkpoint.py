@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import apsw
 
+from hermes.errors import StoreError
 from hermes.store.engines.sqlite.fulltext import Tidying
 from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.engines.sqlite.transaction import SqliteTx
@@ -138,8 +139,8 @@ class Keeper:
                     elif self._long:
                         self._long = False
                         self._checkpoint(connection)
-                except (apsw.Error, OSError):
-                    pass  # another process is at it, or the disk is full: nothing is lost by waiting
+                except (apsw.Error, OSError, StoreError, UnicodeDecodeError):
+                    pass  # another process is at it, the disk is full or a text damaged: nothing is lost by waiting
         finally:
             self._gate.close()
             self._indexing.close()
@@ -188,6 +189,8 @@ class Keeper:
                     return
                 self._write(connection, partial(self._work.index, tx, batch))
                 self._untidy = True
+                if self._work.is_behind(tx):  # messages come too often for a quiet moment
+                    self._tidy(connection, tx)
         finally:
             self._indexing.leave()
 
@@ -209,18 +212,7 @@ class Keeper:
         """Tidy until somebody writes; whether there is more to do."""
         before, steps, tx = self._commits, 0, SqliteTx(connection)
         while self._commits == before and not self._stopped:
-            piece = self._work.prepare(tx)
-            if not self._gate.enter(_PATIENCE):
-                break
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                more = self._work.write(tx, piece)
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                self._gate.leave()
-            self._work.written(piece)
+            more = self._tidy(connection, tx)
             if not more:
                 return False
             steps += 1
@@ -228,6 +220,13 @@ class Keeper:
                 self._checkpoint(connection)
             self._wanted.wait(0.002)  # those who wait for the lock go first
         return True
+
+    def _tidy(self, connection: apsw.Connection, tx: SqliteTx) -> bool:
+        """One piece of what was put off; whether there may be more."""
+        piece = self._work.prepare(tx)
+        more = self._write(connection, partial(self._work.write, tx, piece))
+        self._work.written(piece)
+        return more
 
 
 _descriptors: dict[tuple[int, int], int] = {}

@@ -351,6 +351,10 @@ class Tidying:
         """Index them, in a write transaction."""
         self._fulltext.write_batch(tx, batch)
 
+    def is_behind(self, tx: Tx) -> bool:
+        """Whether too many messages wait for their words to be noted."""
+        return self._fulltext.words.is_behind(tx, self._fulltext.mark(tx))
+
     def prepare(self, tx: Tx) -> Chunk | None:
         """What can be done without a lock."""
         return self._fulltext.words.prepare(tx, self._fulltext.mark(tx))
