@@ -497,3 +497,41 @@ def test_rare_characters_beyond_the_basic_plane_are_found(db):
     (message_id,) = talk(db, "a", "姓\U00020bb7野家です")
     assert found(db, "\U00020bb7") == {message_id}
     assert found(db, "\U00020bb7野") == {message_id}
+
+
+# ------------------------------------------------------------------ questions
+
+
+def test_a_question_marks_what_it_is_about_and_not_its_small_words(db):
+    db.create_session("s", "cli")
+    db.append_message("s", "assistant", "so I do what a garden needs: a hedge, and I do it in the spring")
+    (hit,) = db.search_messages("what did I do about a garden hedge?")
+    assert ">>>garden<<<" in hit["snippet"] and ">>>hedge<<<" in hit["snippet"]
+    assert ">>>I<<<" not in hit["snippet"] and ">>>a<<<" not in hit["snippet"] and ">>>do<<<" not in hit["snippet"]
+
+
+def test_a_question_with_a_part_of_a_word_finds_the_word(db):
+    db.create_session("s", "cli")
+    wanted = db.append_message("s", "user", "the zetfudinator is broken again")
+    db.append_message("s", "user", "something else is broken")
+    assert db.search_messages("where did we put the zetfudin?")[0]["id"] == wanted
+
+
+def test_a_question_finds_an_old_message_with_all_it_is_about_behind_many_with_some_of_it(db):
+    db.create_session("old", "cli")
+    wanted = db.append_message("old", "user", "the kettle and the ladder stand in the cellar")
+    for word in ("kettle", "ladder"):
+        db.create_session(word, "cli")
+    for number in range(440):
+        word = ("kettle", "ladder")[number % 2]
+        db.append_message(word, "user", f"{word} number {number}")
+    hits = db.search_messages("where did I put the kettle and the ladder?")
+    assert hits[0]["id"] == wanted and hits[0]["relaxed"]
+
+
+def test_a_question_answered_word_for_word_is_a_match(db):
+    db.create_session("s", "cli")
+    wanted = db.append_message("s", "user", "How do I water a cactus in winter?")
+    db.append_message("s", "assistant", "A cactus wants little water in winter.")
+    hits = db.search_messages("how do I water a cactus in winter")
+    assert (hits[0]["id"], hits[0]["reason"]) == (wanted, "match")

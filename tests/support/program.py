@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = [sys.executable, "-m", "hermes.cli.main"]
-_LEFT_OUT = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "HERMES_NOW", "HERMES_DEBUG", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
+_LEFT_OUT = (
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "HERMES_NOW",
+    "HERMES_DEBUG",
+    "PYTHONWARNINGS",
+    "PYTHONUNBUFFERED",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,18 @@ def make_ready(
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"
     calls = message.get("tool_calls")
-    fields = {name: codec.json_field(message.get(name)) for name in codec.JSON_FIELDS}
-    texts = {name: _text(message, name) for name in _TEXT_FIELDS}
+    get, made_here = message.get, True
+    fields: dict[str, Any] = dict.fromkeys(codec.JSON_FIELDS)
+    for name in codec.JSON_FIELDS:
+        if (value := get(name)) is not None:
+            fields[name] = codec.json_field(value)
+            made_here = made_here and not isinstance(value, str)
+    texts: dict[str, Any] = dict.fromkeys(_TEXT_FIELDS)
+    for name in _TEXT_FIELDS:
+        if (value := get(name)) is not None:
+            if not isinstance(value, str):
+                raise InvalidInput(f"{name} is text, not {type(value).__name__}")
+            texts[name] = value
     if mask is not None:
         content = mask(content) if content else content
         shown = mask(shown) if shown and form else (content if form is None else shown)
@@ -116,28 +126,19 @@ def make_ready(
     stamp = message.get("timestamp")
     timestamp = time.time() if stamp is None else _number(stamp, "timestamp")
     encode = codec.storable
+    for group in (texts, fields):
+        for name, value in group.items():
+            if value is not None and not value.isascii():
+                group[name] = encode(value)
     values = [
-        encode(role), content if content is None else encode(content), _opt(texts["tool_call_id"]), _opt(fields["tool_calls"]),
-        _opt(texts["tool_name"]), timestamp, message.get("token_count"), _opt(texts["finish_reason"]),
-        _opt(texts["reasoning"]), _opt(texts["reasoning_content"]), _opt(fields["reasoning_details"]),
-        _opt(fields["codex_reasoning_items"]), _opt(fields["codex_message_items"]), 1, form, _opt(texts["model"]),
-        message.get("input_tokens"), message.get("output_tokens"), message.get("cache_read_tokens"),
-        message.get("cache_write_tokens"), message.get("cost_usd"), rest,
+        encode(role), content if content is None else encode(content), texts["tool_call_id"], fields["tool_calls"],
+        texts["tool_name"], timestamp, get("token_count"), texts["finish_reason"], texts["reasoning"],
+        texts["reasoning_content"], fields["reasoning_details"], fields["codex_reasoning_items"],
+        fields["codex_message_items"], 1, form, texts["model"], get("input_tokens"), get("output_tokens"),
+        get("cache_read_tokens"), get("cache_write_tokens"), get("cost_usd"), rest,
     ]  # fmt: skip
     preview = preview_of(shown) if role == "user" and shown else None
-    made_here = not any(isinstance(message.get(name), str) for name in codec.JSON_FIELDS)
     return Ready(values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted)
-
-
-def _text(message: Mapping[str, Any], name: str) -> str | None:
-    value = message.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InvalidInput(f"{name} is text, not {type(value).__name__}")
-    return value
-
-
-def _opt(text: str | None) -> str | bytes | None:
-    return None if text is None else codec.storable(text)
 
 
 def _number(value: Any, name: str) -> float:

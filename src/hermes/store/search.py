@@ -18,7 +18,7 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Engine, Scope, Tx
 from hermes.store.listing import checked_page
 from hermes.store.query import And, Leaf, Node, Not, Or, Query, dropped, parse, positive
-from hermes.store.snippet import Needle, needle, snippet
+from hermes.store.snippet import Needle, forms_needle, needle, snippet
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
 from hermes.store.text import (
     UNSPACED,
@@ -34,6 +34,9 @@ from hermes.store.text import (
 from hermes.store.visibility import User, session_clause
 
 RANKED = 400  # how many of the newest matches are ranked
+RELAXED = (
+    200  # how many of the newest messages with each word of a question; those with all of them are looked for apart
+)
 CONTEXT = 200
 MOST_LOOKED_AT = 6_400  # candidates whose text is looked at, at most
 FEW_STARTS = 20
@@ -162,6 +165,7 @@ class _Search:
     def __init__(self, engine: Engine, tx: Tx, query: Query, scope: Scope, need: int) -> None:
         self.text, self.tx, self.query, self.scope, self.need = engine.fulltext, tx, query, scope, need
         self.cap = max(RANKED, need + need // 4)
+        self.relaxed_cap = max(RELAXED, need + need // 4)
         self.hits: list[Hit] = []
         self.seen: set[int] = set()
         self.needles: list[Needle] = []
@@ -176,11 +180,14 @@ class _Search:
             return self.hits, self.needles
         if self._named(tree):
             return self.hits, self.needles
+        if self._is_question() and not any(leaf.prefix for leaf in leaves):
+            self._answer(tree)
+            return self.hits, self.needles
         self._as_typed(tree)
         if len(self.hits) < self.need:
             self._inside_words(tree)
-        if len(self.hits) < self.need and self._may_relax() and len({hit.session_id for hit in self.hits}) < 3:
-            self._relax()
+        if self._is_scarce() and self._may_relax():
+            self._relax(self._groups())
         if not self.hits and self.query.typed is not None:
             self._with_minus(self.query.typed)
         return self.hits, self.needles
@@ -206,6 +213,27 @@ class _Search:
         runs = _runs(fold(leaf.text)) if _looks_like_a_name(leaf) else []
         words = self.text.words_containing(self.tx, runs[0], PARTS_OF_WORDS) if len(runs) == 1 else []
         return [Leaf(word, "phrase") for word in words]
+
+    def _answer(self, tree: Node) -> None:
+        """A sentence was typed: messages with all of its words, else those with some of what it is about.
+
+        Its words mean what they say: they are not looked for inside of others. What it is about is rarer than all that
+        is in it, so that is looked for first; where it is not, the sentence is not either.
+        """
+        self.needles = _telling(self.needles)
+        groups = self._groups()
+        about = tuple(leaves[0] if len(leaves) == 1 else Or(tuple(leaves)) for leaves in groups)
+        with_all: list[Candidate] = []
+        if len(about) > 1:
+            with_all = self.text.candidates(self.tx, And(about), self.scope, self.relaxed_cap)
+        if with_all or len(about) < 2:
+            self._add(self.text.candidates(self.tx, tree, self.scope, self.cap), "match")
+        if self._is_scarce():
+            self._relax(groups, with_all)
+
+    def _is_scarce(self) -> bool:
+        """Whether what was found is so little that partial matches are welcome."""
+        return len(self.hits) < self.need and len({hit.session_id for hit in self.hits}) < 3
 
     def _named(self, tree: Node) -> bool:
         """Whether names that were typed are found often enough as they are; else the words they are made of are looked for."""
@@ -362,32 +390,53 @@ class _Search:
             words += max(1, sum(len(run) // 2 for run in UNSPACED.findall(word)))
         return words >= 3
 
-    def _relax(self) -> None:
-        groups = self._groups()
+    def _is_question(self) -> bool:
+        """Whether a sentence was typed, and not just the words that matter."""
+        return self._may_relax() and any(fold(word).rstrip("?!.,:") in STOP_WORDS for word in self.query.words)
+
+    def _relax(self, groups: list[list[Leaf]], with_all: Sequence[Candidate] = ()) -> None:
+        """The best partial matches: what a message has of the groups, the rarer the better."""
         scores: dict[int, float] = {}
         coverage: dict[str, dict[int, float]] = {}
         known: dict[int, Candidate] = {}
+        needles: list[Needle] = []
         total = float(self.tx.value("SELECT coalesce(max(id), 1) FROM messages"))
+        weights: dict[int, float] = {}
         for number, leaves in enumerate(groups):
             tree: Node = leaves[0] if len(leaves) == 1 else Or(tuple(leaves))
-            found = self.text.candidates(self.tx, tree, self.scope, self.cap)
+            found = self.text.candidates(self.tx, tree, self.scope, self.relaxed_cap)
+            if not found and (leaves := self._around(leaves[0])):  # in no message: it may be a part of a word
+                found = self.text.candidates(self.tx, Or(tuple(leaves)), self.scope, self.relaxed_cap)
             if not found:
                 continue
             held = float(len(found))
-            if len(found) >= self.cap:
+            if len(found) >= self.relaxed_cap:
                 held *= total / max(1.0, total - found[-1][0])
             weight = math.log(1.0 + (total - held + 0.5) / (held + 0.5)) if held < total else 0.05
+            weights[number] = weight
             for candidate in found:
                 message_id, score, session_id, _ = candidate
                 known[message_id] = candidate
                 scores[message_id] = scores.get(message_id, 0.0) + weight * (0.5 + score)
                 coverage.setdefault(session_id, {})[number] = weight
-            self.needles += [n for leaf in leaves if (n := needle(leaf.text)) is not None]
-        telling = [n for n in self.needles if not all(piece in STOP_WORDS for piece in n.pieces)]
-        self.needles = telling or self.needles
+            needles += forms_needle([leaf.text for leaf in leaves])
+        whole = sum(weights.values())
+        for candidate in with_all:  # not all of them are among the newest with each word
+            message_id, score, session_id, _ = candidate
+            known[message_id] = candidate
+            scores[message_id] = max(scores.get(message_id, 0.0), whole * (0.5 + score / len(groups)))
+            coverage[session_id] = weights
+        self.needles = _telling(needles) or self.needles
         bonus = {session: sum(weights.values()) for session, weights in coverage.items()}
         merged = [(key, scores[key], session, role) for key, (_, _, session, role) in known.items()]
         self._add(merged, "relaxed", bonus)
+
+    def _around(self, leaf: Leaf) -> list[Leaf]:
+        """Leaves for the words that contain one that no message has."""
+        if not leaf.text.isalnum():
+            return []
+        leaves, exact = self._words_around(leaf)
+        return leaves[:PARTS_OF_WORDS] if exact else []
 
     def _groups(self) -> list[list[Leaf]]:
         """What a question asks about: each content word with its forms, each pair of an unspaced script."""
@@ -434,6 +483,11 @@ class _Search:
                 break
             before = rows[-1][0]
         self.needles = [Needle((fold(text) or text,), True, True) for text in wanted]
+
+
+def _telling(needles: list[Needle]) -> list[Needle]:
+    """Those that are worth marking: words like "the" stand everywhere, unless nothing else was typed."""
+    return [one for one in needles if not all(piece in STOP_WORDS for piece in one.pieces)] or needles
 
 
 def _holds(tree: Node, text: str, literal: set[str], *, inside: bool = False) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hermes.store.text import UNSPACED, aligned, fold
@@ -12,15 +12,20 @@ from hermes.store.text import pieces as pieces_of
 BEFORE, LENGTH = 60, 240
 _SPACE = re.compile(r"\s+")
 _TRAILING = ("\ufe0f", "\u20e3")  # what an emoji goes on with: the rest of a keycap
+_WORD = re.compile(r"[a-z0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """One thing to mark: folded pieces in a row; `loose` ends may lie inside a word."""
+    """One thing to mark: folded pieces in a row; `loose` ends may lie inside a word.
+
+    With `forms`, any of these words; the one piece is what they begin with.
+    """
 
     pieces: tuple[str, ...]
     loose_start: bool = False
     loose_end: bool = False
+    forms: frozenset[str] = frozenset()
 
 
 def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle | None:
@@ -33,8 +38,34 @@ def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle |
     return Needle(tuple(pieces), False, prefix) if pieces else None
 
 
+def forms_needle(words: Sequence[str]) -> list[Needle]:
+    """One needle for all forms of a word if they are plain and begin alike; else one for each."""
+    first, last = min(words), max(words)  # what these two have in common all of them have
+    start = first[
+        : next((i for i, pair in enumerate(zip(first, last, strict=False)) if len(set(pair)) > 1), len(first))
+    ]
+    if len(words) > 1 and len(start) > 1 and all(word.isascii() and word.isalnum() for word in words):
+        return [Needle((start,), forms=frozenset(words))]
+    return [one for word in words if (one := needle(word)) is not None]
+
+
+def _find_forms(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
+    start, forms = what.pieces[0], what.forms
+    spans: list[tuple[int, int]] = []
+    at = folded.find(start)
+    while at >= 0 and len(spans) < most:
+        end = _WORD.match(folded, at).end()  # type: ignore[union-attr]
+        is_word = (at == 0 or _is_border(folded[at - 1])) and (end == len(folded) or _is_border(folded[end]))
+        if is_word and folded[at:end] in forms:
+            spans.append((at, end))
+        at = folded.find(start, end)
+    return spans
+
+
 def _find(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
     """Where a needle stands in folded text."""
+    if what.forms:
+        return _find_forms(what, folded, most)
     first = what.pieces[0]
     open_start = what.loose_start or bool(UNSPACED.match(first))
     open_end = what.loose_end or bool(UNSPACED.match(what.pieces[-1]))

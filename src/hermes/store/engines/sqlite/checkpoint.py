@@ -5,18 +5,23 @@ the lock is given up, and before the caller is told, it promises the same and le
 A passive checkpoint waits for nobody and stops nobody, but it writes and syncs a few megabytes: a thread with a
 connection of its own does that, so that no append has to. While others go on writing it never gets to the end, so a
 WAL that has grown long is finished in the queue, where only the last few pages are left to do; then it starts over.
-The same thread tidies the full-text index while nobody writes.
+The same thread puts messages into the full-text index a moment after they were stored, and tidies it while nobody writes.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
+from hermes.errors import StoreError
 from hermes.store.engines.sqlite import locks
 from hermes.store.engines.sqlite.fulltext import Tidying
 from hermes.store.engines.sqlite.gate import Gate
@@ -26,6 +31,9 @@ EVERY = 50  # commits
 LONG_WAL = 1500  # pages
 FAR_TOO_LONG = 10 * LONG_WAL
 _PATIENCE = 1.0
+_BUSY_MS = 1000
+_MOMENT = 0.01  # seconds without a write, in which what came before is indexed
+T = TypeVar("T")
 _IDLE = 0.4  # seconds without a write
 
 
@@ -49,7 +57,7 @@ class WalSync:
 
 
 class Keeper:
-    """Makes a checkpoint now and then, and tidies in quiet moments. Its thread starts with the first need.
+    """Makes a checkpoint now and then, indexes, and tidies in quiet moments. Its thread starts with the first need.
 
     What there is to tidy is `work`'s to know: prepared without a lock, then written in a transaction of its own.
     """
@@ -58,8 +66,11 @@ class Keeper:
         self._path = path
         self._gate = gate  # of its own: a gate serves one thread
         self._work = work
+        self._indexing = Gate(path.with_name(path.name + "-indexing"))  # one process is enough; the others go on
         self._untidy = False
         self._deleted = False  # the WAL may still hold what was deleted
+        self._unindexed = False
+        self._long = False  # the WAL is to be moved
         self._commits = 0
         self._wanted = threading.Event()
         self._stopped = False
@@ -75,14 +86,22 @@ class Keeper:
         if (pages >= LONG_WAL or self._commits % EVERY == 0) and not self._busy:
             if pages >= FAR_TOO_LONG and pages % LONG_WAL < 8:  # the thread does not get through
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._long = True
             self._start()
             self._wanted.set()
         return apsw.SQLITE_OK
 
+    def index_soon(self) -> None:
+        """There are messages to be indexed."""
+        if not self._unindexed:
+            self._unindexed = True
+            self._start()
+            self._wanted.set()
+
     def tidy_later(self) -> None:
         """There is something to tidy."""
         if not self._untidy:
-            self._untidy = True
+            self._untidy = self._long = True
             self._start()
             self._wanted.set()
 
@@ -108,7 +127,11 @@ class Keeper:
     def _run(self) -> None:
         try:
             connection = locks.connect(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+            connection.set_busy_timeout(_BUSY_MS)
+            # What is indexed can be indexed again, and moving the WAL syncs it first: no commit here needs a sync.
+            connection.execute("PRAGMA synchronous=NORMAL; PRAGMA cache_size=-8000; PRAGMA temp_store=MEMORY")
             connection.pragma("secure_delete", 1)
+            connection.wal_autocheckpoint(0)
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a reader knows there is a WAL
         except apsw.Error:
             return  # the last connection to close moves the WAL
@@ -120,20 +143,24 @@ class Keeper:
                 if self._stopped:
                     return
                 try:
-                    if not woken and self._commits == before:
-                        if self._deleted:
-                            self._empty(connection)
-                        if self._untidy:
-                            self._untidy = self._tidied(connection)
-                    elif woken:
+                    if self._unindexed:
+                        self._index(connection)
+                    quiet = not woken and self._commits == before
+                    if quiet and self._deleted:
+                        self._empty(connection)
+                    if quiet and self._untidy:
+                        self._untidy = self._tidied(connection)
+                    elif self._long:
+                        self._long = False
                         self._checkpoint(connection)
-                except (apsw.Error, OSError):
-                    pass  # another process is at it, or the disk is full: nothing is lost by waiting
+                except (apsw.Error, OSError, StoreError, UnicodeDecodeError):
+                    pass  # another process is at it, the disk is full or a text damaged: nothing is lost by waiting
         finally:
             if self._deleted:
                 with suppress(apsw.Error, OSError):
                     self._empty(connection)
             self._gate.close()
+            self._indexing.close()
             connection.close()
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
@@ -163,22 +190,55 @@ class Keeper:
             finally:
                 self._gate.leave()
 
+    def _index(self, connection: apsw.Connection) -> None:
+        """Index what waits once nobody appends for a moment, in pieces so small that who then does waits little.
+
+        While messages come without a pause, those who append index them: a thread beside them would take longer, and
+        each of their steps would wait for Python's lock.
+        """
+        tx = SqliteTx(connection)
+        before = -1
+        while self._commits != before and not self._stopped:
+            before = self._commits
+            time.sleep(_MOMENT)
+        self._unindexed = False
+        if not self._indexing.enter():
+            return
+        try:
+            while not self._stopped and self._commits == before:
+                connection.execute("BEGIN")
+                try:
+                    batch = self._work.next_batch(tx)
+                finally:
+                    connection.execute("COMMIT")
+                if batch is None:
+                    return
+                self._write(connection, partial(self._work.index, tx, batch))
+                self._untidy = True
+                if self._work.is_behind(tx):  # messages come too often for a quiet moment
+                    self._tidy(connection, tx)
+        finally:
+            self._indexing.leave()
+
+    def _write(self, connection: apsw.Connection, work: Callable[[], T]) -> T:
+        """A write transaction, when it is this thread's turn."""
+        if not self._gate.enter(_PATIENCE):
+            raise BlockingIOError("others have been writing for long")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            result = work()
+            connection.execute("COMMIT")
+            return result
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self._gate.leave()
+
     def _tidied(self, connection: apsw.Connection) -> bool:
         """Tidy until somebody writes; whether there is more to do."""
         before, steps, tx = self._commits, 0, SqliteTx(connection)
         while self._commits == before and not self._stopped:
-            piece = self._work.prepare(tx)
-            if not self._gate.enter(_PATIENCE):
-                break
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                more = self._work.write(tx, piece)
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                self._gate.leave()
-            self._work.written(piece)
+            more = self._tidy(connection, tx)
             if not more:
                 return False
             steps += 1
@@ -186,6 +246,13 @@ class Keeper:
                 self._checkpoint(connection)
             self._wanted.wait(0.002)  # those who wait for the lock go first
         return True
+
+    def _tidy(self, connection: apsw.Connection, tx: SqliteTx) -> bool:
+        """One piece of what was put off; whether there may be more."""
+        piece = self._work.prepare(tx)
+        more = self._write(connection, partial(self._work.write, tx, piece))
+        self._work.written(piece)
+        return more
 
 
 _descriptors: dict[tuple[int, int], int] = {}

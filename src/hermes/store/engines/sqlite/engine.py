@@ -37,7 +37,7 @@ from hermes.home import make_private, settled
 from hermes.store.engines.base import Tx
 from hermes.store.engines.sqlite import locks, migrate
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
-from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
+from hermes.store.engines.sqlite.fulltext import BATCH, BULK, Bounds, SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.engines.sqlite.holders import holder_of, stopped_holder
 from hermes.store.engines.sqlite.presence import Presence
@@ -445,11 +445,14 @@ class SqliteEngine:
         self._changed_seen = noted
 
     def appended(self, message_id: int, size: int) -> None:
-        if self.fulltext.due(message_id, size) and self._mutex.acquire(blocking=False):
+        if not self.fulltext.due(message_id, size):
+            return
+        self._keeper.index_soon()
+        if self.fulltext.is_far_behind(message_id) and self._mutex.acquire(blocking=False):  # it does not get through
             try:
                 if self._indexing.enter():  # one process is enough; the others go on
                     try:
-                        if self._index_batch(least=self.fulltext.TAIL // 2):
+                        if self._index_batch(least=self.fulltext.TAIL // 2, most=BULK):
                             self._keep_up()
                     finally:
                         self._indexing.leave()
@@ -458,11 +461,11 @@ class SqliteEngine:
             finally:
                 self._mutex.release()
 
-    def _index_batch(self, *, least: int = 1) -> int:
+    def _index_batch(self, *, least: int = 1, most: Bounds = BATCH) -> int:
         """Index the next few messages; 0 when there was nothing (or too little) to do."""
         for _ in range(5):
             with self.read() as tx:
-                prepared = self.fulltext.prepare_batch(tx, least)
+                prepared = self.fulltext.prepare_batch(tx, least, most)
             if prepared is None:
                 return 0
             with self.write(lasting=False) as tx:  # what the index says can always be said again

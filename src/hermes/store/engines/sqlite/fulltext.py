@@ -33,6 +33,11 @@ from hermes.store.text import fold, index_text, phrase
 
 BATCH_MESSAGES = 64
 BATCH_CHARACTERS = 150_000
+Bounds = tuple[int, int]  # messages and characters indexed at once
+BATCH: Bounds = (BATCH_MESSAGES, BATCH_CHARACTERS)
+PIECE: Bounds = (8, 20_000)  # beside others who append: they wait for as long as that takes
+BULK: Bounds = (128, 600_000)  # while messages come without a pause: one append in a hundred waits for it
+STANDING = 160  # messages above the mark, while they come without a pause
 MERGE_EVERY = 4  # batches
 MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
 TIDY_PAGES = 32
@@ -110,6 +115,7 @@ class SqliteFullText:
         self._indexed = True
         self._mark = 0  # the mark as last seen: only a hint
         self._bytes = 0
+        self._waiting = 0  # characters that were not indexed yet: only a hint, too
         self.batches = 0
         self.dropped = False  # messages were deleted: the engine empties the WAL and sets this back
         self.words = Words()
@@ -125,10 +131,15 @@ class SqliteFullText:
     def due(self, message_id: int, size: int) -> bool:
         """Whether enough has piled up above the mark for a batch."""
         self._bytes += size
+        self._waiting += size
         if message_id - self._mark < self.TAIL and self._bytes < BATCH_CHARACTERS:
             return False
         self._bytes = 0
         return True
+
+    def is_far_behind(self, message_id: int) -> bool:
+        """Whether so much waits that it must not become more."""
+        return message_id - self._mark >= STANDING or self._waiting >= BULK[1]
 
     def mark(self, tx: Tx) -> int:
         """The id up to which every message is indexed."""
@@ -157,24 +168,24 @@ class SqliteFullText:
         )
         return [row[0] for row in rows]
 
-    def prepare_batch(self, tx: Tx, least: int) -> Batch | None:
-        """The next messages above the mark, if there are at least so many (or as many characters as a batch holds)."""
+    def prepare_batch(self, tx: Tx, least: int, most: Bounds = BATCH) -> Batch | None:
+        """The next messages above the mark, if there are at least so many (or half as many characters as fit)."""
         mark = self.mark(tx)
         adopted = number(tx, migrate.META_ADOPTED)
         documents: list[tuple[int, str, str, str]] = []
         strangers: set[str] = set()
         crcs: list[tuple[int, int]] = []
         size = 0
-        for row in rows_above(tx, mark, BATCH_MESSAGES):
+        for row in rows_above(tx, mark, most[0]):
             text, name, calls = document(row)
             documents.append((row[0], index_text(text), index_text(name), index_text(calls)))
             crcs.append((row[0], text_crc(row)))
             if row[8] is None and row[0] > adopted:
                 strangers.add(row[7])
             size += len(text) + len(calls)
-            if size >= BATCH_CHARACTERS:
+            if size >= most[1]:
                 break
-        if not documents or (len(documents) < least and size < BATCH_CHARACTERS // 2):
+        if not documents or (len(documents) < least and size < most[1] // 2):
             return None
         return Batch(mark, documents[-1][0], documents, strangers, crcs)
 
@@ -197,6 +208,7 @@ class SqliteFullText:
         for session_id in batch.strangers:
             adopt(tx, session_id)
         self._mark = batch.last
+        self._waiting = 0
         return len(batch.documents)
 
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
@@ -359,10 +371,23 @@ def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
 
 
 class Tidying:
-    """What is put off while messages come in: noting words, merging the index. One small piece at a time."""
+    """What is put off while messages come in: indexing them, noting words, merging the index. One small piece at a time."""
 
     def __init__(self, fulltext: SqliteFullText) -> None:
         self._fulltext = fulltext
+
+    def next_batch(self, tx: Tx) -> Batch | None:
+        """The next messages to be indexed, if all of them are this program's own (the engine adopts the others)."""
+        batch = self._fulltext.prepare_batch(tx, 1, PIECE)
+        return None if batch is None or batch.strangers else batch
+
+    def index(self, tx: Any, batch: Batch) -> None:
+        """Index them, in a write transaction."""
+        self._fulltext.write_batch(tx, batch)
+
+    def is_behind(self, tx: Tx) -> bool:
+        """Whether too many messages wait for their words to be noted."""
+        return self._fulltext.words.is_behind(tx, self._fulltext.mark(tx))
 
     def prepare(self, tx: Tx) -> Chunk | None:
         """What can be done without a lock."""
