@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from hermes.errors import HermesError, StoreCorrupt
-from hermes.home import companion
+from hermes.home import companion, settled
 from hermes.store.db import SessionDB
 from hermes.store.soundness import salvage
 
@@ -18,7 +17,7 @@ def main(arguments: list[str]) -> int:
     if len(files) != 1 or any(argument not in ("--repair",) for argument in arguments if argument.startswith("-")):
         print("usage: python -m hermes.store.check FILE [--repair]", file=sys.stderr)
         return 2
-    path, mend = Path(files[0]), "--repair" in arguments
+    path, mend = settled(files[0]), "--repair" in arguments
     if not path.exists():
         print(f"{path} does not exist; name a state.db", file=sys.stderr)
         return 2
