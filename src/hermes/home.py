@@ -20,7 +20,7 @@ def get_hermes_home() -> Path:
 
 def default_database() -> Path:
     """The database that `SessionDB()` opens."""
-    return get_hermes_home() / "state.db"
+    return settled(get_hermes_home() / "state.db")
 
 
 def companion(database: Path, what: str) -> Path:

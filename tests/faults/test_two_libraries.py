@@ -118,3 +118,21 @@ def test_descriptors_are_closed_and_the_last_one_to_leave_removes_the_wal(folder
             assert not os.path.exists(f"{path}-wal"), "nobody uses the store, but its WAL is left"
         assert len(set(counts[1:])) == 1, counts
     assert len(stored(path)) == 6
+
+
+def test_a_store_that_a_forked_child_opens_is_whole_whatever_becomes_of_the_parents(folder: Path) -> None:
+    path = prepared(folder)
+    (told, ready), (go, started) = os.pipe(), os.pipe()
+    with Remote(path, pass_fds=(ready, go)) as parent:
+        parent.append_message("talk", "user", "parent")
+        parent.fork_and_open(str(path), ready, go)
+        os.read(told, 1)
+        parent.close()
+        with Remote(path) as other:  # the last one to close removes the WAL
+            other.append_message("talk", "user", "other")
+            other.close()
+        os.write(started, b"x")
+        assert os.read(told, 1) == b"x"
+    for pipe in (told, ready, go, started):
+        os.close(pipe)
+    assert stored(path) == ["parent", "child first", "other", *(f"child {number}" for number in range(10))]

@@ -350,6 +350,22 @@ class Stage:
                 done += Foreign(path, self.db).use(how, f"{tag} {number}") or []
         return done
 
+    def do_fork_and_open(self, path: str, ready: int, go: int) -> int:
+        """A child with a store of its own, beside the copy of ours; it writes once before `go` ends and ten times after."""
+        child = os.fork()
+        if child == 0:
+            from hermes_state import SessionDB
+
+            own = SessionDB(db_path=path)
+            own.append_message("talk", "user", "child first")
+            os.write(ready, b"x")
+            os.read(go, 1)
+            for number in range(10):
+                own.append_message("talk", "user", f"child {number}")
+            os.write(ready, b"x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return child
+
     def do_descriptors(self) -> int:
         return len(os.listdir("/proc/self/fd"))
 

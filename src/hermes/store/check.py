@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from hermes.errors import HermesError, StoreCorrupt
-from hermes.home import companion
+from hermes.home import companion, settled
 from hermes.store.db import SessionDB
 from hermes.store.repairing import salvage
 
@@ -22,7 +21,7 @@ def main(arguments: list[str]) -> int:
     if len(files) != 1 or options not in _USES:
         print(f"usage: python -m hermes.store.check {_USAGE}", file=sys.stderr)
         return 2
-    path, mend = Path(files[0]), "--repair" in options
+    path, mend = settled(files[0]), "--repair" in options
     side = {"from_transcripts": "--from-transcripts" in options, "from_database": "--from-database" in options}
     if not path.exists():
         print(f"{path} does not exist; name a state.db", file=sys.stderr)

@@ -19,6 +19,7 @@ from hermes.errors import (
     StoreClosed,
     StoreCorrupt,
     StoreFull,
+    StoreGone,
     StoreReadOnly,
     StoreUnreachable,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionDB"]
 
-_STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnreachable)
+_STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)
 _AGAIN = 10.0  # seconds in which an append that the server's end cut short is tried again
 
 

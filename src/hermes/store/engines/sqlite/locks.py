@@ -12,7 +12,7 @@ the old way, on this machine or in an older version, are respected and respect o
 The other way round, closing a descriptor of ours would drop the POSIX locks of another copy in this process: such
 descriptors are kept open until it holds none.
 
-A description is shared with a forked child; the child gets one of its own at once (and no locks, as with POSIX).
+A description is shared with a forked child; the child gets one of its own at once.
 Where all this can't be had (not Linux, another processor), locks are as SQLite makes them: docs/format.md says what
 must not be done then.
 """
@@ -36,7 +36,9 @@ try:
 except ImportError:  # not Linux: nothing below is used
     fcntl = None  # type: ignore[assignment]
 
-_F_OFD_GETLK, _F_OFD_SETLK = 36, 37
+_F_OFD_SETLK = 37
+_SHARED = (0x40000002, 510)  # the bytes of a database file that everyone who has it open in WAL mode has a read lock on
+_IN_USE = (128, 1)  # the same of a -shm file
 _SHM_SEEN, _SHM_OURS, _LEAVE_ALONE = -1, -2, -3
 _KEPT_MOST = 200  # descriptors kept open for another copy of SQLite
 _DESCRIPTOR_AT = 24  # in SQLite's unixFile, behind three pointers
@@ -139,8 +141,8 @@ def _try_kernel() -> None:
         os.close(number)
 
 
-def _lock(number: int, command: int, kind: int) -> None:
-    fcntl.fcntl(number, command, struct.pack("hhxxxxqqixxxx", kind, 0, 0, 0, 0))
+def _lock(number: int, command: int, kind: int, start: int = 0, length: int = 0) -> None:
+    fcntl.fcntl(number, command, struct.pack("hhxxxxqqixxxx", kind, 0, start, length, 0))
 
 
 def _adopt(thunks: Thunks, connection: apsw.Connection) -> None:
@@ -189,7 +191,11 @@ def _inodes_locked_here() -> set[int]:
 
 
 def _in_child() -> None:
-    """The parent's descriptions must not be ours: unlocking here would unlock there."""
+    """The parent's descriptions must not be ours: unlocking here would unlock there.
+
+    SQLite in the child believes to have what it had in the parent. The locks that say that a file is in use are taken anew,
+    so that this is true for a store that the child opens for itself.
+    """
     _locks.mutex = threading.Lock()
     thunks = _locks.thunks
     if thunks is None:
@@ -202,3 +208,4 @@ def _in_child() -> None:
                     fresh = _opened_again(number)
                     os.dup2(fresh, number, inheritable=False)
                     os.close(fresh)
+                    _lock(number, _F_OFD_SETLK, fcntl.F_RDLCK, *(_SHARED if number in mapped else _IN_USE))
