@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -134,3 +135,35 @@ def test_a_backup_while_four_processes_write_is_consistent(home: Path, tmp_path:
             said = [message["content"] for message in db.get_messages(name)]
             assert said == [f"{name} {number}" for number in range(len(said))] and len(said) > last
             assert len(db.search_messages(f'"{name} {last}"')) == 1
+
+
+def test_what_was_deleted_with_sql_comes_back_only_with_from_transcripts(home: Path) -> None:
+    with sqlite3.connect(home / "state.db") as outside:
+        message_id, text = outside.execute("SELECT id, content FROM messages WHERE role = 'user' LIMIT 1").fetchone()
+        outside.execute("DELETE FROM messages WHERE id = ?", (message_id,))
+    outside.close()
+    copy = home.parent / "copy"
+    shutil.copytree(home, copy)
+    found = run("sessions", "check", home=home)
+    assert found.status == 1 and "1 message was deleted with SQL" in found.out
+    assert run("sessions", "repair", home=home).out.endswith("sound\n")
+    with SessionDB(home / "state.db") as db:
+        assert db.message_count() == 14
+    assert run("sessions", "repair", "--from-transcripts", home=copy).out.endswith("sound\n")
+    with SessionDB(copy / "state.db") as db:
+        assert db.message_count() == 15
+        assert text in [row["content"] for one in db.export_all() for row in one["messages"]]
+
+
+def test_where_an_edit_cant_be_told_from_damage_repair_says_what_to_do(home: Path) -> None:
+    with sqlite3.connect(home / "state.db") as outside:
+        outside.execute("UPDATE sessions SET model = 'another' WHERE id LIKE '20250612%'")
+    outside.close()
+    for _ in range(2):
+        done = run("sessions", "repair", home=home)
+        assert done.status == 1 and "transcript-differs" in done.out and "--from-transcripts" in done.err
+    assert run("sessions", "repair", "--from-transcripts", "--from-database", home=home).status == 2
+    assert run("sessions", "repair", "--from-database", home=home).status == 0
+    with SessionDB(home / "state.db") as db:
+        assert [row["model"] for row in db.list_sessions_rich(limit=20)].count("another") >= 1
+        assert db.check() == []
