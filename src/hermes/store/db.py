@@ -22,7 +22,7 @@ from hermes.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from hermes.store import codec, exchange, lineage, listing, messages, recovery, retention, sessions, titles
+from hermes.store import adoption, codec, exchange, lineage, listing, messages, recovery, retention, sessions, titles
 from hermes.store import usage as _usage
 from hermes.store.db_keeping import Keeping
 from hermes.store.engines.base import Tx
@@ -588,7 +588,12 @@ class SessionDB(Keeping):
         return self._import(data, {})
 
     def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
-        with self._writing(str(data.get("id")) if isinstance(data, dict) else "") as tx:
+        session_id = str(data.get("id")) if isinstance(data, dict) else ""
+        with self._engine.read() as tx:
+            known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (codec.storable(session_id),)) is not None
+        if isinstance(data, dict) and not known:
+            data = adoption.lifted_export(data, self._attachments)
+        with self._writing(session_id) as tx:
             done = exchange.bring_in(self._engine, tx, data, ids)
         if done:
             self._scribe.rewritten(data["id"])

@@ -13,7 +13,7 @@ from hermes.errors import (
     InvalidInput,
 )
 from hermes.home import companion, default_database
-from hermes.store import leases, lineage, messages
+from hermes.store import adoption, leases, lineage, messages
 from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.choosing import file_of, open_engine
@@ -60,6 +60,7 @@ class OpenStore:
         self._attachments = attachments_of(self._engine, self.attachments_dir)
         mode = "off" if self._engine.read_only else transcripts
         self._scribe = Scribe(self._engine, self.sessions_dir, mode, self._attachments)
+        self._engine.on_parts = lambda ids: adoption.lift_rows(self._engine, self._attachments, ids)
         self._scribe.mend()
         self._engine.start_background()
 

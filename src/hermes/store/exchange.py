@@ -15,7 +15,7 @@ from hermes.store.engines.base import Engine, Tx
 from hermes.store.visibility import User, session_clause
 
 _BESIDE = ("tags", "members", "refs", "rewinds")
-_KINDS = "attachment_kinds"  # by hash, what a message said of the bytes: their type and how many there are
+KINDS = "attachment_kinds"  # by hash, what a message said of the bytes: their type and how many there are
 
 
 def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] | None:
@@ -27,7 +27,7 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     state = recovery.session_state(tx, session_id)
     session.update({key: state[key] for key in _BESIDE if state[key]})
     if kinds := messages.attachment_kinds(tx, session_id):
-        session[_KINDS] = kinds
+        session[KINDS] = kinds
     if state["hidden"]:
         hidden = {row[0]: row[1] for row in state["hidden"] if row[1] > 0}
         session["rewound_messages"] = [
@@ -59,7 +59,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
         raise InvalidInput(f"session {session_id}: messages is not a list of messages")
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
         return False
-    beside = ("messages", "rewound_messages", _KINDS, *_BESIDE)
+    beside = ("messages", "rewound_messages", KINDS, *_BESIDE)
     recovery.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
     session = recovery.Replayed(session_id)
     rewound = data.get("rewound_messages") or []
@@ -73,7 +73,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
             session.loose.append(message)
     ids.update(recovery.insert_messages(engine, tx, session))
     recovery.set_state(tx, session_id, _state(data, rewound, ids, whole))
-    messages.set_attachment_kinds(tx, session_id, data.get(_KINDS) or {})
+    messages.set_attachment_kinds(tx, session_id, data.get(KINDS) or {})
     messages.recount(tx, session_id)
     return True
 

@@ -92,7 +92,9 @@ def make_ready(
         content, lifted = lift(content)
     form, rest = None, None
     shown: Any = content
-    if content is not None and not isinstance(content, str):
+    if isinstance(content, str):
+        form = codec.literal_format(content)
+    elif content is not None:
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"
     calls = message.get("tool_calls")
@@ -100,7 +102,7 @@ def make_ready(
     texts = {name: _text(message, name) for name in _TEXT_FIELDS}
     if mask is not None:
         content = mask(content) if content else content
-        shown = mask(shown) if shown and form else (content if form is None else shown)
+        shown = mask(shown) if shown and form == "json" else (content if form != "json" else shown)
         for name in ("reasoning", "reasoning_content"):
             thought = texts[name]
             texts[name] = mask(thought) if thought else thought
@@ -163,7 +165,7 @@ def append(tx: Tx, session_id: str, ready: Ready) -> int:
     )
     if message_id is None:
         raise SessionNotFound(session_id)
-    _refer(tx, message_id, ready)
+    refer(tx, message_id, ready.lifted)
     return message_id
 
 
@@ -175,13 +177,13 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
     form, name, calls = ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS]
     tx.message_stored(message_id, ready.timestamp, ready.text, form, name, calls)
-    _refer(tx, message_id, ready)
+    refer(tx, message_id, ready.lifted)
     return message_id
 
 
-def _refer(tx: Tx, message_id: int, ready: Ready) -> None:
+def refer(tx: Tx, message_id: int, lifted: Iterable[tuple[str, str, int]]) -> None:
     """Note which files a message shows."""
-    for digest, mime, size in ready.lifted:
+    for digest, mime, size in lifted:
         tx.run(
             "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (digest, message_id, mime, size),
@@ -220,10 +222,8 @@ def _first_words(tx: Tx, session_id: str) -> str | None:
         tx, session_id, "m.id, m.role, m.content, m.content_rest, m.content_format"
     ):
         if role == "user" and content:
-            text = (
-                codec.restored(content) if form is None else plain_parts(codec.from_json(codec.joined(content, rest)))
-            )
-            preview = preview_of(text)
+            value = codec.content_value(codec.joined(content, rest), form)
+            preview = preview_of(value if isinstance(value, str) else plain_parts(value))
             if preview:
                 return preview
     return None
@@ -268,7 +268,7 @@ def decode(row: Row) -> dict[str, Any]:
     content = row[3]
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
-    message["content"] = codec.from_json(content) if form == "json" else content
+    message["content"] = codec.content_value(content, form)
     for position, name in _JSON_POSITIONS:
         if row[position] is not None:
             message[name] = codec.from_json(row[position])
@@ -288,7 +288,7 @@ def as_turn(row: Row) -> dict[str, Any]:
     role, content, form, rest = row[1], row[2], row[-2], row[-1]
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
-    turn: dict[str, Any] = {"role": role, "content": codec.from_json(content) if form == "json" else content}
+    turn: dict[str, Any] = {"role": role, "content": codec.content_value(content, form)}
     if type(role) is bytes:
         turn["role"] = codec.restored(role)
     upto = len(_TURN) if role == "assistant" else _ASSISTANT_ONLY

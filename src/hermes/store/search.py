@@ -515,7 +515,8 @@ def _texts(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:
     whole = codec.joined(content, rest)
     texts = []
     if whole:
-        texts.append(plain_parts(codec.from_json(whole)) if form == "json" else plain(whole))
+        value = codec.content_value(whole, form)
+        texts.append(plain(value) if isinstance(value, str) else plain_parts(value))
     if calls is not None:
         texts.append(plain_calls(codec.from_json(calls)))
     return texts
@@ -535,9 +536,9 @@ def _snippet(row: Sequence[Any], needles: Sequence[Needle]) -> str:
 
 def _context(row: Sequence[Any]) -> dict[str, Any]:
     """A neighbour's beginning. Of long tool output that lies in plain text on the row: no need to unpack it."""
-    head = codec.restored(row[2])
-    if row[3] == "json":
-        head = plain_parts(codec.from_json(codec.joined(row[2], row[5])))
+    head = codec.content_value(codec.joined(row[2], row[5]), row[3])
+    if head is not None and not isinstance(head, str):
+        head = plain_parts(head)
     if not head and row[4] is not None:
         head = plain_calls(codec.from_json(row[4]))
     return {"id": row[0], "role": codec.restored(row[1]), "content": (head or "")[:CONTEXT]}

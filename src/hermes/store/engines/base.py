@@ -161,6 +161,8 @@ class Engine(Protocol):
     """Whether several hosts may use it: files beside it are then this host's own, and the bytes of attachments lie in it."""
     on_adopted: Callable[[Iterable[str]], None]
     """Told which sessions had rows by another program that were just taken in."""
+    on_parts: Callable[[Sequence[int]], None]
+    """Told which messages hold parts as another program stores them, before they are indexed."""
 
     @property
     def fulltext(self) -> FullText:

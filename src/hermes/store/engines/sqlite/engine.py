@@ -75,6 +75,7 @@ class SqliteEngine:
         self._spare: list[apsw.Connection] = []
         self._spare_lock = threading.Lock()
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # told after rows were taken in
+        self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self._closed = False
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
@@ -129,6 +130,7 @@ class SqliteEngine:
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
             connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         connection.execute("PRAGMA cache_size=-24000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
+        migrate.add_functions(connection)
         return connection
 
     def _prepare(self) -> bool:
@@ -317,6 +319,9 @@ class SqliteEngine:
             with self.read() as tx:
                 retitled = tx.row("SELECT 1 FROM sessions WHERE title IS NOT title_seen LIMIT 1") is not None
                 strangers = self.fulltext.strangers(tx)
+                parts = self.fulltext.foreign_parts(tx) if strangers else []
+            if parts:
+                self.on_parts(parts)
             if retitled or strangers:
                 with self.write() as tx:
                     take_in(tx)
@@ -375,6 +380,8 @@ class SqliteEngine:
                 prepared = self.fulltext.prepare_batch(tx, least)
             if prepared is None:
                 return 0
+            if prepared.parts:
+                self.on_parts(prepared.parts)
             with self.write(lasting=False) as tx:  # what the index says can always be said again
                 done = self.fulltext.write_batch(tx, prepared)
             if done and prepared.strangers:

@@ -77,6 +77,7 @@ class Batch:
     last: int
     documents: list[tuple[int, str, str, str]]
     strangers: set[str]  # sessions with rows another program wrote
+    parts: list[int]  # messages with parts as another program stores them
 
 
 @dataclass(slots=True)
@@ -145,24 +146,36 @@ class SqliteFullText:
         )
         return [row[0] for row in rows]
 
+    def foreign_parts(self, tx: Tx) -> list[int]:
+        """Unindexed messages that hold parts as another program stores them."""
+        rows = tx.rows(
+            "SELECT id FROM messages WHERE id > ? AND writer IS NULL AND content_format IS NULL"
+            f" AND {migrate.HOLDS_PARTS}",
+            (self.mark(tx),),
+        )
+        return [row[0] for row in rows]
+
     def prepare_batch(self, tx: Tx, least: int) -> Batch | None:
         """The next messages above the mark, if there are at least so many (or as many characters as a batch holds)."""
         mark = self.mark(tx)
         adopted = number(tx, migrate.META_ADOPTED)
         documents: list[tuple[int, str, str, str]] = []
         strangers: set[str] = set()
+        parts: list[int] = []
         size = 0
         for row in rows_above(tx, mark, BATCH_MESSAGES):
             text, name, calls = document(row)
             documents.append((row[0], index_text(text), index_text(name), index_text(calls)))
             if row[8] is None and row[0] > adopted:
                 strangers.add(row[7])
+            if row[4] is None and isinstance(row[2], str) and row[2].startswith(codec.FOREIGN_PARTS):
+                parts.append(row[0])
             size += len(text) + len(calls)
             if size >= BATCH_CHARACTERS:
                 break
         if not documents or (len(documents) < least and size < BATCH_CHARACTERS // 2):
             return None
-        return Batch(mark, documents[-1][0], documents, strangers)
+        return Batch(mark, documents[-1][0], documents, strangers, parts)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
         """Put a prepared batch into the index; 0 when another process was quicker."""
@@ -353,7 +366,7 @@ def adopt(tx: Tx, session_id: str) -> None:
     tx.run(
         "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id"
         " AND m.hidden IS NULL), message_count = (SELECT count(*) FROM messages m WHERE m.session_id = sessions.id AND"
-        " m.hidden IS NULL), preview = coalesce(preview, (SELECT substr(content, 1, 400) FROM messages m WHERE"
+        " m.hidden IS NULL), preview = coalesce(preview, (SELECT hermes_beginning(content) FROM messages m WHERE"
         " m.session_id = sessions.id AND m.role = 'user' AND m.content IS NOT NULL AND m.hidden IS NULL ORDER BY m.id LIMIT 1))"
         " WHERE id = ?",
         (session_id,),

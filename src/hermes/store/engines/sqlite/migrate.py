@@ -13,14 +13,19 @@ from typing import Any
 
 import apsw
 
+from hermes.errors import StoreCorrupt
+from hermes.store import codec
 from hermes.store.engines.sqlite import schema
 from hermes.store.naming import shown_title, split_family
+from hermes.store.text import plain_parts
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
 META_WORDS = "words_noted_to"  # the words of every message up to this id are in words
 META_ADOPTED = "adopted_to"  # rows up to this id were there when the file became ours
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
+# Content that holds parts as other programs store them (codec.FOREIGN_PARTS). Text functions end at its NUL.
+HOLDS_PARTS = "substr(CAST(content AS BLOB), 1, 6) = x'006a736f6e3a'"
 
 
 _OURS = {statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TABLES} | {
@@ -209,11 +214,25 @@ def sweep(connection: apsw.Connection) -> bool:
     return False
 
 
+def add_functions(connection: apsw.Connection) -> None:
+    """What the statements of this module need: the first words of a message, whichever program stored it."""
+
+    def beginning(content: Any) -> str | None:
+        try:
+            value = codec.content_value(codec.restored(content), None)
+        except StoreCorrupt:
+            return None
+        text = plain_parts(value) if isinstance(value, (list, dict)) else None if value is None else str(value)
+        return None if text is None else text[:400].encode("utf-8", "replace").decode()
+
+    connection.create_scalar_function("hermes_beginning", beginning, 1, deterministic=True)
+
+
 def _derive(connection: apsw.Connection) -> None:
     """What this program keeps on the session row: last activity, preview, title family."""
     connection.execute(
         "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id),"
-        " preview = (SELECT substr(content, 1, 400) FROM messages m WHERE m.session_id = sessions.id AND m.role = 'user'"
+        " preview = (SELECT hermes_beginning(content) FROM messages m WHERE m.session_id = sessions.id AND m.role = 'user'"
         " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1), title_seen = title"
     )
     for session_id, title in connection.execute("SELECT id, title FROM sessions WHERE title IS NOT NULL").fetchall():
@@ -225,7 +244,7 @@ def _derive(connection: apsw.Connection) -> None:
 
 _COMPUTED = {
     "last_active": "(SELECT max(timestamp) FROM main.messages m WHERE m.session_id = s.id)",
-    "preview": "(SELECT substr(content, 1, 400) FROM main.messages m WHERE m.session_id = s.id AND m.role = 'user'"
+    "preview": "(SELECT hermes_beginning(content) FROM main.messages m WHERE m.session_id = s.id AND m.role = 'user'"
     " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1)",
     "title_base": "hermes_title_base(s.title)",
     "title_no": "hermes_title_no(s.title)",
