@@ -17,7 +17,7 @@ COMPRESS_OVER = 2048
 HEAD = 200  # as much as a hit's context shows
 _LEVEL = 3
 
-JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items")
+JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items", "meta")
 
 
 FOREIGN_PARTS = "\0json:"  # how other programs mark a text column that holds a list of content parts

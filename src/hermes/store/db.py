@@ -638,12 +638,18 @@ class SessionDB(Keeping):
         return counts
 
     def import_database(self, path: Path | str) -> dict[str, int]:
-        """Bring in every session of another state.db, of any version; that file is not altered.
+        """Bring in every session of another state.db, of any version; that file is not altered. Values that programs
+        have set there (set_meta) come along where there is none of that name here.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
-            return self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
+            counts = self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
+            with other._engine.read() as tx:
+                values = exchange.meta_of(tx)
+        with self._engine.write() as tx:
+            exchange.bring_meta(tx, values)
+        return counts
 
     def backup(self, path: Path | str) -> None:
         """A consistent copy of the database while others write. The target must not exist.

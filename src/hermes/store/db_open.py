@@ -60,9 +60,25 @@ class OpenStore:
         self._attachments = attachments_of(self._engine, self.attachments_dir)
         mode = "off" if self._engine.read_only else transcripts
         self._scribe = Scribe(self._engine, self.sessions_dir, mode, self._attachments)
-        self._engine.on_parts = lambda ids: adoption.lift_rows(self._engine, self._attachments, ids)
+        self._engine.on_parts = self._lift_parts
+        self._engine.on_differing = self._follow
         self._scribe.mend()
         self._engine.start_background()
+
+    def _lift_parts(self, message_ids: Sequence[int]) -> None:
+        """Payloads in messages that another program stored become attachments, in transcripts, too."""
+        for session_id in adoption.lift_rows(self._engine, self._attachments, message_ids):
+            if self._scribe.journal.exists(session_id):
+                self._scribe.rewritten(session_id)
+
+    def _follow(self, session_ids: Sequence[str]) -> None:
+        """Another program hid or showed messages of these sessions, or archived them: so do we."""
+        with self._writing(*session_ids) as tx:
+            for session_id in session_ids:
+                adoption.follow(tx, session_id)
+        for session_id in session_ids:
+            self._scribe.restated(session_id, "rewind")
+            self._scribe.changed(session_id, "archive", "archived_at")
 
     @property
     def read_only(self) -> bool:

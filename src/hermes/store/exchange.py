@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import messages, recovery, sessions
-from hermes.store.engines.base import Engine, Tx
+from hermes.store import codec, messages, recovery, sessions
+from hermes.store.engines.base import KEPT, Engine, Tx
+from hermes.store.retention import META_LAST_PRUNE
 from hermes.store.visibility import User, session_clause
 
+OWN_KEYS = ("fts_indexed_to", "words_noted_to", "adopted_to")  # what an engine notes about its own index
 _BESIDE = ("tags", "members", "refs", "rewinds")
 KINDS = "attachment_kinds"  # by hash, what a message said of the bytes: their type and how many there are
 
@@ -29,7 +31,7 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     if kinds := messages.attachment_kinds(tx, session_id):
         session[KINDS] = kinds
     if state["hidden"]:
-        hidden = {row[0]: row[1] for row in state["hidden"] if row[1] > 0}
+        hidden = {row[0]: row[1] for row in state["hidden"] if row[1] != KEPT}
         session["rewound_messages"] = [
             {**message, "hidden": hidden[message["id"]]}
             for message in recovery.own_messages(tx, session_id)
@@ -121,4 +123,19 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
             yield data
 
 
-__all__ = ["bring_in", "export", "export_ids", "iterate"]
+def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
+    """What programs have set with set_meta, without the store's own notes."""
+    return [
+        (key, value)
+        for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
+        if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
+    ]
+
+
+def bring_meta(tx: Tx, values: list[tuple[Any, ...]]) -> None:
+    """Set what is not set here yet."""
+    for key, value in values:
+        tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (key, value))
+
+
+__all__ = ["bring_in", "bring_meta", "export", "export_ids", "iterate", "meta_of"]

@@ -14,17 +14,18 @@ from typing import Any
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
 from hermes.store.attachments import references
-from hermes.store.engines.base import Engine, Row, Tx
+from hermes.store.engines.base import COMPACTED, Engine, Row, Tx
 from hermes.store.text import plain_parts
 from hermes.store.visibility import User, session_clause
 
 PREVIEW = 60
+FOUND = f"coalesce(m.hidden, {COMPACTED}) = {COMPACTED}"  # messages that a search may find
 
 STORED = (
     "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count", "finish_reason",
     "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items", "writer",
     "content_format", "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
-    "content_rest",
+    "content_rest", "platform_message_id", "meta",
 )  # fmt: skip
 _INSERT = f"INSERT INTO messages({', '.join(STORED)}) VALUES({', '.join('?' * len(STORED))})"
 _INSERT_WITH_ID = f"INSERT INTO messages(id, {', '.join(STORED)}) VALUES({', '.join('?' * (len(STORED) + 1))})"
@@ -38,9 +39,12 @@ SHOWN = (
     "id", "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count",
     "finish_reason", "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
     "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
+    "platform_message_id", "meta",
 )  # fmt: skip
 _ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_rest"))
-_TEXT_FIELDS = ("tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model")
+_TEXT_FIELDS = (
+    "tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model", "platform_message_id",
+)  # fmt: skip
 _JSON_POSITIONS = tuple((SHOWN.index(name), name) for name in codec.JSON_FIELDS)
 _FORM, _NAME, _CALLS = (
     STORED.index(name) - 1 for name in ("content_format", "tool_name", "tool_calls")
@@ -121,7 +125,8 @@ def make_ready(
         _opt(texts["reasoning"]), _opt(texts["reasoning_content"]), _opt(fields["reasoning_details"]),
         _opt(fields["codex_reasoning_items"]), _opt(fields["codex_message_items"]), 1, form, _opt(texts["model"]),
         message.get("input_tokens"), message.get("output_tokens"), message.get("cache_read_tokens"),
-        message.get("cache_write_tokens"), message.get("cost_usd"), rest,
+        message.get("cache_write_tokens"), message.get("cost_usd"), rest, _opt(texts["platform_message_id"]),
+        _opt(fields["meta"]),
     ]  # fmt: skip
     preview = preview_of(shown) if role == "user" and shown else None
     made_here = not any(isinstance(message.get(name), str) for name in codec.JSON_FIELDS)
@@ -316,7 +321,7 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     """The session that shows a message to this caller: its own, else the first that carries it."""
     where, params = session_clause(visible_to)
     own = tx.value(
-        f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND m.hidden IS NULL AND {where}",
+        f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND {FOUND} AND {where}",
         [message_id, *params],
     )
     if own is not None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import codec
-from hermes.store.engines.base import Candidate, Engine, Scope, Tx
+from hermes.store import codec, messages
+from hermes.store.engines.base import COMPACTED, Candidate, Engine, Scope, Tx
 from hermes.store.listing import checked_page
 from hermes.store.query import And, Leaf, Node, Not, Or, Query, parse, positive
 from hermes.store.snippet import Needle, needle, snippet
@@ -71,7 +71,7 @@ def search(
         return []
     scope = make_scope(filters, visible_to)
     if visible_to is None and filters == Filters() and _nothing_is_hidden(tx):
-        scope = Scope("m.hidden IS NULL")
+        scope = Scope(messages.FOUND)
     hits, needles = _Search(engine, tx, query, scope, offset + limit).run()
     return _show(tx, hits[offset : offset + limit], needles, filters, visible_to)
 
@@ -125,7 +125,7 @@ def make_scope(filters: Filters, visible_to: User | None) -> Scope:
     own, own_params = _session_filter(filters, visible_to, "s")
     other, other_params = _session_filter(filters, visible_to, "o")
     where = (
-        f"((m.hidden IS NULL AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
+        f"(({messages.FOUND} AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
         f" WHERE r.from_session = m.session_id AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {other}))"
     )
     params = own_params + other_params
@@ -441,10 +441,12 @@ _HITS = (
     "SELECT m.id, m.session_id, m.role, m.timestamp, m.content, m.content_rest, m.content_format, m.tool_name, m.tool_calls,"
     " m.model, m.hidden, s.source, s.model, s.started_at, s.title,"
     " EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id),"
-    " (SELECT b.id FROM messages b WHERE b.session_id = m.session_id AND b.hidden IS NULL"
-    " AND (b.timestamp, b.id) < (m.timestamp, m.id) ORDER BY b.timestamp DESC, b.id DESC LIMIT 1),"
-    " (SELECT a.id FROM messages a WHERE a.session_id = m.session_id AND a.hidden IS NULL"
-    " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
+    " (SELECT b.id FROM messages b WHERE b.session_id = m.session_id AND "
+    + messages.FOUND.replace("m.", "b.")
+    + " AND (b.timestamp, b.id) < (m.timestamp, m.id) ORDER BY b.timestamp DESC, b.id DESC LIMIT 1),"
+    " (SELECT a.id FROM messages a WHERE a.session_id = m.session_id AND "
+    + messages.FOUND.replace("m.", "a.")
+    + " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
     " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id IN ({marks})"
 )
 _TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE id IN ({marks})"
@@ -495,7 +497,7 @@ def _shown_in(tx: Tx, row: Sequence[Any], filters: Filters, visible_to: User | N
         return own
     where, params = _session_filter(filters, visible_to, "o")
     columns = "o.id, o.source, o.model, o.started_at, o.title"
-    if row[10] is None:
+    if row[10] in (None, COMPACTED):
         seen = tx.row(
             f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}",
             [row[0], row[1], *params],

@@ -85,6 +85,7 @@ class PostgresEngine:
         self.read_only = read_only
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
+        self.on_differing: Callable[[Sequence[str]], None] = lambda sessions: None
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._keeper = Keeper(self._link, self.fulltext)

@@ -32,7 +32,7 @@ from hermes.errors import (
 )
 from hermes.home import make_private
 from hermes.store.engines.base import Tx
-from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite import migrate, shared_columns
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
@@ -75,6 +75,8 @@ class SqliteEngine:
         self._spare: list[apsw.Connection] = []
         self._spare_lock = threading.Lock()
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # told after rows were taken in
+        self.on_differing: Callable[[Sequence[str]], None] = lambda sessions: None
+        self._shared_columns = False  # another program has columns of its own in this file, see shared_columns.py
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self._closed = False
         self._stop = threading.Event()
@@ -150,7 +152,7 @@ class SqliteEngine:
             self._set_up_writer(state)
             self.fulltext.prepare(self._main)
             return False
-        overlay = state.kind != "current"
+        overlay = state.kind != "current" or not state.readable
         if overlay:
             migrate.stand_in(self._main)
         self.fulltext.prepare(self._main, indexed=not overlay)
@@ -167,9 +169,10 @@ class SqliteEngine:
             self._sync = WalSync(self.path)
         self._main.execute("PRAGMA journal_size_limit=67108864")
         self._keeper.watch(self._main)
-        if state.kind != "current" or state.foreign_triggers or state.incomplete:
+        if state.kind != "current" or state.foreign_triggers or state.incomplete or state.shared:
             with self.write() as tx:
                 migrate.upgrade(tx.connection)
+        self._shared_columns = migrate.in_step(self._main)
 
     def _use_wal(self) -> None:
         try:
@@ -322,6 +325,7 @@ class SqliteEngine:
                 parts = self.fulltext.foreign_parts(tx) if strangers else []
             if parts:
                 self.on_parts(parts)
+            self._follow()
             if retitled or strangers:
                 with self.write() as tx:
                     take_in(tx)
@@ -330,10 +334,20 @@ class SqliteEngine:
                 self.on_adopted(strangers)
         yield
 
+    def _follow(self) -> None:
+        """Hide, show and archive what another program has, where it has columns of its own for that."""
+        if not self._shared_columns:
+            return
+        with self.read() as tx:
+            sessions = shared_columns.differing(tx)
+        if sessions:
+            self.on_differing(sessions)
+
     def start_background(self) -> None:
-        """After an upgrade there is much to index: a thread does it while the store is used."""
+        """Follow what another program did; after an upgrade there is much to index: a thread does it meanwhile."""
         if self.read_only:
             return
+        self._follow()
         with self.read() as tx:
             if self.fulltext.pending_over(tx, self.fulltext.SETTLE):
                 self._worker = threading.Thread(target=self._work, daemon=True, name="hermes-index")
