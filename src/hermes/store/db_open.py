@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,11 +14,13 @@ from hermes.errors import (
     InvalidInput,
 )
 from hermes.home import companion, default_database
-from hermes.store import adoption, leases, lineage, messages
+from hermes.store import adoption, leases, lineage, messages, sessions
 from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.choosing import file_of, open_engine
 from hermes.store.scribe import Scribe
+
+MEMORY = ":memory:"  # as SQLite calls it: a store for as long as it is open, in a temporary folder of its own
 
 
 class OpenStore:
@@ -42,6 +45,12 @@ class OpenStore:
             if db_path is not None:
                 raise InvalidInput("give db_path or a sqlite:///… URL, not both")
             db_path, url = file, None
+        self._temporary: TemporaryDirectory[str] | None = None
+        if str(db_path) == MEMORY:
+            if read_only:
+                raise InvalidInput(f"{MEMORY} begins empty: there is nothing to read")
+            self._temporary = TemporaryDirectory(prefix="hermes-memory-")
+            db_path, durability, transcripts = Path(self._temporary.name, "state.db"), "normal", "off"
         self.path = Path(db_path).expanduser() if db_path is not None else default_database()
         self.sessions_dir = companion(self.path, "sessions")
         self.attachments_dir = companion(self.path, "attachments")
@@ -81,6 +90,19 @@ class OpenStore:
             self._scribe.changed(session_id, "archive", "archived_at")
 
     @property
+    def db_path(self) -> Path:
+        """The file (of a server's record: the one its folders lie beside)."""
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.where}{' (read-only)' if self.read_only else ''}>"
+
+    def __contains__(self, session_id: object) -> bool:
+        """Whether there is a session with this id."""
+        with self._engine.read() as tx:
+            return isinstance(session_id, str) and sessions.is_shown(tx, session_id, None)
+
+    @property
     def read_only(self) -> bool:
         """Whether this store can only be read."""
         return self._engine.read_only
@@ -103,6 +125,8 @@ class OpenStore:
         """Let go of the file. May be called twice; any other call afterwards raises StoreClosed."""
         self._engine.close()
         self._scribe.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
-from hermes.store.attachments import references
+from hermes.store.attachments import PREFIX, references
 from hermes.store.engines.base import COMPACTED, Engine, Row, Tx
 from hermes.store.text import plain_parts
 from hermes.store.visibility import User, session_clause
@@ -299,8 +299,45 @@ def as_turn(row: Row) -> dict[str, Any]:
     upto = len(_TURN) if role == "assistant" else _ASSISTANT_ONLY
     for name, value in zip(_TURN[:upto], row[3:], strict=False):
         if value is not None:
-            turn[name] = codec.from_json(value) if name in codec.JSON_FIELDS else codec.restored(value)
+            given = codec.from_json(value) if name in codec.JSON_FIELDS else codec.restored(value)
+            if given or name == "reasoning_content":  # some endpoints insist on that field, even empty
+                turn[name] = given
     return turn
+
+
+def asked_once(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the user's texts that say again what was said since the last reply: a compression carries them over."""
+    out: list[dict[str, Any]] = []
+    waiting: set[str] = set()
+    for turn in turns:
+        content = turn["content"]
+        if turn["role"] == "user" and isinstance(content, str) and content:
+            if content in waiting:
+                continue
+            waiting.add(content)
+        elif turn["role"] == "assistant" and (content or turn.get("tool_calls")):
+            waiting.clear()
+        out.append(turn)
+    return out
+
+
+def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
+    """By message (rows of TURN_ROW that refer to attachments), the type each attachment was told to be."""
+    ids = [row[0] for row in rows if isinstance(row[2], str) and PREFIX in row[2]]
+    kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
+    for start in range(0, len(ids), 500):
+        some = ids[start : start + 500]
+        for message_id, digest, mime in tx.rows(
+            f"SELECT message_id, hash, mime FROM attachments WHERE message_id IN ({', '.join('?' * len(some))})", some
+        ):
+            kinds[message_id][digest] = mime or ""
+    return kinds
+
+
+def kinds_of(tx: Tx, digests: Sequence[str]) -> dict[str, str]:
+    """By hash, the type an attachment was told to be by any message."""
+    found = {digest: tx.value("SELECT max(mime) FROM attachments WHERE hash = ?", (digest,)) for digest in digests}
+    return {digest: mime or "" for digest, mime in found.items()}
 
 
 def count(tx: Tx, session_id: str | None, visible_to: User | None) -> int:

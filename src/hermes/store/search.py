@@ -60,7 +60,7 @@ class Hit:
 
 
 def search(
-    engine: Engine, tx: Tx, text: str, filters: Filters, limit: int, offset: int, visible_to: User | None
+    engine: Engine, tx: Tx, text: str, filters: Filters, limit: int | None, offset: int, visible_to: User | None
 ) -> list[dict[str, Any]]:
     """See SessionDB.search_messages."""
     limit, offset = checked_page(limit, offset)
