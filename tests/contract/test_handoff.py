@@ -22,7 +22,7 @@ def state(db, session_id="s"):
 
 
 def test_a_session_starts_without_a_handoff(ready):
-    assert state(ready) is None
+    assert state(ready) == {"state": None, "platform": None, "error": None}
     assert ready.list_pending_handoffs() == []
     assert state(ready, "nobody") is None
 

@@ -133,7 +133,10 @@ class Attachments:
     def _data_url(self, found: re.Match[str], kinds: Mapping[str, str], whole: bool) -> str:
         kind = kinds.get(found[1], "")
         data = self._bytes(found[1]) if whole or kind else None
-        return found[0] if data is None else f"data:{kind or mime_of(data)};base64,{base64.b64encode(data).decode()}"
+        if data is None:
+            return found[0]
+        mime = kind if "/" in kind else mime_of(data)  # a bare format ("wav") was told by another part
+        return f"data:{mime};base64,{base64.b64encode(data).decode()}"
 
     def _bytes(self, digest: str) -> bytes | None:
         try:

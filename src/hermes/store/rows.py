@@ -3,8 +3,7 @@
 At run time they are plain dicts; a store of a later version may add keys.
 """
 
-from __future__ import annotations
-
+# Annotations are evaluated here: only so `__required_keys__` knows what NotRequired means.
 from typing import Any, NotRequired, TypedDict
 
 __all__ = [
