@@ -205,6 +205,17 @@ def test_a_question_with_a_tool_call_for_an_answer_may_be_asked_again(db):
     assert len(db.get_messages_as_conversation("s", include_ancestors=True)) == 4
 
 
+def test_what_a_platform_and_a_program_say_of_a_message_is_kept(db, make_db):
+    db.create_session("s", "telegram")
+    db.append_message("s", "user", "hello", platform_message_id="42", meta={"edited": True})
+    (row,) = db.get_messages("s")
+    assert (row["platform_message_id"], row["meta"]) == ("42", {"edited": True})
+    assert db.get_messages_as_conversation("s") == [{"role": "user", "content": "hello"}]
+    other = make_db(name="other")
+    other.import_sessions(db.iter_export())
+    assert other.get_messages("s") == [row]
+
+
 # ── chains, upkeep ──
 
 

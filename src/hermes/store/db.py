@@ -259,6 +259,8 @@ class SessionDB(Keeping):
         cache_write_tokens: int | None = None,
         cost_usd: float | None = None,
         usage: Mapping[str, Any] | None = None,
+        platform_message_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> int:
         """Store a message and return its id; when this returns, the message is safe and can be found.
 
@@ -275,6 +277,7 @@ class SessionDB(Keeping):
                 "codex_reasoning_items": codex_reasoning_items, "codex_message_items": codex_message_items,
                 "timestamp": timestamp, "model": model, "input_tokens": input_tokens, "output_tokens": output_tokens,
                 "cache_read_tokens": cache_read_tokens, "cache_write_tokens": cache_write_tokens, "cost_usd": cost_usd,
+                "platform_message_id": platform_message_id, "meta": meta if meta is None else dict(meta),
             }
         )  # fmt: skip
         return self._append(session_id, ready, counts)
