@@ -99,7 +99,7 @@ def test_a_finished_handoff_is_not_finished_again(ready, call):
 
 def test_completing_what_nobody_asked_for_changes_nothing(ready):
     ready.complete_handoff("s")
-    assert state(ready) is None
+    assert state(ready) == {"state": None, "platform": None, "error": None}
     ready.request_handoff("s", "telegram")
     ready.complete_handoff("s")
     assert state(ready)["state"] in ("pending", "completed")
