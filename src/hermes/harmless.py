@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 
 @cache
@@ -46,3 +47,21 @@ def harmless(text: str) -> str:
 def one_line(text: str | None) -> str:
     """Text on one line, harmless, white space folded."""
     return " ".join(harmless(text).split()) if text else ""
+
+
+def encodable(value: Any) -> Any:
+    """Text that every wire can carry, also inside lists and dicts: half a surrogate pair is a \N{REPLACEMENT CHARACTER}.
+
+    The record keeps such text as it came; whoever is sent it gets what UTF-8 can hold.
+    """
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return value
+    if isinstance(value, dict):
+        return {encodable(key): encodable(item) for key, item in value.items()}
+    return [encodable(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -97,13 +97,21 @@ def test_usage_is_read_from_the_places_servers_put_it() -> None:
         }
     )  # fmt: skip
     assert (openai.input_tokens, openai.output_tokens, openai.cache_read_tokens, openai.reasoning_tokens) == (
-        100,
+        40,  # what is cached is counted apart
         20,
         60,
         8,
     )
-    assert usage_in({"prompt_tokens": 5, "prompt_cache_hit_tokens": 4}).cache_read_tokens == 4
-    assert usage_in({"input_tokens": 3, "output_tokens": 2, "cache_creation_input_tokens": 1}).cache_write_tokens == 1
+    assert openai.prompt_tokens == 100
+    deepseek = usage_in({"prompt_tokens": 5, "prompt_cache_hit_tokens": 4})
+    assert (deepseek.input_tokens, deepseek.cache_read_tokens) == (1, 4)
+    anthropic = usage_in(
+        {"input_tokens": 3, "output_tokens": 2, "cache_creation_input_tokens": 1, "cache_read_input_tokens": 9}
+    )
+    assert (anthropic.input_tokens, anthropic.cache_write_tokens, anthropic.prompt_tokens) == (3, 1, 13)
+    responses = usage_in({"input_tokens": 30, "input_tokens_details": {"cached_tokens": 10}})
+    assert (responses.input_tokens, responses.cache_read_tokens) == (20, 10)
+    assert usage_in({"prompt_tokens": 3, "prompt_cache_hit_tokens": 4}).input_tokens == 0
     assert (
         usage_in({"prompt_tokens": None, "completion_tokens": "many", "prompt_tokens_details": None}).input_tokens == 0
     )

@@ -100,6 +100,6 @@ def test_an_attached_picture_goes_to_the_model_as_it_came(db: Any) -> None:
     content = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": url}}]
     db.create_session("s", "cli")
     db.append_message("s", "user", content)
-    history = db.get_messages_as_conversation("s")
+    history = db.get_messages_as_conversation("s", inline_attachments=False)
     assert "base64" not in str(history)  # the record keeps the bytes elsewhere
     assert prepared(history, system_prompt=None, attachments=Path(db.attachments_dir))[0]["content"] == content

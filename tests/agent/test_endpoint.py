@@ -220,7 +220,7 @@ def test_usage_counts_cached_and_reasoning_tokens() -> None:
     with Wire([sse(delta(content="Hi"), end(), {"choices": [], "usage": usage}, "[DONE]")]) as wire:
         got = answer(model_at(wire))[1].usage
     assert got is not None
-    assert (got.input_tokens, got.output_tokens, got.cache_read_tokens, got.reasoning_tokens) == (100, 9, 64, 5)
+    assert (got.input_tokens, got.output_tokens, got.cache_read_tokens, got.reasoning_tokens) == (36, 9, 64, 5)
 
 
 def test_what_a_server_does_not_understand_is_left_out_from_then_on() -> None:

@@ -22,7 +22,7 @@ def state(db, session_id="s"):
 
 
 def test_a_session_starts_without_a_handoff(ready):
-    assert state(ready) is None
+    assert state(ready) == {"state": None, "platform": None, "error": None}
     assert ready.list_pending_handoffs() == []
     assert state(ready, "nobody") is None
 
@@ -99,7 +99,7 @@ def test_a_finished_handoff_is_not_finished_again(ready, call):
 
 def test_completing_what_nobody_asked_for_changes_nothing(ready):
     ready.complete_handoff("s")
-    assert state(ready) is None
+    assert state(ready) == {"state": None, "platform": None, "error": None}
     ready.request_handoff("s", "telegram")
     ready.complete_handoff("s")
     assert state(ready)["state"] in ("pending", "completed")

@@ -12,6 +12,8 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+from tests.support.wire import Wire
+from tests.support.wire import said as answer
 
 ANY = st.text(st.characters(), max_size=20)  # halves of characters as well
 JSON = st.recursive(
@@ -57,4 +59,12 @@ def test_half_a_character_does_not_lose_a_message(hermes_home: Path) -> None:
         lab.say("half \ud83d a smile")
         until(lambda: lab.shown() == ["echo: half � a smile"], what=str(lab.shown()))
         until(lambda: not lab.unacknowledged)
+    lab.close()
+
+
+def test_half_a_character_in_a_reply_does_not_lose_the_reply(hermes_home: Path) -> None:
+    lab = PlainLab()
+    with Wire([answer("half \ud83d a reply")]) as model, running(lab, hermes_home, model.base_url):
+        lab.say("hello")
+        until(lambda: lab.shown() == ["half � a reply"], what=str(lab.shown()))
     lab.close()

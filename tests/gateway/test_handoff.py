@@ -257,7 +257,7 @@ def test_a_turn_elsewhere_is_not_handed_over_in_the_middle(
             lab.say("/handoff forgetful")
             until(lambda: "another program" in lab.shown()[-1])
             hold.release()
-        assert gateway.db.get_handoff_state(row["id"]) is None
+        assert gateway.db.get_handoff_state(row["id"])["state"] is None
 
 
 def test_a_gateway_killed_in_the_middle_is_followed_by_one_that_completes_it_once(

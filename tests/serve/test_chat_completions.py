@@ -32,7 +32,8 @@ def test_a_reply_comes_whole_with_what_it_used(serve: Any) -> None:
         session_id = got.headers["x-hermes-session-id"]
         assert served.said(session_id) == [("user", "hello"), ("assistant", "Hi there.")]
         row = served.db.get_session(session_id)
-        assert (row["source"], row["input_tokens"], row["output_tokens"]) == ("api-server", 70, 30)
+        assert (row["source"], row["input_tokens"], row["output_tokens"]) == ("api-server", 50, 30)
+        assert row["cache_read_tokens"] == 20
 
 
 def test_a_reply_comes_in_pieces_as_the_model_says_it(serve: Any) -> None:

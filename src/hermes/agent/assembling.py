@@ -167,16 +167,26 @@ def merged_details(details: list[Any]) -> list[Any]:
 
 
 def usage_in(counts: dict[str, Any]) -> Usage:
-    """The endpoint's own count. Input includes what came from the cache, output includes reasoning, as OpenAI counts."""
+    """The endpoint's own count. Output includes reasoning; input does not include the cache.
+
+    OpenAI's prompt_tokens (and input_tokens with details) do, so the cached ones are subtracted; Anthropic's input_tokens,
+    beside cache_read_input_tokens, don't.
+    """
     prompt = counts.get("prompt_tokens_details") or counts.get("input_tokens_details")
     completion = counts.get("completion_tokens_details") or counts.get("output_tokens_details")
+    read = _first(prompt, "cached_tokens") or _first(
+        counts, "prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_tokens"
+    )
+    written = _first(prompt, "cache_write_tokens", "cache_creation_tokens") or _first(
+        counts, "cache_creation_input_tokens"
+    )
+    sent = _first(counts, "prompt_tokens", "input_tokens")
+    with_cache = "prompt_tokens" in counts or isinstance(prompt, dict)
     return Usage(
-        input_tokens=_first(counts, "prompt_tokens", "input_tokens"),
+        input_tokens=max(0, sent - read - written) if with_cache else sent,
         output_tokens=_first(counts, "completion_tokens", "output_tokens"),
-        cache_read_tokens=_first(prompt, "cached_tokens")
-        or _first(counts, "prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_tokens"),
-        cache_write_tokens=_first(prompt, "cache_write_tokens", "cache_creation_tokens")
-        or _first(counts, "cache_creation_input_tokens"),
+        cache_read_tokens=read,
+        cache_write_tokens=written,
         reasoning_tokens=_first(completion, "reasoning_tokens") or _first(counts, "reasoning_tokens"),
     )
 

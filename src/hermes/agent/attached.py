@@ -10,6 +10,8 @@ import base64
 from pathlib import Path
 from typing import Any
 
+from hermes.store.attachments import mime_of
+
 _REFERENCE = "attachment:sha256:"
 _KINDS = (("image", "picture"), ("audio", "recording"), ("video", "video"))
 _DEEPEST = 20
@@ -56,7 +58,7 @@ def _bytes_in(part: Any, depth: int = 0) -> str | None:
 def _filled(part: Any, folder: Path, depth: int) -> Any:
     if isinstance(part, str):
         data = _bytes_of(part, folder)
-        return part if data is None else f"data:{_mime(data)};base64,{base64.b64encode(data).decode()}"
+        return part if data is None else f"data:{mime_of(data)};base64,{base64.b64encode(data).decode()}"
     if depth >= _DEEPEST:
         return part
     if isinstance(part, list):
@@ -82,16 +84,3 @@ def _bytes_of(text: str, folder: Path) -> bytes | None:
         return (folder / digest[:2] / digest).read_bytes()
     except OSError:
         return None
-
-
-_MAGIC = (
-    (b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"), (b"%PDF", "application/pdf"),
-    (b"OggS", "audio/ogg"), (b"ID3", "audio/mpeg"), (b"BM", "image/bmp"),
-)  # fmt: skip
-
-
-def _mime(data: bytes) -> str:
-    """What bytes are, by how they begin: the reference does not say."""
-    if data[:4] == b"RIFF":
-        return "image/webp" if data[8:12] == b"WEBP" else "audio/wav"
-    return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")

@@ -54,7 +54,7 @@ Take over everything from notes on an even earlier part that still holds. No pre
 def too_long(messages: Sequence[Mapping[str, Any]], config: Config, model: Model) -> bool:
     """Whether the prompt has passed `compression.threshold` of the model's window; never when compression is off.
 
-    The endpoint's own count (input_tokens of the last reply, if the messages carry it) counts before the estimate.
+    The endpoint's own count (input and cached tokens of the last reply, if the messages carry them) counts before the estimate.
     """
     if not config.compression.enabled or not model.context_length:
         return False
@@ -68,8 +68,9 @@ def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
     for number, message in enumerate(messages):
         message_id = message.get("id") or 0
         # A count from before a compression (its id is lower than that of the summary) is about a longer prompt.
-        if message.get("input_tokens") and message_id >= newest:
-            known = (number, int(message["input_tokens"]))
+        sent = sum(int(message.get(name) or 0) for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens"))
+        if sent and message_id >= newest:
+            known = (number, sent)
         newest = max(newest, message_id)
     if known is None:
         return estimate_tokens(messages)

@@ -21,6 +21,7 @@ from hermes.agent.embedded_prompt import fitted, in_circles, looked_up
 from hermes.agent.installing import place_of
 from hermes.agent.model import Message, Piece, Reply, Usage
 from hermes.errors import ContextTooLong, HermesError, MissingExtra, ModelError, ModelUnreachable
+from hermes.harmless import encodable
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -116,10 +117,7 @@ class EmbeddedModel:
 
 def _request(messages: list[Message], reply_tokens: int) -> Chunk:
     return {
-        "messages": [
-            {"role": message["role"], "content": message["content"].encode("utf-8", "replace").decode()}
-            for message in messages
-        ],
+        "messages": [{"role": message["role"], "content": encodable(message["content"])} for message in messages],
         "stream": True,
         "stream_options": {"include_usage": True},
         "max_tokens": reply_tokens,

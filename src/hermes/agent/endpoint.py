@@ -21,6 +21,7 @@ from hermes.agent.assembling import Assembler
 from hermes.agent.model import Message, Piece, Reply
 from hermes.agent.refusals import explained, refusal_in
 from hermes.errors import HermesError, MissingExtra, ModelRefused, ModelUnreachable
+from hermes.harmless import encodable
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -190,7 +191,7 @@ class EndpointModel:
             sent["max_completion_tokens"] = body["max_tokens"]
         sent = {"model": self.name, "messages": [self._as_sent(message) for message in messages], **sent}
         return self._sdk().post(
-            "/chat/completions", body=sent, cast_to=object, stream=True, stream_cls=openai.Stream[object]
+            "/chat/completions", body=encodable(sent), cast_to=object, stream=True, stream_cls=openai.Stream[object]
         )
 
     def _as_sent(self, message: Message) -> Message:

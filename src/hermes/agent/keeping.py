@@ -59,8 +59,8 @@ def as_message(reply: Reply) -> Message:
     for field in _REASONING:
         if getattr(reply, field) is not None:
             message[field] = getattr(reply, field)
-    if reply.usage is not None and reply.usage.input_tokens:
-        message["input_tokens"] = reply.usage.input_tokens  # not sent: a better measure of the prompt than an estimate
+    if reply.usage is not None and reply.usage.prompt_tokens:
+        message["input_tokens"] = reply.usage.prompt_tokens  # not sent: a better measure of the prompt than an estimate
     return message
 
 

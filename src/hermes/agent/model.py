@@ -14,13 +14,18 @@ Message = dict[str, Any]  # an OpenAI chat message
 
 @dataclass(slots=True)
 class Usage:
-    """What one call used, as the endpoint counted it."""
+    """What one call used, as the endpoint counted it. Input is what did not come from the cache or go into it."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Everything that was sent: input and both kinds of cached tokens."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
 
 @dataclass(slots=True)

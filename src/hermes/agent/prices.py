@@ -41,14 +41,14 @@ def load() -> None:
 
 def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usage | None) -> Cost:
     """The price of one call. The endpoint must be one the table knows: the same model costs differently elsewhere."""
-    if usage is None or not (usage.input_tokens or usage.output_tokens):
+    if usage is None or not (usage.prompt_tokens or usage.output_tokens):
         return UNKNOWN
     try:
         import genai_prices
     except ImportError:
         return UNKNOWN
     counts = genai_prices.Usage(
-        input_tokens=usage.input_tokens,
+        input_tokens=usage.prompt_tokens,  # there, the cached ones are part of the input
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cache_read_tokens or None,
         cache_write_tokens=usage.cache_write_tokens or None,

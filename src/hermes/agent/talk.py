@@ -94,7 +94,7 @@ class Talk:
 
     def load(self) -> None:
         """Read the history again."""
-        self.history = self._db.get_messages_as_conversation(self.session_id)
+        self.history = self._db.get_messages_as_conversation(self.session_id, inline_attachments=False)
 
     def hold(self) -> bool:
         """Make the session live; False while another process holds it."""

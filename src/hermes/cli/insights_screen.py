@@ -196,7 +196,7 @@ def _under(name: str, names: int, text: str, width: int) -> list[str]:
 def _models(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = []
     for row in found["by_model"]:
-        used = row["tokens"]["input"] + row["tokens"]["output"]
+        used = sum(row["tokens"][name] for name in ("input", "cache_read", "cache_write", "output"))
         numbers = (short(row["replies"]), short(used), dollars(row["cost_usd"]))
         rows.append((one_line(row["model"]) or _NO_MODEL, used, numbers))
     if not any(amount for _, amount, _ in rows):  # nobody counted tokens: the replies tell who worked

@@ -100,8 +100,8 @@ def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda
     while not stopped():
         state = db.get_handoff_state(session_id)
         waited = time.monotonic() - begun
-        if state is None or state["state"] == "failed":
-            return (state or {}).get("error") or NOBODY
+        if state is None or state["state"] in (None, "failed"):
+            return (state["error"] if state is not None else None) or NOBODY
         if state["state"] == "completed":
             return None
         if state["state"] == "pending" and waited > limit and db.withdraw_handoff(session_id, NOBODY):

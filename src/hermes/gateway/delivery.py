@@ -27,6 +27,7 @@ from hermes.errors import (
 from hermes.gateway.events import Chat, from_json
 from hermes.gateway.growing import Growing
 from hermes.gateway.splitting import split, with_cursor
+from hermes.harmless import encodable
 from hermes.store import leases, mail
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ class Delivery:
         await self._note_sent(part, message_id)
 
     async def _try(self, chat: Chat, part: Outgoing, text: str, edit_after: bool) -> str:
+        text = encodable(text)
         if part.edits is None:
             message_id = await self._adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to)
             if not edit_after:
@@ -348,7 +350,7 @@ class Delivery:
                 elif reply.texts[number] != shown:
                     self._only_if_open()
                     async with asyncio.timeout(PATIENCE):
-                        await self._adapter.edit(reply.chat, reply.shown[number], shown)
+                        await self._adapter.edit(reply.chat, reply.shown[number], encodable(shown))
                     reply.texts[number] = shown
         except SlowDown as error:
             return max(settings.edit_interval, error.retry_after)
@@ -374,7 +376,7 @@ class Delivery:
         again, reply.unsure = reply.unsure, True
         try:
             async with asyncio.timeout(PATIENCE):
-                message_id = await self._adapter.send(reply.chat, shown, nonce=nonce)
+                message_id = await self._adapter.send(reply.chat, encodable(shown), nonce=nonce)
         except (SlowDown, SendRefused, PlatformRefused):
             reply.unsure = again
             raise

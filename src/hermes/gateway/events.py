@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hermes.harmless import encodable
+
 DM, GROUP, CHANNEL = "dm", "group", "channel"
 
 
@@ -75,16 +77,8 @@ def writable(event: Event) -> Event:
     try:
         msgspec.json.encode(event)
     except UnicodeEncodeError:
-        return msgspec.convert(_writable(msgspec.to_builtins(event)), Event)
+        return msgspec.convert(encodable(msgspec.to_builtins(event)), Event)
     return event
-
-
-def _writable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, dict):
-        return {_writable(key): _writable(item) for key, item in value.items()}
-    return [_writable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def from_json(text: str | bytes, kind: type[Kept]) -> Kept:

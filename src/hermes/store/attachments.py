@@ -12,7 +12,7 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,19 @@ def as_told(listed: Any) -> Lifted:
 def listed(lifted: Lifted) -> list[dict[str, Any]]:
     """The inverse of as_told()."""
     return [{"hash": digest, "mime": mime, "bytes": size} for digest, mime, size in lifted]
+
+
+_MAGIC = (
+    (b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"), (b"%PDF", "application/pdf"),
+    (b"OggS", "audio/ogg"), (b"ID3", "audio/mpeg"), (b"BM", "image/bmp"),
+)  # fmt: skip
+
+
+def mime_of(data: bytes) -> str:
+    """What bytes are, by how they begin, where nobody has told."""
+    if data[:4] == b"RIFF":
+        return "image/webp" if data[8:12] == b"WEBP" else "audio/wav"
+    return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
 
 
 class Attachments:
@@ -131,6 +144,41 @@ class Attachments:
         """Remove files nobody refers to any more."""
         for digest in digests:
             self.path(digest).unlink(missing_ok=True)
+
+    def inlined(self, content: Any, kinds: Mapping[str, str], depth: int = 0) -> Any:
+        """The content with payloads in place of references; `kinds` tells by hash what a message said they are.
+
+        Inside a longer text only what was lifted from there goes back: a text may speak of a file as well.
+        """
+        if depth > 50:
+            return content
+        if isinstance(content, str):
+            whole = _REFERENCE.fullmatch(content)
+            return _REFERENCE.sub(lambda found: self._data_url(found, kinds, whole is not None), content)
+        if isinstance(content, list):
+            return [self.inlined(item, kinds, depth + 1) for item in content]
+        if not isinstance(content, dict):
+            return content
+        bare = _REFERENCE.fullmatch(content["data"]) if isinstance(content.get("data"), str) else None
+        if bare is not None and isinstance(content.get("media_type") or content.get("format"), str):
+            data = self._bytes(bare[1])
+            if data is not None:
+                content = {**content, "data": base64.b64encode(data).decode()}
+        return {key: self.inlined(item, kinds, depth + 1) for key, item in content.items()}
+
+    def _data_url(self, found: re.Match[str], kinds: Mapping[str, str], whole: bool) -> str:
+        kind = kinds.get(found[1], "")
+        data = self._bytes(found[1]) if whole or kind else None
+        if data is None:
+            return found[0]
+        mime = kind if "/" in kind else mime_of(data)  # a bare format ("wav") was told by another part
+        return f"data:{mime};base64,{base64.b64encode(data).decode()}"
+
+    def _bytes(self, digest: str) -> bytes | None:
+        try:
+            return self.path(digest).read_bytes()
+        except OSError:
+            return None
 
     def lift(self, content: Any) -> tuple[Any, Lifted]:
         """The content with each base64 payload replaced by a reference, and the attachments it refers to.

@@ -256,7 +256,7 @@ def state(tx: Tx, session_id: str, refs: Sequence[Sequence[Any]]) -> None:
 
 # ------------------------------------------------------------------------------------------ parents that come later
 
-_AWAITED = "parent_of:"  # in state_meta: the session whose child this one is, once it is here
+AWAITED = "parent_of:"  # in state_meta: the session whose child this one is, once it is here
 
 
 def await_parent(tx: Tx, child: str) -> None:
@@ -271,19 +271,19 @@ def await_parent(tx: Tx, child: str) -> None:
     tx.run("UPDATE sessions SET parent_session_id = NULL WHERE id = ?", (child,))
     tx.run(
         "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (_AWAITED + child, parent),
+        (AWAITED + child, parent),
     )
 
 
 def await_no_more(tx: Tx, child: str) -> None:
     """A session is deleted: whoever gets its id later has another parent."""
-    tx.run("DELETE FROM state_meta WHERE key = ?", (_AWAITED + child,))
+    tx.run("DELETE FROM state_meta WHERE key = ?", (AWAITED + child,))
 
 
 def find_children(tx: Tx, parent: str, touched: Touched) -> None:
     """A session has come in: sessions that were waiting for it are its children again."""
-    for (key,) in tx.rows("SELECT key FROM state_meta WHERE value = ? AND key LIKE ?", (parent, _AWAITED + "%")):
-        child = str(codec.restored(key)).removeprefix(_AWAITED)
+    for (key,) in tx.rows("SELECT key FROM state_meta WHERE value = ? AND key LIKE ?", (parent, AWAITED + "%")):
+        child = str(codec.restored(key)).removeprefix(AWAITED)
         if tx.run(
             "UPDATE sessions SET parent_session_id = ? WHERE id = ? AND parent_session_id IS NULL AND purged IS NULL",
             (parent, child),

@@ -17,7 +17,10 @@ COMPRESS_OVER = 2048
 HEAD = 200  # as much as a hit's context shows
 _LEVEL = 3
 
-JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items")
+JSON_FIELDS = ("tool_calls", "reasoning_details", "codex_reasoning_items", "codex_message_items", "meta")
+
+
+FOREIGN_PARTS = "\0json:"  # how other programs mark a text column that holds a list of content parts
 
 
 class Blob(bytes):
@@ -88,6 +91,25 @@ def from_json(text: Any) -> Any:
         return json.loads(restored(text))
     except (ValueError, RecursionError):
         return restored(text)
+
+
+def literal_format(text: str) -> str | None:
+    """The content_format of a text: NULL, or "text" where the text itself begins like another program's parts."""
+    return "text" if text.startswith(FOREIGN_PARTS) else None
+
+
+def content_value(text: Any, form: Any) -> Any:
+    """What a content column means: parts as a list (or one object), anything else as the text it is.
+
+    Without a format, a text that begins with FOREIGN_PARTS holds the parts of a message another program wrote.
+    """
+    if form == "json":
+        return from_json(text)
+    if form is None and type(text) is str and text.startswith(FOREIGN_PARTS):
+        parts = from_json(text[len(FOREIGN_PARTS) :])
+        if isinstance(parts, (list, dict)):
+            return parts
+    return text
 
 
 def json_field(value: Any) -> str | None:

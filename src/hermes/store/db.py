@@ -23,10 +23,12 @@ from hermes.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from hermes.store import codec, events, exchange, lineage, listing, messages, retention, sessions, titles
+from hermes.store import adoption, codec, events, exchange, lineage, listing, messages, retention, sessions, titles
 from hermes.store import usage as _usage
+from hermes.store.attachments import references
 from hermes.store.db_keeping import Keeping
 from hermes.store.engines.base import Tx
+from hermes.store.naming import MAX_TITLE
 from hermes.store.naming import sanitize_title as _sanitize_title
 from hermes.store.visibility import User
 
@@ -47,6 +49,7 @@ class SessionDB(Keeping):
     brought up to date at once and stays searchable while its index is rebuilt; one of a newer or foreign version opens
     read-only. `read_only=True` never alters a file, whatever its version. `SessionDB(url="postgresql://…")` opens a
     record that several hosts share; transcripts and the like then lie beside `db_path` (the default one's place) on each.
+    `SessionDB(":memory:")` is empty, private (a temporary folder), without transcripts, and gone when it is closed.
 
     durability "full" survives power loss, "normal" a crash of the program. Secrets are masked when a message is
     stored, unless `redact_secrets=False`. Transcripts are written for "all" sessions, for those of the "gateway", or "off".
@@ -54,6 +57,8 @@ class SessionDB(Keeping):
     Errors are those of `hermes.errors`: an unknown session is SessionNotFound where a message would be lost (append,
     branch, compress, rewind), and None / False / [] where a question simply has no answer.
     """
+
+    MAX_TITLE_LENGTH = MAX_TITLE
 
     # ------------------------------------------------------------------------------------------ sessions
 
@@ -88,9 +93,9 @@ class SessionDB(Keeping):
             self._scribe.opened(session_id, source)
         return session_id
 
-    def ensure_session(self, session_id: str, source: str = "unknown", model: str | None = None) -> str:
-        """Open a session if there is none with this id."""
-        return self.create_session(session_id, source, model=model)
+    def ensure_session(self, session_id: str, source: str = "unknown", model: str | None = None, **columns: Any) -> str:
+        """Open a session if there is none with this id; `columns` are those of create_session."""
+        return self.create_session(session_id, source, model=model, **columns)
 
     def get_session(self, session_id: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
         """The session as a dict of its columns, or None."""
@@ -162,10 +167,10 @@ class SessionDB(Keeping):
         with self._engine.read() as tx:
             return sessions.count_by_source(tx, visible_to)
 
-    def resolve_session_id(self, id_or_prefix: str, *, visible_to: User | None = None) -> str | None:
+    def resolve_session_id(self, session_id_or_prefix: str, *, visible_to: User | None = None) -> str | None:
         """The exact id, else the one id with that prefix, else None (also when several have it)."""
         with self._engine.read() as tx:
-            return sessions.resolve_id(tx, id_or_prefix, visible_to)
+            return sessions.resolve_id(tx, session_id_or_prefix, visible_to)
 
     def session_ids_with_prefix(self, prefix: str, limit: int = 10, *, visible_to: User | None = None) -> list[str]:
         """Ids that begin so: the candidates when a prefix is ambiguous."""
@@ -176,7 +181,7 @@ class SessionDB(Keeping):
         self,
         source: str | None = None,
         exclude_sources: list[str] | None = None,
-        limit: int = 20,
+        limit: int | None = 20,
         offset: int = 0,
         include_children: bool = False,
         project_compression_tips: bool = True,
@@ -189,7 +194,7 @@ class SessionDB(Keeping):
     ) -> list[dict[str, Any]]:
         """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
 
-        A negative limit or offset is InvalidInput.
+        `limit=None` gives all of them; a negative limit or offset is InvalidInput.
         """
         extra, params = ["s.archived_at IS NULL"] if not include_archived else [], list[Any]()
         if pinned:
@@ -205,9 +210,9 @@ class SessionDB(Keeping):
             )  # fmt: skip
 
     def search_sessions(
-        self, source: str | None = None, limit: int = 20, offset: int = 0, *, visible_to: User | None = None
+        self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None
     ) -> list[dict[str, Any]]:
-        """Recent sessions, newest start first."""
+        """Recent sessions, each with `last_active`, the one with the newest message first."""
         with self._take_in(), self._engine.read() as tx:
             return listing.recent(tx, source, limit, offset, visible_to)
 
@@ -258,6 +263,8 @@ class SessionDB(Keeping):
         cache_write_tokens: int | None = None,
         cost_usd: float | None = None,
         usage: Mapping[str, Any] | None = None,
+        platform_message_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> int:
         """Store a message and return its id; when this returns, the message is safe and can be found.
 
@@ -274,6 +281,7 @@ class SessionDB(Keeping):
                 "codex_reasoning_items": codex_reasoning_items, "codex_message_items": codex_message_items,
                 "timestamp": timestamp, "model": model, "input_tokens": input_tokens, "output_tokens": output_tokens,
                 "cache_read_tokens": cache_read_tokens, "cache_write_tokens": cache_write_tokens, "cost_usd": cost_usd,
+                "platform_message_id": platform_message_id, "meta": meta if meta is None else dict(meta),
             }
         )  # fmt: skip
         return self._append(session_id, ready, counts)
@@ -319,9 +327,11 @@ class SessionDB(Keeping):
 
         return PREFIX + self._attachments.keep(data)
 
-    def replace_messages(self, session_id: str, messages_: Iterable[dict[str, Any]]) -> None:
+    def replace_messages(self, session_id: str, messages: Iterable[dict[str, Any]]) -> None:
         """Put other messages in place of a session's own: all at once or not at all."""
-        ready = [self._ready(message) for message in messages_]
+        self._replace(session_id, [self._ready(message) for message in messages])
+
+    def _replace(self, session_id: str, ready: Sequence[messages.Ready]) -> None:
         with self._writing(session_id) as tx:
             sessions.require(tx, session_id)
             self._clear(tx, session_id, "replace")
@@ -356,9 +366,18 @@ class SessionDB(Keeping):
         return [messages.decode(row) for row in rows]
 
     def get_messages_as_conversation(
-        self, session_id: str, include_ancestors: bool = False, *, visible_to: User | None = None
+        self,
+        session_id: str,
+        include_ancestors: bool = False,
+        *,
+        inline_attachments: bool = True,
+        visible_to: User | None = None,
     ) -> list[dict[str, Any]]:
-        """The session as OpenAI chat messages, ready to be replayed."""
+        """The session as OpenAI chat messages, ready to be sent: fields that are empty are left out.
+
+        Payloads that were lifted out of messages are put back as they came (`inline_attachments=False` leaves the
+        references). With ancestors, a prompt that is repeated before any reply comes once.
+        """
         with self._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, visible_to):
                 return []
@@ -367,7 +386,25 @@ class SessionDB(Keeping):
                 rows = lineage.with_ancestors(tx, session_id, messages.TURN_ROW, visible_to)
             else:
                 rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
-        return [messages.as_turn(row) for row in rows]
+            kinds = messages.payload_kinds(tx, rows) if inline_attachments else {}
+        turns = [messages.as_turn(row) for row in rows]
+        for row, turn in zip(rows, turns, strict=True):
+            if row[0] in kinds:
+                turn["content"] = self._attachments.inlined(turn["content"], kinds[row[0]])
+        return messages.asked_once(turns) if include_ancestors else turns
+
+    def resolve_attachments(self, message: Any) -> Any:
+        """A message (or its content) of this store with its payloads in place of the references, ready to be sent.
+
+        What was a `data:` address is one again, bare base64 is bare base64. A reference whose file is gone stays.
+        """
+        digests = [digest for digest, _, _ in references(codec.to_json(message))]
+        with self._engine.read() as tx:
+            self._attachments.fetch(tx, digests)
+            kinds = messages.kinds_of(tx, digests)
+        if isinstance(message, dict) and "role" in message:
+            return {**message, "content": self._attachments.inlined(message.get("content"), kinds)}
+        return self._attachments.inlined(message, kinds)
 
     def _bring_files(self, tx: Tx, session_id: str) -> None:
         """What is about to be shown may refer to files that another host has stored."""
@@ -437,10 +474,10 @@ class SessionDB(Keeping):
         with self._take_in(), self._engine.read() as tx:
             return titles.resolve(tx, title, visible_to)
 
-    def get_next_title_in_lineage(self, base: str) -> str:
-        """`base` if it is unused, else "base #n" with the next free number."""
+    def get_next_title_in_lineage(self, base_title: str) -> str:
+        """`base_title` if it is unused, else "base_title #n" with the next free number."""
         with self._take_in(), self._engine.read() as tx:
-            return titles.next_title(tx, base)
+            return titles.next_title(tx, base_title)
 
     # ------------------------------------------------------------------------------------------ lineage
 
@@ -448,6 +485,15 @@ class SessionDB(Keeping):
         """Where a chain of compressions has got to; the id itself when there is none."""
         with self._engine.read() as tx:
             return lineage.compression_tip(tx, session_id)
+
+    def get_compression_lineage(self, session_id: str) -> list[str]:
+        """The sessions one conversation is made of, because it was compressed, the oldest first (get_compression_chain)."""
+        return self.get_compression_chain(session_id)
+
+    def get_conversation_root(self, session_id: str) -> str:
+        """The first of a session's ancestors; the id itself when it has no parent."""
+        with self._engine.read() as tx:
+            return lineage.ancestors(tx, session_id)[0]
 
     def resolve_resume_session_id(self, session_id: str) -> str:
         """Where resuming really continues: the first in line that shows messages."""
@@ -511,7 +557,7 @@ class SessionDB(Keeping):
         source_filter: Sequence[str] | None = None,
         exclude_sources: Sequence[str] | None = None,
         role_filter: Sequence[str] | None = None,
-        limit: int = 20,
+        limit: int | None = 20,
         offset: int = 0,
         *,
         session_ids: Sequence[str] | None = None,
@@ -527,7 +573,8 @@ class SessionDB(Keeping):
         """Messages that match, best first; any text is a valid query, "" finds nothing.
 
         Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the reason it is here: "match",
-        "substring", "relaxed" (a partial match of a plain question) or "literal". A negative limit is InvalidInput.
+        "substring", "relaxed" (a partial match of a plain question) or "literal". `limit=None` gives all hits; a
+        negative limit is InvalidInput.
         """
         from hermes.store import search  # much to load for those who only list
 
@@ -613,9 +660,14 @@ class SessionDB(Keeping):
         return self._import(data, {})
 
     def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
+        session_id = str(data.get("id")) if isinstance(data, dict) else ""
+        with self._engine.read() as tx:
+            known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (codec.storable(session_id),)) is not None
+        if isinstance(data, dict) and not known:
+            data = adoption.lifted_export(data, self._attachments)
         if exchange.has_events(data):
             events.prepare(self._engine)
-        with self._writing(str(data.get("id")) if isinstance(data, dict) else "") as tx:
+        with self._writing(session_id) as tx:
             done = exchange.bring_in(self._engine, tx, data, ids)
             for other in done.all() if done is not None else ():
                 self._scribe.intends(other)
@@ -660,12 +712,18 @@ class SessionDB(Keeping):
         return counts
 
     def import_database(self, path: Path | str) -> dict[str, int]:
-        """Bring in every session of another state.db, of any version; that file is not altered.
+        """Bring in every session of another state.db, of any version; that file is not altered. Values that programs
+        have set there (set_meta) come along where there is none of that name here.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
-            return self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
+            counts = self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
+            with other._engine.read() as tx:
+                values = exchange.meta_of(tx)
+        with self._engine.write() as tx:
+            exchange.bring_meta(tx, values)
+        return counts
 
     def backup(self, path: Path | str) -> None:
         """A consistent copy of the database while others write. The target must not exist.

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from hermes.store import codec, handoffs, leases, retention, sessions
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
+from hermes.store.rows import HandoffState, MaintenanceResult
 
 Outcome = TypeVar("Outcome", bool, "int | None")
 
@@ -119,23 +120,26 @@ class Keeping(OpenStore):
         min_interval_hours: float = 24,
         vacuum: bool = True,
         sessions_dir: Path | str | None = None,
-    ) -> dict[str, Any]:
+    ) -> MaintenanceResult:
         """Prune, at most once per interval over all processes; never raises.
 
-        → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error".
+        → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
+        pruned, `vacuumed` says that their space was looked after: it is given back to the file system where that is worth it.
         """
-        result: dict[str, Any] = {"skipped": False, "pruned": 0, "vacuumed": False}
+        result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
         try:
             with self._engine.write() as tx:
                 due = retention.claim_interval(tx, min_interval_hours)
             if not due:
-                return {**result, "skipped": True}
+                result["skipped"] = True
+                return result
             result["pruned"] = self.prune_sessions(
                 retention_days, sessions_dir=sessions_dir, whole=True, by="auto_prune"
             )
             self.end_abandoned_sessions()
             if vacuum and result["pruned"]:
-                result["vacuumed"] = self._engine.reclaim()
+                self._engine.reclaim()
+                result["vacuumed"] = True
         except Exception as error:  # the promise of this call: housekeeping never stops a start
             result["error"] = str(error)
         return result
@@ -181,6 +185,24 @@ class Keeping(OpenStore):
         with self._engine.write(alone=False) as tx:
             return leases.release(tx, name, token)
 
+    def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
+        """Take the right to compress a session; False while another holds it. It runs out after `ttl_seconds`."""
+        return self.acquire_lease(leases.compression_lease(session_id), holder, ttl_seconds) is not None
+
+    def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
+        """Prolong it; False when this holder does not have it (any more)."""
+        with self._engine.write(alone=False) as tx:
+            return leases.renew_of(tx, leases.compression_lease(session_id), holder, ttl_seconds)
+
+    def release_compression_lock(self, session_id: str, holder: str) -> None:
+        """Give it back, if this holder has it."""
+        with self._engine.write(alone=False) as tx:
+            leases.release_of(tx, leases.compression_lease(session_id), holder)
+
+    def get_compression_lock_holder(self, session_id: str) -> str | None:
+        """Who may compress a session now; None when nobody holds that right."""
+        return self.lease_holder(leases.compression_lease(session_id))
+
     def lease_holder(self, name: str) -> str | None:
         """Who holds a lease, by the name it gave; None when nobody does."""
         with self._engine.read() as tx:
@@ -214,8 +236,8 @@ class Keeping(OpenStore):
         """Ask for a session to be taken over; False while that is under way."""
         return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
 
-    def get_handoff_state(self, session_id: str) -> dict[str, Any] | None:
-        """{"state", "platform", "error"}, or None."""
+    def get_handoff_state(self, session_id: str) -> HandoffState | None:
+        """{"state", "platform", "error"}, each None when no handoff was ever asked for; None for an unknown session."""
         with self._engine.read() as tx:
             return handoffs.state(tx, session_id)
 

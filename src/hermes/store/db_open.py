@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,11 +15,13 @@ from hermes.errors import (
     InvalidInput,
 )
 from hermes.home import companion, default_database, settled
-from hermes.store import leases, lineage, messages
+from hermes.store import adoption, leases, lineage, messages, sessions
 from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.choosing import file_of, open_engine
 from hermes.store.scribe import Scribe
+
+MEMORY = ":memory:"  # as SQLite calls it: a store for as long as it is open, in a temporary folder of its own
 
 
 class OpenStore:
@@ -43,6 +46,12 @@ class OpenStore:
             if db_path is not None:
                 raise InvalidInput("give db_path or a sqlite:///… URL, not both")
             db_path, url = file, None
+        self._temporary: TemporaryDirectory[str] | None = None
+        if str(db_path) == MEMORY:
+            if read_only:
+                raise InvalidInput(f"{MEMORY} begins empty: there is nothing to read")
+            self._temporary = TemporaryDirectory(prefix="hermes-memory-")
+            db_path, durability, transcripts = Path(self._temporary.name, "state.db"), "normal", "off"
         self.path = settled(db_path if db_path is not None else default_database())
         self.sessions_dir = companion(self.path, "sessions")
         self.attachments_dir = companion(self.path, "attachments")
@@ -61,8 +70,38 @@ class OpenStore:
         self._attachments = attachments_of(self._engine, self.attachments_dir)
         mode = "off" if self._engine.read_only else transcripts
         self._scribe = Scribe(self._engine, self.sessions_dir, mode, self._attachments)
+        self._engine.on_parts = self._lift_parts
+        self._engine.on_differing = self._follow
         self._scribe.mend()
         self._engine.start_background()
+
+    def _lift_parts(self, message_ids: Sequence[int]) -> None:
+        """Payloads in messages that another program stored become attachments, in transcripts, too."""
+        for session_id in adoption.lift_rows(self._engine, self._attachments, message_ids):
+            if self._scribe.journal.exists(session_id):
+                self._scribe.rewritten(session_id)
+
+    def _follow(self, session_ids: Sequence[str]) -> None:
+        """Another program hid or showed messages of these sessions, or archived them: so do we."""
+        with self._writing(*session_ids) as tx:
+            for session_id in session_ids:
+                adoption.follow(tx, session_id)
+        for session_id in session_ids:
+            self._scribe.restated(session_id, "rewind")
+            self._scribe.changed(session_id, "archive", "archived_at")
+
+    @property
+    def db_path(self) -> Path:
+        """The file (of a server's record: the one its folders lie beside)."""
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.where}{' (read-only)' if self.read_only else ''}>"
+
+    def __contains__(self, session_id: object) -> bool:
+        """Whether there is a session with this id."""
+        with self._engine.read() as tx:
+            return isinstance(session_id, str) and sessions.is_shown(tx, session_id, None)
 
     @property
     def read_only(self) -> bool:
@@ -88,6 +127,8 @@ class OpenStore:
         self._engine.close()
         if self._process == os.getpid():  # a forked child leaves the parent's files alone
             self._scribe.close()
+            if self._temporary is not None:
+                self._temporary.cleanup()
 
     def sql(self, query: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Rows of a SELECT over the tables of docs/format.md, each a dict keyed by column name; `?` stands for a parameter.

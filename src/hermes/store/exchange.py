@@ -10,16 +10,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import carried, events, lineage, messages, recovery, sessions
+from hermes.store import carried, codec, events, lineage, messages, recovery, sessions
 from hermes.store.carried import HIGHEST, Touched, usable_id
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import KEPT, Engine, Tx
 from hermes.store.lineage import Place
+from hermes.store.retention import META_LAST_PRUNE
 from hermes.store.visibility import User, session_clause
 
+# What a store notes about its own index, changes and tables.
+OWN_KEYS = ("fts_indexed_to", "words_noted_to", "adopted_to", "changes_noted_after", "session_events")
 _BESIDE = ("tags", "members", "refs", "rewinds")
 _EVENTS = "events"
-_ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
-_KINDS = "attachment_kinds"  # of earlier exports: by hash, type and size
+ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
+KINDS = "attachment_kinds"  # of earlier exports: by hash, type and size
 
 
 def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] | None:
@@ -37,15 +40,15 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     every = [*session["messages"], *session.get("rewound_messages", ())]
     told = messages.attached(tx, session_id)
     if listed := {message["id"]: told[message["id"]] for message in every if message["id"] in told}:
-        session[_ATTACHED] = {str(number): one for number, one in listed.items()}
+        session[ATTACHED] = {str(number): one for number, one in listed.items()}
     elif any(messages.mentions(message["content"]) for message in every):
-        session[_ATTACHED] = {}  # they only read like it
+        session[ATTACHED] = {}  # they only read like it
     return session
 
 
 def _rewound(tx: Tx, session_id: str, shown: list[dict[str, Any]], state: dict[str, Any]) -> list[dict[str, Any]]:
     """What a session shows no more and can show again, its own and what it carries, each with the batch that took it away."""
-    hidden = {row[0]: row[1] for row in state["hidden"] if row[1] > 0}
+    hidden = {row[0]: row[1] for row in state["hidden"] if row[1] != KEPT}
     found = {m["id"]: m for m in recovery.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
     told = {message["id"] for message in shown}
     for _, owner, first, last, _, rewound, _ in state["refs"]:
@@ -79,7 +82,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     shown, rewound = _told(data, "messages"), _told(data, "rewound_messages")
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
         return None
-    beside = ("messages", "rewound_messages", _EVENTS, _ATTACHED, _KINDS, *_BESIDE)
+    beside = ("messages", "rewound_messages", _EVENTS, ATTACHED, KINDS, *_BESIDE)
     recovery.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
     touched = Touched()
     carried.await_parent(tx, session_id)
@@ -103,7 +106,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
         _lay_out(tx, session_id, expected, {place[0]: place for place in places.values()})
     if has_events(data):
         events.bring_in(tx, session_id, data[_EVENTS], new)
-    messages.set_attachment_kinds(tx, session_id, data.get(_KINDS) or {})
+    messages.set_attachment_kinds(tx, session_id, data.get(KINDS) or {})
     messages.recount(tx, session_id)
     carried.find_children(tx, session_id, touched)
     return touched
@@ -118,7 +121,7 @@ def _told(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
     told = data.get(key) or []
     if not isinstance(told, list) or not all(isinstance(m, dict) and m.get("role") for m in told):
         raise InvalidInput(f"session {data['id']}: {key} is not a list of messages")
-    attached = data.get(_ATTACHED)
+    attached = data.get(ATTACHED)
     if not isinstance(attached, dict):
         return told
     return [{**message, "attachments": attached.get(str(message.get("id")), [])} for message in told]
@@ -194,4 +197,20 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
             yield data
 
 
-__all__ = ["bring_in", "export", "export_ids", "has_events", "iterate"]
+def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
+    """What programs have set with set_meta, without the store's own notes."""
+    return [
+        (key, value)
+        for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
+        if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
+        and not str(codec.restored(key)).startswith(carried.AWAITED)
+    ]
+
+
+def bring_meta(tx: Tx, values: list[tuple[Any, ...]]) -> None:
+    """Set what is not set here yet."""
+    for key, value in values:
+        tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (key, value))
+
+
+__all__ = ["bring_in", "bring_meta", "export", "export_ids", "has_events", "iterate", "meta_of"]

@@ -12,6 +12,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.store import leases, sessions
 from hermes.store.engines.base import Tx
+from hermes.store.rows import HandoffState
 
 LEASE_SECONDS = 120.0
 CLAIMER = "claimer"
@@ -39,10 +40,13 @@ def request(tx: Tx, session_id: str, platform: str) -> bool:
     return bool(done)
 
 
-def state(tx: Tx, session_id: str) -> dict[str, Any] | None:
-    """{state, platform, error}, or None when none was ever asked for."""
-    row = tx.row("SELECT handoff_state, handoff_platform, handoff_error FROM sessions WHERE id = ?", (session_id,))
-    if row is None or row[0] is None:
+def state(tx: Tx, session_id: str) -> HandoffState | None:
+    """{state, platform, error}, each None when none was ever asked for; None when there is no such session."""
+    row = tx.row(
+        "SELECT handoff_state, handoff_platform, handoff_error FROM sessions WHERE id = ? AND purged IS NULL",
+        (session_id,),
+    )
+    if row is None:
         return None
     return {"state": row[0], "platform": row[1], "error": row[2]}
 

@@ -313,8 +313,8 @@ def _by_source(talks: list[_Talk]) -> list[dict[str, Any]]:
 
 
 def _spent(row: dict[str, Any]) -> int:
-    """Input and output; whether these hold the cached and reasoning tokens differs between endpoints."""
-    return int(row["tokens"]["input"] + row["tokens"]["output"])
+    """Everything that went to the model and came back: output holds the reasoning tokens, input not the cached ones."""
+    return sum(int(row["tokens"][name]) for name in ("input", "cache_read", "cache_write", "output"))
 
 
 def _by_tool(talks: list[_Talk]) -> list[dict[str, Any]]:

@@ -90,6 +90,24 @@ def release_all(tx: Tx, held: Iterable[tuple[str, int]]) -> None:
         release(tx, name, token)
 
 
+def compression_lease(session_id: str) -> str:
+    """The lease of who compresses a session."""
+    return f"compress:{session_id}"
+
+
+def renew_of(tx: Tx, name: str, holder: str, ttl: float) -> bool:
+    """Prolong a lease that this holder has."""
+    now = tx.now()
+    sql = "UPDATE leases SET expires_at = ? WHERE name = ? AND holder = ? AND expires_at > ?"
+    return bool(tx.run(sql, (now + ttl, name, holder, now)))
+
+
+def release_of(tx: Tx, name: str, holder: str) -> bool:
+    """Give back a lease that this holder has."""
+    sql = "UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND holder = ?"
+    return bool(tx.run(sql, (tx.now(), name, holder)))
+
+
 def session_lease(session_id: str) -> str:
     """The name of the lease that makes a session live."""
     return f"session:{session_id}"

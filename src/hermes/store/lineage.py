@@ -191,6 +191,16 @@ def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
     return back, [place[0] for place in since]
 
 
+def drop_empty_rewinds(tx: Tx, session_id: str) -> None:
+    """Forget rewinds of which nothing is hidden any more."""
+    tx.run(
+        "DELETE FROM session_rewinds WHERE session_id = ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id ="
+        " session_rewinds.session_id AND m.hidden = session_rewinds.batch) AND NOT EXISTS (SELECT 1 FROM session_refs r"
+        " WHERE r.session_id = session_rewinds.session_id AND r.rewound = session_rewinds.batch)",
+        (session_id,),
+    )
+
+
 # ------------------------------------------------------------------------------------------------ chains
 
 CONTINUATION = (

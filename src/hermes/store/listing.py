@@ -27,7 +27,7 @@ def rich(
     *,
     source: str | None,
     exclude_sources: list[str] | None,
-    limit: int,
+    limit: int | None,
     offset: int,
     include_children: bool,
     project_tips: bool,
@@ -63,11 +63,15 @@ def rich(
     return [_finish(row) for row in rows]
 
 
-def checked_page(limit: int, offset: int) -> tuple[int, int]:
-    """A page as the database takes it; negative numbers are refused."""
+ALL = 1 << 40
+
+
+def checked_page(limit: int | None, offset: int) -> tuple[int, int]:
+    """A page as the database takes it; None is without a limit, negative numbers are refused."""
+    limit = ALL if limit is None else limit
     if not isinstance(limit, int) or not isinstance(offset, int) or limit < 0 or offset < 0:
         raise InvalidInput(f"limit and offset are whole numbers from 0 on, not {limit!r} and {offset!r}")
-    return min(limit, 1 << 40), min(offset, 1 << 40)
+    return min(limit, ALL), min(offset, ALL)
 
 
 def _as_line(tx: Tx, row: dict[str, Any], visible_to: User | None, as_tips: bool) -> dict[str, Any]:
@@ -98,9 +102,9 @@ def _finish(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def recent(tx: Tx, source: str | None, limit: int, offset: int, visible_to: User | None) -> list[dict[str, Any]]:
-    """Recent sessions, newest start first, every one of them."""
+def recent(tx: Tx, source: str | None, limit: int | None, offset: int, visible_to: User | None) -> list[dict[str, Any]]:
+    """Recent sessions, the one with the newest message first, every one of them."""
     return rich(
         tx, source=source, exclude_sources=None, limit=limit, offset=offset, include_children=True, project_tips=False,
-        by_activity=False, visible_to=visible_to,
+        by_activity=True, visible_to=visible_to,
     )  # fmt: skip

@@ -15,18 +15,19 @@ from typing import Any
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
 from hermes.store.attachments import PREFIX, as_told, listed, references
-from hermes.store.engines.base import Engine, Row, Tx
+from hermes.store.engines.base import COMPACTED, Engine, Row, Tx
 from hermes.store.text import plain_parts
 from hermes.store.visibility import User, session_clause
 
 PREVIEW = 60
 _ID = itemgetter(0)
+FOUND = f"coalesce(m.hidden, {COMPACTED}) = {COMPACTED}"  # messages that a search may find
 
 STORED = (
     "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count", "finish_reason",
     "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items", "writer",
     "content_format", "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
-    "content_rest",
+    "content_rest", "platform_message_id", "meta",
 )  # fmt: skip
 _INSERT = f"INSERT INTO messages({', '.join(STORED)}) VALUES({', '.join('?' * len(STORED))})"
 _INSERT_WITH_ID = f"INSERT INTO messages(id, {', '.join(STORED)}) VALUES({', '.join('?' * (len(STORED) + 1))})"
@@ -40,9 +41,12 @@ SHOWN = (
     "id", "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count",
     "finish_reason", "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
     "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
+    "platform_message_id", "meta",
 )  # fmt: skip
 _ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_rest"))
-_TEXT_FIELDS = ("tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model")
+_TEXT_FIELDS = (
+    "tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model", "platform_message_id",
+)  # fmt: skip
 _JSON_POSITIONS = tuple((SHOWN.index(name), name) for name in codec.JSON_FIELDS)
 _FORM, _NAME, _CALLS = (
     STORED.index(name) - 1 for name in ("content_format", "tool_name", "tool_calls")
@@ -94,7 +98,9 @@ def make_ready(
         content, lifted = lift(content)
     form, rest = None, None
     shown: Any = content
-    if content is not None and not isinstance(content, str):
+    if isinstance(content, str):
+        form = codec.literal_format(content)
+    elif content is not None:
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"
     calls = message.get("tool_calls")
@@ -112,7 +118,7 @@ def make_ready(
             texts[name] = value
     if mask is not None:
         content = mask(content) if content else content
-        shown = mask(shown) if shown and form else (content if form is None else shown)
+        shown = mask(shown) if shown and form == "json" else (content if form != "json" else shown)
         for name in ("reasoning", "reasoning_content"):
             thought = texts[name]
             texts[name] = mask(thought) if thought else thought
@@ -136,6 +142,7 @@ def make_ready(
         texts["reasoning_content"], fields["reasoning_details"], fields["codex_reasoning_items"],
         fields["codex_message_items"], 1, form, texts["model"], get("input_tokens"), get("output_tokens"),
         get("cache_read_tokens"), get("cache_write_tokens"), get("cost_usd"), rest,
+        texts["platform_message_id"], fields["meta"],
     ]  # fmt: skip
     preview = preview_of(shown) if role == "user" and shown else None
     return Ready(values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted)
@@ -167,7 +174,7 @@ def append(tx: Tx, session_id: str, ready: Ready) -> int:
     )
     if message_id is None:
         raise SessionNotFound(session_id)
-    _refer(tx, message_id, ready)
+    refer(tx, message_id, ready.lifted)
     return message_id
 
 
@@ -179,13 +186,13 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
     form, name, calls = ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS]
     tx.message_stored(message_id, ready.timestamp, ready.text, form, name, calls)
-    _refer(tx, message_id, ready)
+    refer(tx, message_id, ready.lifted)
     return message_id
 
 
-def _refer(tx: Tx, message_id: int, ready: Ready) -> None:
+def refer(tx: Tx, message_id: int, lifted: Iterable[tuple[str, str, int]]) -> None:
     """Note which files a message shows."""
-    for digest, mime, size in ready.lifted:
+    for digest, mime, size in lifted:
         tx.run(
             "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (digest, message_id, mime, size),
@@ -225,10 +232,8 @@ def _first_words(tx: Tx, session_id: str) -> str | None:
         tx, session_id, "m.id, m.role, m.content, m.content_rest, m.content_format"
     ):
         if role == "user" and content:
-            text = (
-                codec.restored(content) if form is None else plain_parts(codec.from_json(codec.joined(content, rest)))
-            )
-            preview = preview_of(text)
+            value = codec.content_value(codec.joined(content, rest), form)
+            preview = preview_of(value if isinstance(value, str) else plain_parts(value))
             if preview:
                 return preview
     return None
@@ -272,7 +277,7 @@ def decode(row: Row) -> dict[str, Any]:
     content = row[3]
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
-    message["content"] = codec.from_json(content) if form == "json" else content
+    message["content"] = codec.content_value(content, form)
     for position, name in _JSON_POSITIONS:
         if row[position] is not None:
             message[name] = codec.from_json(row[position])
@@ -293,14 +298,51 @@ def as_turn(row: Row) -> dict[str, Any]:
     role, content, form, rest = row[1], row[2], row[-2], row[-1]
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
-    turn: dict[str, Any] = {"role": role, "content": codec.from_json(content) if form == "json" else content}
+    turn: dict[str, Any] = {"role": role, "content": codec.content_value(content, form)}
     if type(role) is bytes:
         turn["role"] = codec.restored(role)
     for name, position, is_json in _OF_ASSISTANT if role == "assistant" else _OF_OTHERS:
         value = row[position]
         if value is not None:
-            turn[name] = codec.from_json(value) if is_json else codec.restored(value)
+            given = codec.from_json(value) if is_json else codec.restored(value)
+            if given or name == "reasoning_content":  # some endpoints insist on that field, even empty
+                turn[name] = given
     return turn
+
+
+def asked_once(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the user's texts that say again what was said since the last reply: a compression carries them over."""
+    out: list[dict[str, Any]] = []
+    waiting: set[str] = set()
+    for turn in turns:
+        content = turn["content"]
+        if turn["role"] == "user" and isinstance(content, str) and content:
+            if content in waiting:
+                continue
+            waiting.add(content)
+        elif turn["role"] == "assistant" and (content or turn.get("tool_calls")):
+            waiting.clear()
+        out.append(turn)
+    return out
+
+
+def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
+    """By message (rows of TURN_ROW that refer to attachments), the type each attachment was told to be."""
+    ids = [row[0] for row in rows if isinstance(row[2], str) and PREFIX in row[2]]
+    kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
+    for start in range(0, len(ids), 500):
+        some = ids[start : start + 500]
+        for message_id, digest, mime in tx.rows(
+            f"SELECT message_id, hash, mime FROM attachments WHERE message_id IN ({', '.join('?' * len(some))})", some
+        ):
+            kinds[message_id][digest] = mime or ""
+    return kinds
+
+
+def kinds_of(tx: Tx, digests: Sequence[str]) -> dict[str, str]:
+    """By hash, the type an attachment was told to be by any message."""
+    found = {digest: tx.value("SELECT max(mime) FROM attachments WHERE hash = ?", (digest,)) for digest in digests}
+    return {digest: mime or "" for digest, mime in found.items()}
 
 
 def count(tx: Tx, session_id: str | None, visible_to: User | None) -> int:
@@ -321,7 +363,7 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     """The session that shows a message to this caller: its own, else the first that carries it."""
     where, params = session_clause(visible_to)
     own = tx.value(
-        f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND m.hidden IS NULL AND {where}",
+        f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND {FOUND} AND {where}",
         [message_id, *params],
     )
     if own is not None:

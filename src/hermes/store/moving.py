@@ -18,6 +18,7 @@ from hermes.store import codec, events
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.schema import TABLES
+from hermes.store.exchange import OWN_KEYS
 from hermes.store.gateway_tables import INDEXES as GATEWAY_INDEXES
 from hermes.store.gateway_tables import TABLES as GATEWAY_TABLES
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 200  # rows
 ROUNDS = 5
-_OWN_KEYS = ("fts_indexed_to", "words_noted_to", "adopted_to")  # what an engine notes about its own index
 _NOT_COPIED = ("schema_version", "words")
 Key = tuple[Any, ...]
 Progress = Callable[[int, int], None]
@@ -155,7 +155,7 @@ class _Copy:
                 tuple(map(codec.restored, row))
                 for row in tx.rows(f"SELECT {names} FROM {self.table.name} ORDER BY {names}")
             ]
-        return [row for row in rows if self.table.name != "state_meta" or row[0] not in _OWN_KEYS]
+        return [row for row in rows if self.table.name != "state_meta" or row[0] not in OWN_KEYS]
 
     def _rows(self, engine: Engine, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         places = [self.table.columns.index(name) for name in self.table.key]

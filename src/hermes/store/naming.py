@@ -34,7 +34,7 @@ def sanitize_title(text: str | None) -> str | None:
     title = " ".join((text if text.isascii() and text.isprintable() else _visible(text)).split())
     if len(title) > MAX_TITLE:
         raise TitleTooLong(
-            f"The title is {len(title)} characters long and at most {MAX_TITLE} are allowed: shorten it."
+            f"The title is too long: {len(title)} characters, and at most {MAX_TITLE} are allowed; shorten it."
         )
     return title or None
 

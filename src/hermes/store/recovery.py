@@ -24,6 +24,7 @@ COLUMNS = (
     "billing_base_url", "billing_mode", "estimated_cost_usd", "actual_cost_usd", "cost_status", "cost_source",
     "pricing_version", "title", "api_call_count", "handoff_state", "handoff_platform", "handoff_error", "kind", "cwd",
     "preview", "title_base", "title_no", "pinned_at", "archived_at", "trashed_at", "trashed_title", "purged",
+    "meta",
 )  # fmt: skip
 _OMITTED = ("session_id",)
 
@@ -295,8 +296,9 @@ def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
     values["transcript"] = None
     values.setdefault("source", "unknown")
     values.setdefault("started_at", 0.0)
-    if isinstance(values.get("model_config"), (dict, list)):
-        values["model_config"] = codec.to_json(values["model_config"])
+    for name in ("model_config", "meta"):
+        if isinstance(values.get(name), (dict, list)):
+            values[name] = codec.to_json(values[name])
     values["system_prompt_hash"] = keep_prompt(tx, columns.get("system_prompt"))
     if values.get("title") is not None:
         if tx.row("SELECT 1 FROM sessions WHERE title = ?", (values["title"],)) is not None:

@@ -379,7 +379,7 @@ def _is_whole(tx: Tx, message_id: int) -> bool:
         text = codec.joined(row[0], row[1])
     except StoreCorrupt:
         return False
-    return row[2] is None or (row[2] == "json" and isinstance(codec.from_json(text), (list, dict)))
+    return row[2] in (None, "text") or (row[2] == "json" and isinstance(codec.from_json(text), (list, dict)))
 
 
 def _mend_orphans(tx: Tx) -> list[str]:

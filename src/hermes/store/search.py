@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import codec
-from hermes.store.engines.base import Candidate, Engine, Scope, Tx
+from hermes.store import codec, messages
+from hermes.store.engines.base import COMPACTED, Candidate, Engine, Scope, Tx
 from hermes.store.listing import checked_page
 from hermes.store.query import And, Leaf, Node, Not, Or, Query, dropped, parse, positive
 from hermes.store.snippet import Needle, forms_needle, needle, snippet
@@ -75,7 +75,7 @@ class Hit:
 
 
 def search(
-    engine: Engine, tx: Tx, text: str, filters: Filters, limit: int, offset: int, visible_to: User | None
+    engine: Engine, tx: Tx, text: str, filters: Filters, limit: int | None, offset: int, visible_to: User | None
 ) -> list[dict[str, Any]]:
     """See SessionDB.search_messages."""
     limit, offset = checked_page(limit, offset)
@@ -86,7 +86,7 @@ def search(
         return []
     scope = make_scope(filters, visible_to)
     if visible_to is None and filters == Filters() and _nothing_is_hidden(tx):
-        scope = Scope("m.hidden IS NULL")
+        scope = Scope(messages.FOUND)
     hits, needles = _Search(engine, tx, query, scope, offset + limit).run()
     return _show(tx, hits[offset : offset + limit], needles, filters, visible_to)
 
@@ -140,7 +140,7 @@ def make_scope(filters: Filters, visible_to: User | None) -> Scope:
     own, own_params = _session_filter(filters, visible_to, "s")
     other, other_params = _session_filter(filters, visible_to, "o")
     where = (
-        f"((m.hidden IS NULL AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
+        f"(({messages.FOUND} AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
         f" WHERE r.from_session = m.session_id AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {other}))"
     )
     params = own_params + other_params
@@ -611,10 +611,12 @@ _HITS = (
     "SELECT m.id, m.session_id, m.role, m.timestamp, m.content, m.content_rest, m.content_format, m.tool_name, m.tool_calls,"
     " m.model, m.hidden, s.source, s.model, s.started_at, s.title,"
     " EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id),"
-    " (SELECT b.id FROM messages b WHERE b.session_id = m.session_id AND b.hidden IS NULL"
-    " AND (b.timestamp, b.id) < (m.timestamp, m.id) ORDER BY b.timestamp DESC, b.id DESC LIMIT 1),"
-    " (SELECT a.id FROM messages a WHERE a.session_id = m.session_id AND a.hidden IS NULL"
-    " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
+    " (SELECT b.id FROM messages b WHERE b.session_id = m.session_id AND "
+    + messages.FOUND.replace("m.", "b.")
+    + " AND (b.timestamp, b.id) < (m.timestamp, m.id) ORDER BY b.timestamp DESC, b.id DESC LIMIT 1),"
+    " (SELECT a.id FROM messages a WHERE a.session_id = m.session_id AND "
+    + messages.FOUND.replace("m.", "a.")
+    + " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
     " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id IN ({marks})"
 )
 _TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE id IN ({marks})"
@@ -665,7 +667,7 @@ def _shown_in(tx: Tx, row: Sequence[Any], filters: Filters, visible_to: User | N
         return own
     where, params = _session_filter(filters, visible_to, "o")
     columns = "o.id, o.source, o.model, o.started_at, o.title"
-    if row[10] is None:
+    if row[10] in (None, COMPACTED):
         seen = tx.row(
             f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}",
             [row[0], row[1], *params],
@@ -685,7 +687,8 @@ def _texts(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:
     whole = codec.joined(content, rest)
     texts = []
     if whole:
-        texts.append(plain_parts(codec.from_json(whole)) if form == "json" else plain(whole))
+        value = codec.content_value(whole, form)
+        texts.append(plain(value) if isinstance(value, str) else plain_parts(value))
     if calls is not None:
         texts.append(plain_calls(codec.from_json(calls)))
     return texts
@@ -705,9 +708,9 @@ def _snippet(row: Sequence[Any], needles: Sequence[Needle]) -> str:
 
 def _context(row: Sequence[Any]) -> dict[str, Any]:
     """A neighbour's beginning. Of long tool output that lies in plain text on the row: no need to unpack it."""
-    head = codec.restored(row[2])
-    if row[3] == "json":
-        head = plain_parts(codec.from_json(codec.joined(row[2], row[5])))
+    head = codec.content_value(codec.joined(row[2], row[5]), row[3])
+    if head is not None and not isinstance(head, str):
+        head = plain_parts(head)
     if not head and row[4] is not None:
         head = plain_calls(codec.from_json(row[4]))
     return {"id": row[0], "role": codec.restored(row[1]), "content": (head or "")[:CONTEXT]}

@@ -21,7 +21,7 @@ SHOWN = (
     "end_reason", "message_count", "tool_call_count", "input_tokens", "output_tokens", "cache_read_tokens",
     "cache_write_tokens", "reasoning_tokens", "billing_provider", "billing_base_url", "billing_mode", "estimated_cost_usd",
     "actual_cost_usd", "cost_status", "cost_source", "pricing_version", "title", "api_call_count", "handoff_state",
-    "handoff_platform", "handoff_error", "kind", "cwd", "last_active", "preview", "pinned_at", "archived_at",
+    "handoff_platform", "handoff_error", "kind", "cwd", "last_active", "preview", "pinned_at", "archived_at", "meta",
 )  # fmt: skip
 PROMPT = (
     "coalesce(s.system_prompt, (SELECT CASE WHEN p.base_hash IS NULL THEN p.text ELSE"

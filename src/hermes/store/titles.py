@@ -49,7 +49,7 @@ def set_title(tx: Tx, session_id: str, title: str | None, *, only_if_untitled: b
         return True
     holder = tx.value("SELECT id FROM sessions WHERE title = ? AND id <> ?", (clean, session_id))
     if holder is not None:
-        raise TitleClash(f"the title {clean!r} is already used by session {holder}")
+        raise TitleClash(f"the title {clean!r} is already in use by session {holder}; choose another")
     base, number = family_of(tx, clean, session_id)
     tx.run(
         "UPDATE sessions SET title = ?, title_base = ?, title_no = ?, title_seen = ? WHERE id = ?",

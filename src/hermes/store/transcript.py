@@ -149,6 +149,9 @@ def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[dict[str, A
                 torn.append(raw)
 
 
+DUMPS_SEEN = 5.0  # seconds for which a folder is not looked through again
+
+
 class Journal:
     """Appends to the transcripts of one store. Never raises into a write that has already been committed."""
 
@@ -156,6 +159,7 @@ class Journal:
         self.folder = folder
         self.prompts = PromptFiles(folder, _lock_file)
         self.behind: set[str] = set()  # sessions whose file could not be written
+        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was looked through, and what was there
         self._files: OrderedDict[str, int] = OrderedDict()
         self._sizes: dict[str, int] = {}  # how large each file was after this process wrote to it last
         self.touched: set[str] = set()
@@ -257,6 +261,21 @@ class Journal:
                         (Path(folder) / name).unlink(missing_ok=True)
                     except OSError:
                         pass
+                for dump in self._dumps_of(Path(folder), session_id):
+                    dump.unlink(missing_ok=True)
+
+    def _dumps_of(self, folder: Path, session_id: str) -> list[Path]:
+        """Requests that other programs wrote down: request_dump_<id>_<time>.json. Who prunes asks for many in a row."""
+        now = time.monotonic()
+        seen, names = self._dumps.get(folder, (-DUMPS_SEEN, []))
+        if now - seen >= DUMPS_SEEN:
+            try:
+                names = [name for name in os.listdir(folder) if name.startswith("request_dump_")]
+            except OSError:
+                names = []
+            self._dumps[folder] = (now, names)
+        of_session = re.compile(rf"request_dump_{re.escape(session_id)}_[0-9TZ_.:-]+\.json")
+        return [folder / name for name in names if of_session.fullmatch(name)]
 
     def close(self) -> None:
         """Close all files; the mark of this process stays if something could not be written."""

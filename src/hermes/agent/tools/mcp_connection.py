@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import CallToolResult, Tool
 
-    from hermes.config import McpServer
+    from hermes.harmless import encodable
+from hermes.config import McpServer
 
 STOP_SECONDS: Final = 10.0
 AGAIN_SECONDS = 60.0  # one that was started anew and ends before that is not started once more
@@ -166,7 +167,7 @@ class Connection:
         if self._client is None:
             raise Broken("it has ended")
         try:
-            return await self._client.call_tool(tool, arguments, read_timeout_seconds=seconds)
+            return await self._client.call_tool(tool, encodable(arguments), read_timeout_seconds=seconds)
         except MCPError as error:
             if error.code != CONNECTION_CLOSED:
                 raise

@@ -22,6 +22,9 @@ Document = tuple[Any, Any, Any, Any]  # what of a message is searched: whole con
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
+KEPT, COMPACTED = -1, -2  # messages.hidden: only there for other sessions; replaced by a summary, still found by search
+
+
 class NothingThere(StoreError):
     """A store that is not there yet was opened for reading."""
 
@@ -167,6 +170,10 @@ class Engine(Protocol):
     """Told which sessions had rows by another program that were just taken in."""
     on_unsure: Callable[[Iterable[str]], None]
     """Told which sessions were changed in a transaction that was committed, but maybe not for good."""
+    on_differing: Callable[[Sequence[str]], None]
+    """Told which sessions another program has archived, or hidden or shown messages of: it is followed."""
+    on_parts: Callable[[Sequence[int]], None]
+    """Told which messages hold parts as another program stores them, before they are indexed."""
 
     @property
     def fulltext(self) -> FullText:

@@ -10,6 +10,7 @@ from hermes.store.text import plain, plain_calls, plain_parts
 
 def columns_of(content: str | None, form: Any, tool_name: Any, tool_calls: Any) -> tuple[str, str, str]:
     """The words of a message (its whole content, and the other columns as stored), not yet folded."""
-    text = "" if content is None else plain_parts(codec.from_json(content)) if form == "json" else plain(content)
+    value = "" if content is None else codec.content_value(content, form)
+    text = plain(value) if isinstance(value, str) else plain_parts(value)
     calls = plain_calls(codec.from_json(tool_calls)) if tool_calls is not None else ""
     return text, codec.restored(tool_name) or "", calls

@@ -86,6 +86,8 @@ class PostgresEngine:
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
         self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None
+        self.on_differing: Callable[[Sequence[str]], None] = lambda sessions: None
+        self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._keeper = Keeper(self._link, self.fulltext)
         self._left: set[int] = set()  # messages nobody indexes, as far as a store opened for reading can tell

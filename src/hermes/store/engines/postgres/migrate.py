@@ -36,7 +36,13 @@ def the_queue(run: Run) -> None:
         run(statement)
 
 
-MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue)
+def the_origins(run: Run) -> None:
+    """What other programs and platforms call a message, and what else they say of it."""
+    for table, column in (("messages", "platform_message_id"), ("messages", "meta"), ("sessions", "meta")):
+        run(f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} text COLLATE "C"')
+
+
+MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue, the_origins)
 WITH_NAMES = 3  # steps after which there is a list of names, and one of what is not indexed yet
 
 

@@ -35,7 +35,7 @@ from hermes.errors import (
 )
 from hermes.home import make_private, settled
 from hermes.store.engines.base import Tx
-from hermes.store.engines.sqlite import locks, migrate
+from hermes.store.engines.sqlite import locks, migrate, shared_columns
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
 from hermes.store.engines.sqlite.fulltext import BATCH, BULK, Bounds, SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
@@ -83,6 +83,9 @@ class SqliteEngine:
         self._spare_lock = threading.Lock()
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # told after rows were taken in
         self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None  # told when a commit may not last
+        self.on_differing: Callable[[Sequence[str]], None] = lambda sessions: None
+        self._shared_columns = False  # another program has columns of its own in this file, see shared_columns.py
+        self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self._closed = False
         self._forked = False
         self._taken_in: tuple[int, int] | None = None  # the version in which no other program's rows were left
@@ -147,6 +150,7 @@ class SqliteEngine:
         connection.execute("PRAGMA cache_size=-24000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
         # SQLite would look at the value of `LIMIT ?`, and plan the statement again each time it is bound.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        migrate.add_functions(connection)
         return connection
 
     def _prepare(self) -> bool:
@@ -167,7 +171,7 @@ class SqliteEngine:
             locks.watch_shared_memory(self.path)
             self.fulltext.prepare(self._main)
             return False
-        overlay = state.kind != "current"
+        overlay = state.kind != "current" or not state.readable
         if overlay:
             migrate.stand_in(self._main)
         self.fulltext.prepare(self._main, indexed=not overlay)
@@ -185,9 +189,10 @@ class SqliteEngine:
         self._main.execute("PRAGMA journal_size_limit=67108864")
         self._main.pragma("secure_delete", 1)  # what is deleted is overwritten, not left in a free page
         self._keeper.watch(self._main)
-        if state.kind != "current" or state.foreign_triggers or state.incomplete:
+        if state.kind != "current" or state.foreign_triggers or state.incomplete or state.shared:
             with self.write() as tx:
                 migrate.upgrade(tx.connection)
+        self._shared_columns = migrate.in_step(self._main)
 
     def _use_wal(self) -> None:
         try:
@@ -374,6 +379,10 @@ class SqliteEngine:
         with self.read() as tx:
             retitled = tx.row("SELECT 1 FROM sessions WHERE title IS NOT title_seen LIMIT 1") is not None
             strangers = self.fulltext.strangers(tx)
+            parts = self.fulltext.foreign_parts(tx) if strangers else []
+        if parts:
+            self.on_parts(parts)
+        self._follow()
         if not retitled and not strangers:
             self._taken_in = version
             return
@@ -383,10 +392,20 @@ class SqliteEngine:
                 adopt(tx, session_id)
         self.on_adopted(strangers)
 
+    def _follow(self) -> None:
+        """Hide, show and archive what another program has, where it has columns of its own for that."""
+        if not self._shared_columns:
+            return
+        with self.read() as tx:
+            sessions = shared_columns.differing(tx)
+        if sessions:
+            self.on_differing(sessions)
+
     def start_background(self) -> None:
-        """After an upgrade there is much to index: a thread does it while the store is used."""
+        """Follow what another program did; after an upgrade there is much to index: a thread does it meanwhile."""
         if self.read_only:
             return
+        self._follow()
         with self.read() as tx:
             if self.fulltext.pending_over(tx, self.fulltext.SETTLE):
                 self._worker = threading.Thread(target=self._work, daemon=True, name="hermes-index")
@@ -468,6 +487,10 @@ class SqliteEngine:
                 prepared = self.fulltext.prepare_batch(tx, least, most)
             if prepared is None:
                 return 0
+            if prepared.parts:
+                self.on_parts(prepared.parts)
+                with self.read() as tx:  # as the rows are now
+                    prepared = self.fulltext.prepare_batch(tx, least, most) or prepared
             with self.write(lasting=False) as tx:  # what the index says can always be said again
                 done = self.fulltext.write_batch(tx, prepared)
             if done and prepared.strangers:

@@ -93,6 +93,7 @@ class Batch:
     documents: list[tuple[int, str, str, str]]
     strangers: set[str]  # sessions with rows another program wrote
     crcs: list[tuple[int, int]]  # what each was made of
+    parts: list[int]  # messages with parts as another program stores them
 
 
 @dataclass(slots=True)
@@ -168,6 +169,15 @@ class SqliteFullText:
         )
         return [row[0] for row in rows]
 
+    def foreign_parts(self, tx: Tx) -> list[int]:
+        """Unindexed messages that hold parts as another program stores them."""
+        rows = tx.rows(
+            "SELECT id FROM messages WHERE id > ? AND writer IS NULL AND content_format IS NULL"
+            f" AND {migrate.HOLDS_PARTS}",
+            (self.mark(tx),),
+        )
+        return [row[0] for row in rows]
+
     def prepare_batch(self, tx: Tx, least: int, most: Bounds = BATCH) -> Batch | None:
         """The next messages above the mark, if there are at least so many (or half as many characters as fit)."""
         mark = self.mark(tx)
@@ -175,6 +185,7 @@ class SqliteFullText:
         documents: list[tuple[int, str, str, str]] = []
         strangers: set[str] = set()
         crcs: list[tuple[int, int]] = []
+        parts: list[int] = []
         size = 0
         for row in rows_above(tx, mark, most[0]):
             text, name, calls = document(row)
@@ -182,12 +193,14 @@ class SqliteFullText:
             crcs.append((row[0], text_crc(row)))
             if row[8] is None and row[0] > adopted:
                 strangers.add(row[7])
+            if row[4] is None and isinstance(row[2], str) and row[2].startswith(codec.FOREIGN_PARTS):
+                parts.append(row[0])
             size += len(text) + len(calls)
             if size >= most[1]:
                 break
         if not documents or (len(documents) < least and size < most[1] // 2):
             return None
-        return Batch(mark, documents[-1][0], documents, strangers, crcs)
+        return Batch(mark, documents[-1][0], documents, strangers, crcs, parts)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
         """Put a prepared batch into the index; 0 when another process was quicker."""
@@ -379,7 +392,7 @@ class Tidying:
     def next_batch(self, tx: Tx) -> Batch | None:
         """The next messages to be indexed, if all of them are this program's own (the engine adopts the others)."""
         batch = self._fulltext.prepare_batch(tx, 1, PIECE)
-        return None if batch is None or batch.strangers else batch
+        return None if batch is None or batch.strangers or batch.parts else batch
 
     def index(self, tx: Any, batch: Batch) -> None:
         """Index them, in a write transaction."""
@@ -412,7 +425,7 @@ def adopt(tx: Tx, session_id: str) -> None:
     tx.run(
         "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id"
         " AND m.hidden IS NULL), message_count = (SELECT count(*) FROM messages m WHERE m.session_id = sessions.id AND"
-        " m.hidden IS NULL), preview = coalesce(preview, (SELECT substr(content, 1, 400) FROM messages m WHERE"
+        " m.hidden IS NULL), preview = coalesce(preview, (SELECT hermes_beginning(content) FROM messages m WHERE"
         " m.session_id = sessions.id AND m.role = 'user' AND m.content IS NOT NULL AND m.hidden IS NULL ORDER BY m.id LIMIT 1))"
         " WHERE id = ?",
         (session_id,),

@@ -17,7 +17,7 @@ import apsw
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.sqlite import index_check, locks, migrate, values
+from hermes.store.engines.sqlite import index_check, locks, migrate, schema, values
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.words import COLUMNS, text_crc
 
@@ -46,7 +46,7 @@ def corruption(connection: apsw.Connection, progress: Progress | None = None) ->
     finally:
         if not inside and connection.in_transaction:
             connection.execute("ROLLBACK")
-    wrong = [text for text in found if text != "ok" and not _about_old_index(text)]
+    wrong = [text for text in found if text != "ok" and not _about_another_index(connection, text)]
     return [problem("corruption", "file", text) for text in wrong] + _header(connection)
 
 
@@ -59,9 +59,13 @@ def _look_anew(connection: apsw.Connection) -> None:
             continue  # it is missing or damaged; the check itself says so
 
 
-def _about_old_index(finding: str) -> bool:
-    """Whether a finding is about an index that a migration set aside: it is being cleared away, piece by piece."""
-    return any(finding.endswith(f"main.{table}") for table in migrate.OLD_INDEXES)
+def _about_another_index(connection: apsw.Connection, finding: str) -> bool:
+    """Whether a finding is about a full-text index this program does not use: one that a migration set aside (it is being
+    cleared away, piece by piece), or another program's, which its SQLite may have made by other rules than this one's."""
+    unused = list(migrate.OLD_INDEXES)
+    if connection.pragma("application_id") != schema.APPLICATION_ID:
+        unused += [table.removeprefix("old_") for table in migrate.OLD_INDEXES]
+    return any(finding.endswith(f"main.{table}") for table in unused)
 
 
 def _header(connection: apsw.Connection) -> list[Problem]:

@@ -8,13 +8,16 @@ message stays findable. A file of a newer or foreign version is never altered; t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import apsw
 
-from hermes.store.engines.sqlite import schema
+from hermes.errors import StoreCorrupt
+from hermes.store import codec
+from hermes.store.engines.sqlite import schema, shared_columns
 from hermes.store.naming import shown_title, split_family
+from hermes.store.text import plain_parts
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
 META_WORDS = "words_noted_to"  # the words of every message up to this id are in words
@@ -22,6 +25,8 @@ META_ADOPTED = "adopted_to"  # rows up to this id were there when the file becam
 META_CHANGES = "changes_noted_after"  # rows above this id: every change made with SQL is noted in changed_messages
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
+# Content that holds parts as other programs store them (codec.FOREIGN_PARTS). Text functions end at its NUL.
+HOLDS_PARTS = "substr(CAST(content AS BLOB), 1, 6) = x'006a736f6e3a'"
 
 
 _OURS = {statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TABLES} | {
@@ -41,7 +46,9 @@ class State:
     version: int = 0
     journal: str = ""
     foreign_triggers: tuple[str, ...] = ()
-    incomplete: bool = False  # a table is missing that belongs to this format
+    incomplete: bool = False  # a table or column is missing that belongs to this format
+    readable: bool = True  # without stand-ins: every column is there
+    shared: bool = False  # another program has added its columns since
 
 
 def inspect(connection: apsw.Connection) -> State:
@@ -60,12 +67,26 @@ def inspect(connection: apsw.Connection) -> State:
     if "schema_version" in names:
         version = _one(connection, "SELECT max(version) FROM schema_version") or 1
     triggers = tuple(name for name, kind in names.items() if kind == "trigger" and _feeds_the_index(connection, name))
-    if version > schema.SCHEMA_VERSION or (application == schema.APPLICATION_ID and own > schema.FORMAT_VERSION):
+    if application == schema.APPLICATION_ID:  # ours, whatever number another program has put into schema_version
+        if own > schema.FORMAT_VERSION:
+            return State("newer", own, journal)
+        return _own_state(connection, names, State("current", own, journal, triggers))
+    if version > schema.SCHEMA_VERSION:
         return State("newer", version, journal)
-    if application == schema.APPLICATION_ID:
-        kind = "current" if own == schema.FORMAT_VERSION else "earlier"
-        return State(kind, own, journal, triggers, incomplete=not names.keys() >= _OURS)
     return State("old", version, journal, triggers)
+
+
+def _own_state(connection: apsw.Connection, names: dict[str, str], state: State) -> State:
+    columns = {name: set(live_columns(connection, name)) for name in ("sessions", "messages")}
+    readable = columns["sessions"] >= set(schema.SESSION_COLUMNS) and columns["messages"] >= set(schema.MESSAGE_COLUMNS)
+    return replace(
+        state,
+        kind="current" if state.version == schema.FORMAT_VERSION else "earlier",
+        incomplete=not readable or not names.keys() >= _OURS,
+        readable=readable,
+        shared=shared_columns.are_there(columns["messages"], columns["sessions"])
+        and shared_columns.MARKER not in names,
+    )
 
 
 def upgrade(connection: apsw.Connection) -> None:
@@ -79,6 +100,8 @@ def upgrade(connection: apsw.Connection) -> None:
             connection.execute(f"PRAGMA user_version={number}")
         if state.incomplete:
             _complete(connection)
+        if state.shared:
+            shared_columns.begin(connection)
         _place_inert_triggers(connection)
         _note_changes(connection)
         return
@@ -132,9 +155,20 @@ def _note_changes(connection: apsw.Connection) -> None:
     connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (META_CHANGES, str(last)))
 
 
+def in_step(connection: apsw.Connection) -> bool:
+    """Whether another program's columns are in the file, kept in step with ours."""
+    sql = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
+    return connection.execute(sql, (shared_columns.MARKER,)).fetchone() is not None
+
+
 def _complete(connection: apsw.Connection) -> None:
     """Make tables anew that someone threw away; without its words or index, everything is indexed again."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
+    added = False
+    for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
+        added |= _add_columns(connection, name, columns)
+    for view in ("visible_sessions", "visible_messages") if added else ():
+        connection.execute(f"DROP VIEW IF EXISTS {view}")
     for statement in (*schema.TABLES, *schema.INDEXES, *schema.VIEWS):
         connection.execute(statement)
     if not {"words", "messages_fts", "messages_fts_trigram"} <= names:
@@ -168,12 +202,13 @@ def live_columns(connection: apsw.Connection, table: str) -> list[str]:
     return [str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})").fetchall()]
 
 
-def _add_columns(connection: apsw.Connection, table: str, wanted: dict[str, str]) -> None:
+def _add_columns(connection: apsw.Connection, table: str, wanted: dict[str, str]) -> bool:
     present = set(live_columns(connection, table))
-    for column, kind in wanted.items():
-        if column not in present:
-            kind = kind.replace(" PRIMARY KEY", "").replace(" NOT NULL", "")
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+    missing = {column: kind for column, kind in wanted.items() if column not in present}
+    for column, kind in missing.items():
+        kind = kind.replace(" PRIMARY KEY", "").replace(" NOT NULL", "")
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+    return bool(missing)
 
 
 def _number_equal_titles(connection: apsw.Connection) -> None:
@@ -227,11 +262,25 @@ def sweep(connection: apsw.Connection) -> bool:
     return False
 
 
+def add_functions(connection: apsw.Connection) -> None:
+    """What the statements of this module need: the first words of a message, whichever program stored it."""
+
+    def beginning(content: Any) -> str | None:
+        try:
+            value = codec.content_value(codec.restored(content), None)
+        except StoreCorrupt:
+            return None
+        text = plain_parts(value) if isinstance(value, (list, dict)) else None if value is None else str(value)
+        return None if text is None else text[:400].encode("utf-8", "replace").decode()
+
+    connection.create_scalar_function("hermes_beginning", beginning, 1, deterministic=True)  # type: ignore[arg-type]
+
+
 def _derive(connection: apsw.Connection) -> None:
     """What this program keeps on the session row: last activity, preview, title family."""
     connection.execute(
         "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id),"
-        " preview = (SELECT substr(content, 1, 400) FROM messages m WHERE m.session_id = sessions.id AND m.role = 'user'"
+        " preview = (SELECT hermes_beginning(content) FROM messages m WHERE m.session_id = sessions.id AND m.role = 'user'"
         " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1), title_seen = title"
     )
     for session_id, title in connection.execute("SELECT id, title FROM sessions WHERE title IS NOT NULL").fetchall():
@@ -243,7 +292,7 @@ def _derive(connection: apsw.Connection) -> None:
 
 _COMPUTED = {
     "last_active": "(SELECT max(timestamp) FROM main.messages m WHERE m.session_id = s.id)",
-    "preview": "(SELECT substr(content, 1, 400) FROM main.messages m WHERE m.session_id = s.id AND m.role = 'user'"
+    "preview": "(SELECT hermes_beginning(content) FROM main.messages m WHERE m.session_id = s.id AND m.role = 'user'"
     " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1)",
     "title_base": "hermes_title_base(s.title)",
     "title_no": "hermes_title_no(s.title)",
@@ -257,12 +306,13 @@ def stand_in(connection: apsw.Connection) -> None:
         connection.create_scalar_function(name, lambda title, n=number: title and split_family(title)[n], 1)  # type: ignore[misc, arg-type]
     for name, wanted, alias in (("sessions", schema.SESSION_COLUMNS, "s"), ("messages", schema.MESSAGE_COLUMNS, "m")):
         present = set(live_columns(connection, name))
+        theirs = shared_columns.computed(name, present)
         columns = []
         for column, kind in wanted.items():
-            if column in present:
+            if column in present and column not in theirs:
                 columns.append(f"{alias}.{column} AS {column}")
             else:
-                value = _COMPUTED.get(column, "0" if "DEFAULT 0" in kind else "NULL")
+                value = theirs.get(column) or _COMPUTED.get(column, "0" if "DEFAULT 0" in kind else "NULL")
                 if "s.title" in value and "title" not in present:
                     value = "NULL"
                 columns.append(f"{value} AS {column}")
@@ -270,7 +320,9 @@ def stand_in(connection: apsw.Connection) -> None:
             f"CREATE TEMP VIEW IF NOT EXISTS {name} AS SELECT {', '.join(columns)} FROM main.{name} {alias}"
         )
     names = {row[0] for row in connection.execute("SELECT name FROM main.sqlite_master WHERE type='table'").fetchall()}
+    if "session_rewinds" not in names:
+        connection.execute(f"CREATE TEMP VIEW IF NOT EXISTS session_rewinds AS {shared_columns.REWINDS}")
     for statement in schema.TABLES:
         name = statement.split("EXISTS ")[1].split(" ")[0]
-        if name not in names:
+        if name not in names and name != "session_rewinds":
             connection.execute(statement.replace("CREATE TABLE IF NOT EXISTS ", "CREATE TEMP TABLE IF NOT EXISTS "))

@@ -59,6 +59,7 @@ SESSION_COLUMNS: dict[str, str] = {
     "purged": "INTEGER",
     "handoff_requested_at": "REAL",
     "handoff_lease_until": "REAL",
+    "meta": "TEXT",
 }
 
 MESSAGE_COLUMNS: dict[str, str] = {
@@ -88,6 +89,8 @@ MESSAGE_COLUMNS: dict[str, str] = {
     "cache_write_tokens": "INTEGER",
     "cost_usd": "REAL",
     "content_rest": "BLOB",
+    "platform_message_id": "TEXT",
+    "meta": "TEXT",
 }
 
 OWN_SESSION_COLUMNS = tuple(SESSION_COLUMNS)[tuple(SESSION_COLUMNS).index("kind") :]

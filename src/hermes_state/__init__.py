@@ -1,0 +1,77 @@
+"""The documented import of the record: `from hermes_state import SessionDB`.
+
+Beside it: the errors its calls raise, and the dicts they give, as types.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import (
+    Fenced,
+    HermesError,
+    InvalidInput,
+    NotADatabase,
+    SessionNotFound,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+    TitleClash,
+    TitleTooLong,
+)
+from hermes.store.db import SessionDB
+from hermes.store.rows import (
+    ChatMessage,
+    HandoffState,
+    MaintenanceResult,
+    MessageRow,
+    SearchContext,
+    SearchHit,
+    SessionRow,
+)
+
+SCHEMA_VERSION = 11  # what a file's `schema_version` says, see docs/format.md
+
+if TYPE_CHECKING:
+    DEFAULT_DB_PATH: Path
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DEFAULT_DB_PATH":  # looked up each time: HERMES_HOME may be set after the import
+        from hermes.home import default_database
+
+        return default_database()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "DEFAULT_DB_PATH",
+    "SCHEMA_VERSION",
+    "ChatMessage",
+    "Fenced",
+    "HandoffState",
+    "HermesError",
+    "InvalidInput",
+    "MaintenanceResult",
+    "MessageRow",
+    "NotADatabase",
+    "SearchContext",
+    "SearchHit",
+    "SessionDB",
+    "SessionNotFound",
+    "SessionRow",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreUnreachable",
+    "TitleClash",
+    "TitleTooLong",
+]
