@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
 AT_ONCE = 200  # rows
 ROUNDS = 5
-_OWN_KEYS = ("fts_indexed_to", "words_noted_to", "adopted_to")  # what an engine notes about its own index
-_NOT_COPIED = ("schema_version", "words")
+_OWN_KEYS = (
+    "fts_indexed_to",
+    "words_noted_to",
+    "adopted_to",
+    "changes_noted_after",
+)  # what an engine notes about its own index
+_NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")
 Key = tuple[Any, ...]
 Progress = Callable[[int, int], None]
 
