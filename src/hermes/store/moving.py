@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 200  # rows
 ROUNDS = 5
-_NOT_COPIED = ("schema_version", "words")
+_NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")
 Key = tuple[Any, ...]
 Progress = Callable[[int, int], None]
 
