@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,29 @@ def _all_answered(lab: PlainLab, said: dict[str, list[str]]) -> None:
     except AssertionError:
         for chat in wrong():
             assert words(lab.shown_in(chat)) == words([reply_to(text) for text in said[chat]]), chat
+
+
+def test_a_kill_before_the_first_message_is_stored_leaves_no_empty_session(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    """The session is made a moment before its first message; whatever happens in between, there is one session."""
+    with GatewayProcess(hermes_home, [lab], model.base_url) as gateway:
+        with closing(sqlite3.connect(hermes_home / "state.db")) as raw:
+            raw.execute(
+                "CREATE TRIGGER full BEFORE INSERT ON messages BEGIN SELECT raise(ABORT, 'disk I/O error'); END"
+            )
+            raw.commit()
+            lab.say("hello")
+            made = "SELECT count(*) FROM sessions"
+            until(lambda: raw.execute(made).fetchone()[0] >= 1, 30)
+            waited = "waits for the store"
+            log = hermes_home / "logs" / "gateway.jsonl"
+            until(lambda: log.read_text().count(waited) >= 2, 30)  # it has tried again
+            gateway.kill()
+            raw.execute("DROP TRIGGER full")
+            raw.commit()
+        gateway.start()
+        until(lambda: lab.shown() == ["echo: hello"], 30)
+    with SessionDB(hermes_home / "state.db") as db:
+        rows = db.list_sessions_rich(limit=10)
+        assert [row["message_count"] for row in rows] == [2]

@@ -171,14 +171,16 @@ class Turns:
         stored_in = said.session_id if said.session_id and self._db.get_session(said.session_id) is not None else None
         if not said.begun:
             renewal.begin_anew(gateway, lane.key)
-        seat = Seat(gateway, lane, self._store.route(lane.key), event.sender, session_id=stored_in)
+        # A process that died may have chosen a session, and made it, and not come to store anything there: it is used now.
+        seat = Seat(gateway, lane, self._store.route(lane.key), event.sender, session_id=said.session_id)
         line = event.text.strip()
-        if said.session_id is None and parse(line) is not None and not event.attachments:
+        is_stored, is_command = said.message_id is not None, parse(line) is not None and not event.attachments
+        if said.session_id is None and is_command:
             self._command(seat, said, line)
             return
         reply = gateway.growing(event.chat, said, resumed=said.begun)
         try:
-            text = self._turn(seat, said, reply, taken_up=stored_in is not None)
+            text = self._turn(seat, said, reply, taken_up=stored_in is not None and (is_stored or is_command))
             if text is not None:  # else the gateway is stopping: whoever comes next takes the turn up
                 gateway.finish(said.inbox_id, reply, text)
                 gateway.touched()
@@ -220,6 +222,9 @@ class Turns:
         content = content_of(gateway, event, text_of(event.text.strip()), who)
         if content is None:
             return None
+
+        if route.session_id != seat.session_id:  # it may have to be made: whoever takes this up must not make another
+            self._store.begin(said.inbox_id, seat.session_id)
 
         def keep(session_id: str, what: str | list[Any]) -> int:
             message_id, told = self._store.say(said.inbox_id, route.key, session_id, what, notice=notice)
