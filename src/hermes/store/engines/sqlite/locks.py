@@ -103,9 +103,15 @@ def tidy() -> None:
                     os.close(number)
 
 
+def are_descriptions_locked() -> bool:
+    """Whether this process locks its databases as described above (else as SQLite does by itself)."""
+    with _locks.mutex:
+        return _installed() is not None
+
+
 def _installed() -> Thunks | None:
     """SQLite's system calls are replaced once, before this process first opens a store."""
-    if not _locks.tried:
+    if not _locks.tried and os.environ.get("HERMES_SQLITE_LOCKS") != "posix":
         _locks.tried = True
         vfs = None
         try:

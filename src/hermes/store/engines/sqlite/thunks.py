@@ -21,13 +21,15 @@ descriptor; locks.py fills it:
             lock.l_pid = 0
             cmd += F_OFD_SETLK - F_SETLK
         return fcntl(fd, cmd, lock)
+
+thunks_x86_64.s and thunks_aarch64.s are the sources; a test assembles them and compares.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import platform
+import os
 import struct
 import sys
 
@@ -72,7 +74,7 @@ _AARCH64 = (
     "e9000058280080522849203800008052c0035fd6",  # park: ldr x9,parked; mov w8,#1; strb w8,[x9,w0,uxtw]; mov w0,#0; ret
     0x60,
 )
-_CODES = {"x86_64": _X86_64, "aarch64": _AARCH64}
+CODES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
 class Thunks:
@@ -80,13 +82,13 @@ class Thunks:
 
     def __init__(self, real_fcntl: int, real_close: int) -> None:
         """OSError where there is no such code for this machine, or it may not be executed here."""
-        if sys.platform != "linux" or sys.byteorder != "little" or platform.machine() not in _CODES:
-            raise OSError(f"not for {sys.platform} on {platform.machine()}")
+        if sys.platform != "linux" or sys.byteorder != "little" or os.uname().machine not in CODES:
+            raise OSError(f"not for {sys.platform} on {os.uname().machine}")
         self._memory = mmap.mmap(-1, SIZE * 5)  # (pages that are never touched take no memory)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.table = (ctypes.c_int32 * SIZE).from_buffer(self._memory)
         self.parked = (ctypes.c_ubyte * SIZE).from_buffer(self._memory, SIZE * 4)
-        digits, close_at = _CODES[platform.machine()]
+        digits, close_at = CODES[os.uname().machine]
         code = bytes.fromhex(digits) + struct.pack("<4Q", start, start + SIZE * 4, real_fcntl, real_close)
         self.fcntl = _executable(code)
         self.close = self.fcntl + close_at
