@@ -12,7 +12,7 @@ from hermes.errors import InvalidInput
 _READING = frozenset((apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE))
 _ABOUT = frozenset(
     "application_id collation_list compile_options data_version database_list encoding freelist_count function_list"
-    " module_list page_count page_size pragma_list schema_version table_list user_version".split()
+    " integrity_check module_list page_count page_size pragma_list quick_check schema_version table_list user_version".split()
 )
 _ABOUT_ONE = frozenset(
     "foreign_key_list index_info index_list index_xinfo integrity_check quick_check table_info table_list"
