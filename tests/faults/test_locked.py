@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from hermes.store.engines.sqlite.fulltext import STANDING
+from hermes_state import SessionDB
+
 from . import Refused, Remote, assert_found, assert_kept, clone, lock_is_free, seeded, size, store, word
 
 ENGINE = "hermes.store.engines.sqlite.engine"
@@ -154,14 +157,19 @@ def test_a_writer_stopped_anywhere_in_an_append_holds_up_nobody_for_ever(folder:
 
 def test_a_put_off_index_that_meets_a_lock_does_not_undo_the_append(folder: Path) -> None:
     """The message is safe before its index is; a lock that falls in between must not make the call fail."""
-    base = folder / "base"
-    with Remote(base / "state.db") as before:  # one more message sets the indexer off
-        before.create_session("talk", "cli")
-        before.append("talk", "small", 0, 63)
-        before.kill()
+    waiting = STANDING - 1  # one more message sets the indexer off
+    for attempt in range(20):  # until the thread that indexes in a pause did not come before the kill
+        base = folder / f"base{attempt}"
+        with Remote(base / "state.db") as before:
+            before.create_session("talk", "cli")
+            before.append("talk", "small", 0, waiting)
+            before.kill()
+        with SessionDB(base / "state.db", read_only=True) as made:
+            if made.index_status()["indexed_to"] == 0:
+                break
     with Remote(clone(base, folder / "work")) as dry:
         dry.count()
-        dry.append("talk", "small", 63)
+        dry.append("talk", "small", waiting)
         total = dry.counted()
         assert total > 30, "it set no indexer off: this test would prove nothing"
     tried, wrong = 0, []
@@ -178,7 +186,7 @@ def test_a_put_off_index_that_meets_a_lock_does_not_undo_the_append(folder: Path
             client.signal(signal.SIGCONT)
             outcome = client.answer()
             holder.let_go()
-            stored = [row["content"].split(" ")[0] for row in client.get_messages("talk")[63:]]
+            stored = [row["content"].split(" ")[0] for row in client.get_messages("talk")[waiting:]]
             if stored != [word("smallx", number) for _, number in outcome["done"]]:
                 wrong.append(f"stopped at {at}: stored {stored}, acknowledged {outcome['done']}")
     assert tried, "the lock was never free: this test would prove nothing"

@@ -110,7 +110,8 @@ _SEAL_BYTES = len(_SEAL) + 8 + 2  # eight hex digits, the quote and the brace
 
 def sealed(data: bytes) -> bytes:
     """A JSON object as a line that ends in its own checksum: `crc`, the CRC-32 of all that stands before it."""
-    return b'%b%b%08x"}\n' % (data[:-1], _SEAL, zlib.crc32(data[:-1]))
+    told = data[:-1]
+    return b"".join((told, _SEAL, b"%08x" % zlib.crc32(told), b'"}\n'))
 
 
 def is_intact(raw: bytes) -> bool | None:

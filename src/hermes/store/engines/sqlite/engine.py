@@ -220,31 +220,22 @@ class SqliteEngine:
         self.fulltext.prepare(connection, indexed=not self.overlay)
         return connection
 
-    @contextmanager
     def write(
         self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
-    ) -> Iterator[SqliteTx]:
+    ) -> AbstractContextManager[SqliteTx]:
         """One writer at a time. Unless it need not be `lasting`, what was written is on the disk when the block is left."""
+        return _Writing(self, holding, lasting)
+
+    def _require_writable(self) -> None:
         if self._closed:
             self._require_open()
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.path} is opened for reading only")
         if self._presence.lost is not None:
             raise self._files_lost()
-        with self._translated(), self._mutex:
-            connection = self._main
-            self._gate.enter(QUEUE_SECONDS)
-            try:
-                self._begin(connection)
-                try:
-                    yield SqliteTx(connection)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    raise
-            finally:
-                self._gate.leave()
+
+    def _committed(self, holding: Sequence[str], lasting: bool) -> None:
+        """After a commit, with the lock given back."""
         if self.fulltext.dropped:
             self.fulltext.dropped = False
             self._keeper.empty_later()
@@ -727,6 +718,54 @@ class _Reading:
             return
         with engine._spare_lock:
             engine._spare.append(self._connection)
+
+
+class _Writing:
+    """A write transaction, committed when its block is left and rolled back when that fails. (A class: see _Reading.)"""
+
+    __slots__ = ("_connection", "_engine", "_holding", "_lasting")
+
+    def __init__(self, engine: SqliteEngine, holding: Sequence[str], lasting: bool) -> None:
+        self._engine, self._holding, self._lasting = engine, holding, lasting
+
+    def __enter__(self) -> SqliteTx:
+        engine = self._engine
+        engine._require_writable()
+        engine._mutex.acquire()
+        try:
+            self._connection = connection = engine._main
+            engine._gate.enter(QUEUE_SECONDS)
+            engine._begin(connection)
+        except BaseException as error:
+            self._let_go()
+            if isinstance(error, (apsw.Error, OSError)):
+                raise engine._as_ours(error) from error
+            raise
+        return SqliteTx(connection)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        engine, connection = self._engine, self._connection
+        try:
+            if error is None:
+                connection.execute("COMMIT")
+        except (apsw.Error, OSError) as failure:
+            raise engine._as_ours(failure) from failure
+        finally:
+            try:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            finally:
+                self._let_go()
+        if error is None:
+            engine._committed(self._holding, self._lasting)
+        elif isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
+            raise engine._as_ours(error) from error
+
+    def _let_go(self) -> None:
+        self._engine._gate.leave()
+        self._engine._mutex.release()
 
 
 def _looks_like_a_database(path: Path) -> bool:
