@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hermes.errors import (
     InvalidInput,
@@ -20,6 +19,9 @@ from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.choosing import file_of, open_engine
 from hermes.store.scribe import Scribe
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 MEMORY = ":memory:"  # as SQLite calls it: a store for as long as it is open, in a temporary folder of its own
 
@@ -50,6 +52,8 @@ class OpenStore:
         if str(db_path) == MEMORY:
             if read_only:
                 raise InvalidInput(f"{MEMORY} begins empty: there is nothing to read")
+            from tempfile import TemporaryDirectory
+
             self._temporary = TemporaryDirectory(prefix="hermes-memory-")
             db_path, durability, transcripts = Path(self._temporary.name, "state.db"), "normal", "off"
         self.path = settled(db_path if db_path is not None else default_database())

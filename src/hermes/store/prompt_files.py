@@ -7,7 +7,6 @@ another process has just come to need.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,13 @@ def prompt_path(sessions: Path, digest: str) -> Path:
 
 def prompt_hash(text: str) -> str:
     """The name of a prompt: the SHA-256 of its text as UTF-8."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return _sha256(text.encode("utf-8", "surrogatepass"))
+
+
+def _sha256(raw: bytes) -> str:
+    import hashlib  # much to load for those who only list
+
+    return hashlib.sha256(raw).hexdigest()
 
 
 def read_prompt(sessions: Path, digest: Any) -> str | None:
@@ -38,7 +43,7 @@ def read_prompt(sessions: Path, digest: Any) -> str | None:
         raw = prompt_path(sessions, digest).read_bytes()
     except OSError:
         return None
-    return raw.decode("utf-8", "surrogatepass") if hashlib.sha256(raw).hexdigest() == digest else None
+    return raw.decode("utf-8", "surrogatepass") if _sha256(raw) == digest else None
 
 
 def _holds(path: Path, raw: bytes) -> bool:

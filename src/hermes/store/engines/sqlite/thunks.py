@@ -95,9 +95,12 @@ class Thunks:
 
     def parked_descriptors(self) -> list[int]:
         """Descriptors that SQLite has closed and that are still open."""
-        if self._memory.find(b"\x01", SIZE * 4) < 0:
-            return []
-        return [number for number, mark in enumerate(bytes(self.parked)) if mark]
+        found = []
+        place = self._memory.find(b"\x01", SIZE * 4)
+        while place >= 0:
+            found.append(place - SIZE * 4)
+            place = self._memory.find(b"\x01", place + 1)
+        return found
 
 
 def _executable(code: bytes) -> int:
