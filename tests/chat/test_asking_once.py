@@ -353,6 +353,7 @@ def test_a_store_that_can_only_be_read_is_refused(server: ModelServer, home: Pat
     seed(home, "s").close()
     with sqlite3.connect(home / "state.db") as file:
         file.execute("UPDATE schema_version SET version = 999")
+        file.execute("PRAGMA application_id = 0")  # a file of ours would be taken back
     file.close()
     done = run("-q", "x", home=home)
     assert done.status == 1 and "can only be read" in done.err and "Traceback" not in done.err

@@ -64,7 +64,9 @@ def prepare() -> None:
                 "line_buffering": stream.line_buffering,
             }
             buffer = stream.detach()  # a raw file where Python runs unbuffered
-            setattr(sys, name, kind(buffer, write_through=isinstance(buffer, io.RawIOBase), **same))
+            made = kind(buffer, write_through=isinstance(buffer, io.RawIOBase), **same)
+            setattr(sys, name, made)
+            setattr(sys, f"__{name}__", made)  # what full-screen programs and shutil.get_terminal_size use
 
 
 def finish(status: int) -> int:

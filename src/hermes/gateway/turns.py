@@ -171,8 +171,7 @@ class Turns:
         stored_in = said.session_id if said.session_id and self._db.get_session(said.session_id) is not None else None
         if not said.begun:
             renewal.begin_anew(gateway, lane.key)
-        # A process that died may have chosen a session, and made it, and not come to store anything there: it is used now.
-        seat = Seat(gateway, lane, self._store.route(lane.key), event.sender, session_id=said.session_id)
+        seat = Seat(gateway, lane, self._store.route(lane.key), event.sender, session_id=stored_in or self._chosen(said))
         line = event.text.strip()
         is_stored, is_command = said.message_id is not None, parse(line) is not None and not event.attachments
         if said.session_id is None and is_command:
@@ -187,6 +186,13 @@ class Turns:
         finally:
             reply.abandon()
             seat.let_go()
+
+    def _chosen(self, said: Said) -> str | None:
+        """The session that a process chose for a message and died before it stored the message there: it is used now."""
+        if said.session_id is None or said.message_id is not None:
+            return None  # what was stored is gone with its session: a new one begins
+        trashed = (row["id"] for row in self._db.list_trash())
+        return None if said.session_id in trashed else said.session_id
 
     def _turn(self, seat: Seat, said: Said, reply: Growing, *, taken_up: bool) -> str | None:
         """One turn of the agent: what it said, or what went wrong; None when it was cut short because the gateway stops."""

@@ -116,8 +116,9 @@ def test_a_mail_becomes_an_event(lab: Lab) -> None:
         mail = lab.mail("How far is it?\n\n-- \nAlice", subject="The moon", Date="Mon, 03 Mar 2025 10:00:00 +0000")
         message_id = lab.put(mail)
         event = (await link.until(lambda: link.events))[0]
+        assert event.id.split() == [message_id, event.id.split()[1]]  # and a digest of the content
         assert event == Event(
-            id=message_id,
+            id=event.id,
             chat=Chat(platform="email", chat_id=lab.user_id("alice"), type="dm", thread_id=message_id, name="The moon"),
             sender=event.sender,
             text="The moon\n\nHow far is it?",
@@ -143,7 +144,7 @@ def test_mails_come_in_order_and_each_thread_is_its_own(lab: Lab) -> None:
         ids = [lab.say(str(number)) for number in range(20)]
         other = lab.put(lab.mail("elsewhere", subject="another thing"))
         await link.until(lambda: len(link.events) == 21)
-        assert [event.id for event in link.events] == [*ids, other]
+        assert [event.message_id for event in link.events] == [*ids, other]
         assert {event.chat.thread_id for event in link.events[:20]} == {ids[0]}
         assert link.events[20].chat.thread_id == other
 
