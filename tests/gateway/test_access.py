@@ -22,7 +22,7 @@ from tests.support.labs.plain import Plain, PlainLab
 
 WORD, SECRET = "Zwetschgenkuchen", "Kardamom"
 TITLE = "plum recipe"
-QUIET: dict[str, Any] = {"streaming": {"enabled": False}}
+QUIET: dict[str, Any] = {"streaming": {"enabled": False}, "brake": {"per_minute": 0, "alike": 0}}
 EVERYONE = ["u-alice", "u-bob", "u-carol"]
 
 
@@ -145,6 +145,73 @@ def test_the_same_user_id_on_another_platform_is_another_person(model: Echo, her
         assert "only the owner" in there.ask("alice", "/sethome")
     lab.close()
     other.close()
+
+
+ROOM = {"chat_id": "room-1", "type": "dm"}
+
+
+def in_room(scene: Scene, *said: str) -> None:
+    """People say something in the room, one after another (who, what, who, what …), and each is answered."""
+    for who, text in zip(said[::2], said[1::2], strict=True):
+        number = scene.lab.say(text, who=who, chat=ROOM)
+        until(lambda number=number: (scene.gateway.store.progress("plain", number) or (False,))[0])
+
+
+def users_words(scene: Scene, key: str) -> list[str]:
+    """What was said in the session a key leads to."""
+    route = scene.gateway.store.route(key)
+    assert route is not None
+    assert route.session_id is not None
+    return [m["content"] for m in scene.db.get_messages(route.session_id) if m["role"] == "user"]
+
+
+def test_a_room_of_two_that_passes_to_another_person_does_not_hand_on_the_conversation(
+    scene: Scene, model: Echo
+) -> None:
+    """On platforms where a room of two is a DM, its members change: she invites him and leaves."""
+    for who, text in (
+        ("carol", f"{WORD} needs {SECRET}"),
+        ("bob", "and what did she say?"),
+        ("bob", "/history"),
+        ("carol", "I am back"),
+    ):
+        in_room(scene, who, text)
+    asked = [one for one in model.requests if "what did she say" in str(one["messages"][-1])]
+    assert asked
+    assert SECRET not in str(asked)
+    assert users_words(scene, "agent:main:plain:dm:room-1") == [f"{WORD} needs {SECRET}", "I am back"]
+    assert users_words(scene, "agent:main:plain:dm:room-1:u-bob") == ["and what did she say?"]
+    until(lambda: not scene.gateway.store.unsent())
+    shown = scene.lab.shown_in("room-1")
+    assert len([one for one in shown if "what did she say" in one]) == 2
+    assert len([one for one in shown if SECRET in one]) == 1
+    for row in scene.db.list_sessions_rich(limit=100, visible_to=("plain", "u-bob")):
+        assert SECRET not in str(scene.db.get_messages(row["id"]))
+
+
+def test_of_two_who_begin_at_once_each_has_a_session(scene: Scene) -> None:
+    numbers = [scene.lab.say(f"from {who}", who=who, chat=ROOM) for who in ("carol", "bob", "carol", "bob")]
+    until(lambda: all((scene.gateway.store.progress("plain", number) or (False,))[0] for number in numbers))
+    first = users_words(scene, "agent:main:plain:dm:room-1")
+    (other,) = {"agent:main:plain:dm:room-1:u-bob", "agent:main:plain:dm:room-1:u-carol"} & {
+        row["key"] for row in scene.gateway.store.index()
+    }
+    assert sorted([first, users_words(scene, other)]) == [["from bob"] * 2, ["from carol"] * 2]
+
+
+def test_what_the_owner_hands_to_a_room_that_was_anothers_is_the_owners_alone(scene: Scene) -> None:
+    in_room(scene, "bob", "this was mine", "alice", "now we are here", "alice", "/sethome")
+    scene.lab.no_threads = True
+    scene.db.create_session("s-cli", source="cli")
+    scene.db.append_message("s-cli", "user", f"the {SECRET}")
+    scene.db.request_handoff("s-cli", "plain")
+    until(lambda: (scene.db.get_session("s-cli") or {}).get("handoff_state") == "completed", 30)
+    in_room(scene, "bob", "bob goes on", "alice", "alice goes on")
+    assert users_words(scene, "agent:main:plain:dm:room-1") == ["this was mine", "bob goes on"]
+    route = scene.gateway.store.route_of_session("s-cli")
+    assert route is not None
+    assert route.key == "agent:main:plain:dm:room-1:u-alice"
+    assert users_words(scene, route.key)[-1] == "alice goes on"
 
 
 def test_the_owner_sees_all(scene: Scene) -> None:

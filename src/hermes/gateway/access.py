@@ -50,6 +50,10 @@ class Access:
             f"{platform}:{one}" in self._owner for one in (sender.user_id, sender.stable_id) if one
         )
 
+    def owners(self, platform: str) -> list[str]:
+        """The owner's ids on a platform."""
+        return sorted(one.partition(":")[2] for one in self._owner if one.partition(":")[0] == platform)
+
     def user(self, platform: str, sender: Sender) -> User | None:
         """Whose conversations this person may see; None: the owner's, all."""
         if self.is_owner(platform, sender):

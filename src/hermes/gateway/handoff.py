@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.commands.handing import patience  # a claim holds so long without a sign of life
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import DM, Chat, Event, Sender, as_json, from_json
-from hermes.gateway.keys import Source, build_session_key
+from hermes.gateway.keys import Source, build_session_key, key_beside
 from hermes.store.gateway_db import Placed
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Handoffs:
             raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where handoffs should go")
         await claim.do(gateway.db.reopen_session, session["id"])
         chat = await self._place(home, session["title"] or f"Hermes {session['id']}")
-        key, shared = place_key(gateway, chat)
+        key, shared = await asyncio.to_thread(_owners_key, gateway, chat)
         placed = await claim.do(
             gateway.store.place, key, session["id"], platform=platform, chat_type=chat.type, chat=as_json(chat),
             display_name=chat.name, shared=shared,
@@ -189,6 +189,20 @@ def place_key(gateway: Gateway, chat: Chat) -> tuple[str, bool]:
         platform=chat.platform, chat_id=chat.chat_id, chat_type=chat_type, thread_id=chat.thread_id, user_id=None
     )
     return build_session_key(source, home=gateway.home), chat_type != DM
+
+
+def _owners_key(gateway: Gateway, chat: Chat) -> tuple[str, bool]:
+    """The same for what the owner brings: in a conversation of two that began as another person's, the owner's own key."""
+    key, shared = place_key(gateway, chat)
+    route = None if shared else gateway.store.route(key)
+    owners = gateway.access.owners(chat.platform)
+    if route is None or route.user_id is None or route.user_id in owners:
+        return key, shared
+    beside = (
+        key_beside(key, Source(platform=chat.platform, chat_id=chat.chat_id, user_id=one), route.user_id)
+        for one in owners
+    )
+    return next((one for one in beside if gateway.store.route(one) is not None), key), shared
 
 
 def _called(source: str) -> str:

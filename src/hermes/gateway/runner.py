@@ -33,7 +33,7 @@ from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
 from hermes.gateway.growing import Growing
 from hermes.gateway.handoff import Handoffs, place_key
 from hermes.gateway.index import Index
-from hermes.gateway.keys import build_session_key, is_shared, source_of
+from hermes.gateway.keys import build_session_key, is_shared, key_beside, source_of
 from hermes.gateway.lanes import Lane, Lanes
 from hermes.gateway.questions import Question, read_answer
 from hermes.gateway.sharing import Sharing
@@ -222,7 +222,7 @@ class Gateway:
         key, shared = self.key_of(event)
         if not self._is_for_us(connection, event, key):
             return
-        await self.writer(lambda tx: self._keep(tx, key, event, shared), lambda number: self._kept(key, number, event))
+        await self.writer(lambda tx: self._keep(tx, key, event, shared), lambda kept: self._kept(*kept, event))
 
     def _kept(self, key: str, number: int | None, event: Event) -> None:
         """An event is safe. This happens in the order they came, even if the adapter did not wait for it."""
@@ -240,9 +240,14 @@ class Gateway:
         else:
             self._on_loop(self._done.add, inbox_id)  # after what it has to send was handed over there
 
-    def _keep(self, tx: Tx, key: str, event: Event, shared: bool) -> int | None:
-        """In one transaction: the event, and the route it belongs to."""
+    def _keep(self, tx: Tx, key: str, event: Event, shared: bool) -> tuple[str, int | None]:
+        """In one transaction: the event, and the route it belongs to; that route's key and the event's number.
+
+        Whose a conversation of two is, is looked at here: of two people who write at once, only one can be the first.
+        """
         chat, sender, now = event.chat, event.sender, self.clock()
+        if chat.type == DM and (route := routes.get(tx, key)) is not None:
+            key = key_beside(key, source_of(event), route.user_id, home=self.home)
         fresh = self._receive(tx, key, event)
         if fresh is not None:
             routes.put(
@@ -250,7 +255,7 @@ class Gateway:
                 display_name=chat.name or (sender.name if chat.type == DM else None),
                 user_id=None if shared else sender.id, shared=shared, now=now,
             )  # fmt: skip
-        return fresh
+        return key, fresh
 
     def _receive(self, tx: Tx, key: str, event: Event) -> int | None:
         if self.sharing is not None:

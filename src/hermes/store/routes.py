@@ -53,11 +53,13 @@ def put(
     tx: Tx, key: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, user_id: str | None,
     shared: bool, now: float,
 ) -> Route:  # fmt: skip
-    """Make a key known, or bring what is shown of it up to date."""
+    """Make a key known, or bring what is shown of it up to date. One that is nobody's becomes this person's."""
     tx.run(
         "INSERT INTO gateway_routes(key, platform, chat_type, chat, display_name, user_id, shared, created_at, updated_at)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(key) DO UPDATE SET chat = excluded.chat,"
-        " display_name = coalesce(excluded.display_name, gateway_routes.display_name)",
+        " display_name = coalesce(excluded.display_name, gateway_routes.display_name), user_id = CASE"
+        " WHEN gateway_routes.shared = 0 THEN coalesce(gateway_routes.user_id, excluded.user_id)"
+        " ELSE gateway_routes.user_id END",
         (key, platform, chat_type, chat, display_name, user_id, int(shared), now, now),
     )
     found = get(tx, key)
