@@ -93,12 +93,6 @@ def is_answered(event: Event, *, needs_mention: bool, takes_part: bool) -> bool:
     return event.chat.thread_id is not None and takes_part
 
 
-def speaker(sender: Sender) -> str:
-    """How somebody is called in a conversation that several share."""
-    name = " ".join((sender.name or sender.id or "someone").split())
-    return name.replace("[", "(").replace("]", ")")[:80]
-
-
 def place_of(chat: Chat) -> str:
     """A chat in the words of a log or a list."""
     where = f"{chat.platform} {chat.type} {chat.name or chat.chat_id}"

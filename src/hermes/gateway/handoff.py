@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.commands.handing import patience  # a claim holds so long without a sign of life
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
-from hermes.gateway.events import DM, Chat, Event, Sender, as_json, from_json
+from hermes.gateway.events import DM, OWN, OWN_ID, Chat, Event, as_json, from_json
 from hermes.gateway.keys import Source, build_session_key, key_beside
 from hermes.store.gateway_db import Placed
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 THREAD_SECONDS = 60.0  # for a platform to make a thread
 TRIES = 4
-WHO = "handoff"
 _log = logging.getLogger("hermes.gateway")
 
 ARRIVAL = (
@@ -140,8 +139,7 @@ class Handoffs:
         else:
             placed, chat = await self._bind(claim, session, platform)
         words = ARRIVAL.format(origin=_called(session["source"]), platform=_called(platform))
-        sender = Sender(user_id=None, name="gateway")
-        return placed, Event(id=f"{WHO}:{asked}:{asked_at}", chat=chat, text=words, sender=sender)
+        return placed, Event(id=f"{OWN_ID}{asked}:{asked_at}", chat=chat, text=words, sender=OWN)
 
     async def _bind(self, claim: Claim, session: dict[str, Any], platform: str) -> tuple[Placed, Chat]:
         gateway = self._gateway

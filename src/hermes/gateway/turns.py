@@ -19,11 +19,11 @@ from hermes.agent.events import Notice as TurnNotice
 from hermes.commands.registry import parse, run_command, text_of
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway import renewal
-from hermes.gateway.access import speaker
-from hermes.gateway.events import Event, as_json, from_json
+from hermes.gateway.events import Event, as_json, from_json, is_own
 from hermes.gateway.growing import Growing
 from hermes.gateway.host import ChatHost, Seat
 from hermes.gateway.media import content_of
+from hermes.gateway.speaking import escaped, said_by, speaker
 from hermes.store import instances, mail
 from hermes.store.gateway_db import Notice, Received, Route
 
@@ -218,8 +218,7 @@ class Turns:
         notice = self._notice(route, event)
         if notice is None:
             gateway.begin(reply)
-        who = speaker(event.sender) if route.shared and event.sender.id else None
-        content = content_of(gateway, event, text_of(event.text.strip()), who)
+        content = content_of(gateway, event, self._words(route, event))
         if content is None:
             return None
 
@@ -234,6 +233,15 @@ class Turns:
             return message_id
 
         return seat.agent.turn(content, keep=keep)
+
+    def _words(self, route: Route, event: Event) -> str:
+        """What was said, as the model reads it: nobody's text can pass for another's, or for the gateway's."""
+        text, sender = text_of(event.text.strip()), event.sender
+        if is_own(event):
+            return text
+        if route.shared and sender.id:
+            return said_by(speaker(self._db, event.chat.platform, sender), text)
+        return escaped(text, shared=route.shared)
 
     def _notice(self, route: Route, event: Event) -> Notice | None:
         text = renewal.told(self._gateway, route)
