@@ -100,6 +100,15 @@ def let_go(tx: Tx, key: str, now: float, *, previous: str | None = None, reason:
     )
 
 
+def others_take_part(tx: Tx, key: str, source: str, user_id: str) -> bool:
+    """Whether somebody else than this user has spoken in the session a key leads to."""
+    sql = (
+        "SELECT 1 FROM gateway_routes r JOIN session_members m ON m.session_id = r.session_id"
+        " WHERE r.key = ? AND NOT (m.source = ? AND m.user_id = ?) LIMIT 1"
+    )
+    return tx.row(sql, (key, source, user_id)) is not None
+
+
 def set_pending_title(tx: Tx, key: str, title: str | None, now: float) -> None:
     """The session that begins next under this key is to be called so."""
     tx.run("UPDATE gateway_routes SET pending_title = ?, updated_at = ? WHERE key = ?", (title, now, key))
