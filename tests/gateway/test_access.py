@@ -223,6 +223,39 @@ def test_the_owner_sees_all(scene: Scene) -> None:
     assert SECRET in scene.ask("alice", "/history")
 
 
+def test_whose_conversation_the_owner_goes_on_with_is_told_and_can_have_it_back(scene: Scene) -> None:
+    session = scene.secret_of("bob")
+    before = len(scene.lab.shown(who="bob"))
+    scene.ask("alice", f"/resume {session}")
+    scene.ask("alice", "the owner was here")
+    until(lambda: len(scene.lab.shown(who="bob")) == before + 1)
+    notice = scene.lab.shown(who="bob")[-1]
+    assert TITLE in notice
+    assert f"`/resume {session}`" in notice
+    alices = len(scene.lab.shown())
+    assert SECRET in scene.ask("bob", f"/resume {session}") + scene.ask("bob", "/history")
+    scene.ask("bob", "I am back")
+    assert users_words(scene, "agent:main:plain:dm:dm-bob")[-2:] == ["the owner was here", "I am back"]
+    until(lambda: len(scene.lab.shown()) == alices + 1)  # and the owner is told that it went back
+
+
+def test_who_moves_their_own_conversation_is_told_nothing(scene: Scene) -> None:
+    session = scene.secret_of("bob")
+    before = scene.lab.shown(who="bob")
+    scene.ask("bob", f"/resume {session}", "group")
+    scene.ask("bob", "here now", "group")
+    assert scene.lab.shown(who="bob") == before
+
+
+def test_whose_conversation_is_handed_over_is_told(scene: Scene) -> None:
+    session = scene.secret_of("bob")
+    scene.ask("alice", "/sethome")
+    before = len(scene.lab.shown(who="bob"))
+    assert scene.db.request_handoff(session, "plain")
+    until(lambda: len(scene.lab.shown(who="bob")) == before + 1, 30)
+    assert f"`/resume {session}`" in scene.lab.shown(who="bob")[-1]
+
+
 def test_owner_rights_end_with_the_owners_turn(scene: Scene, model: Echo) -> None:
     """One agent serves a shared thread; what it may do depends on who speaks."""
     scene.secret_of("alice")
@@ -318,15 +351,41 @@ def test_two_people_never_share_a_folder(one: str, other: str, tmp_path: Path) -
         assert len(folder.name) < 200
 
 
-def test_a_title_that_is_taken_says_nothing_about_whose_it_is(scene: Scene) -> None:
+@pytest.mark.parametrize("line", [TITLE, f"{TITLE} #2"])
+def test_a_title_that_another_person_has_is_not_told(scene: Scene, line: str) -> None:
+    """Neither that there is such a session nor whose it is: no refusal, no number, no id."""
     session = scene.secret_of("alice")
-    for line in (f"/title {TITLE}", f"/title {TITLE.upper()}"):
-        answer = scene.ask("bob", line)  # before his first message
+    scene.db.create_session("s-2", source="cli")
+    scene.db.set_session_title("s-2", f"{TITLE} #2")
+    answers = [scene.ask("bob", f"/title {line}")]  # before his first message
+    scene.ask("bob", "hello gardening")
+    answers += [scene.ask("bob", "/title"), scene.ask("bob", f"/title {line}"), scene.ask("bob", "/title")]
+    for answer in answers:
         assert session not in answer
-        scene.ask("bob", "hello")
-        answer = scene.ask("bob", line)
-        assert session not in answer
-        scene.ask("bob", "/new")
+        assert "already" not in answer
+        assert "another" not in answer
+        assert line in answer
+        assert f"{line} #" not in answer
+    (row,) = scene.db.list_sessions_rich(visible_to=("plain", "u-bob"))
+    assert row["title"].startswith(f"{line}, ")
+    assert scene.db.get_session_title(session) == TITLE
+    scene.ask("bob", "/new")
+    scene.ask("bob", "hello again")
+    assert "already" in scene.ask("bob", f"/title {row['title']}")  # his own he is told of
+
+
+def test_only_the_owner_is_told_where_the_agent_works(scene: Scene, model: Echo) -> None:
+    def prompt_of(words: str) -> str:
+        asked = [one for one in model.requests if one.get("tools") and words in str(one["messages"][-1])]
+        return str(asked[-1]["messages"][0])
+
+    scene.ask("alice", "where are we, owner?")
+    scene.ask("bob", "where are we, guest?")
+    scene.ask("alice", "where are we, all?", "thread")
+    assert f"Working directory: {Path.home()}" in prompt_of("owner?")
+    for words in ("guest?", "all?"):
+        assert str(Path.home()) not in prompt_of(words)
+        assert "orking directory" not in prompt_of(words)
 
 
 def test_a_conversation_that_was_compressed_keeps_its_people(scene: Scene) -> None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from hermes.commands.handing import patience  # a claim holds so long without a sign of life
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import DM, OWN, OWN_ID, Chat, Event, as_json, from_json
+from hermes.gateway.host import taken_from
 from hermes.gateway.keys import Source, build_session_key, key_beside
-from hermes.store.gateway_db import Placed
+from hermes.store.gateway_db import Notice, Placed
 
 if TYPE_CHECKING:
     from hermes.gateway.runner import Gateway
@@ -57,6 +58,7 @@ class Handoffs:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._under_way: set[str] = set()
+        self._notices: dict[str, Notice | None] = {}  # for those whose chats sessions are brought away from
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -96,6 +98,8 @@ class Handoffs:
                 beat.cancel()
             if not await claim.do(db.complete_handoff, session_id):
                 raise PlatformError("whoever asked for it has given it up")
+            if (notice := self._notices.get(session_id)) is not None:
+                await asyncio.to_thread(self._gateway.post, from_json(notice.chat, Chat), notice.text)
             _log.info("session %s goes on at %s", session_id, platform)
         except Fenced as error:  # what we did of it is that one's to go on with, or to take back
             _log.warning("handoff of %s to %s: %s", session_id, platform, error)
@@ -107,6 +111,7 @@ class Handoffs:
                 await self._undo(claim, placed, why)
         finally:
             self._under_way.discard(session_id)
+            self._notices.pop(session_id, None)
 
     async def _undo(self, claim: Claim, placed: Placed | None, why: str) -> None:
         """Things are as they were, and whoever asked can read why."""
@@ -149,10 +154,12 @@ class Handoffs:
         await claim.do(gateway.db.reopen_session, session["id"])
         chat = await self._place(home, session["title"] or f"Hermes {session['id']}")
         key, shared = await asyncio.to_thread(_owners_key, gateway, chat)
+        notice = await asyncio.to_thread(taken_from, gateway, session["id"], None)
         placed = await claim.do(
             gateway.store.place, key, session["id"], platform=platform, chat_type=chat.type, chat=as_json(chat),
             display_name=chat.name, shared=shared,
         )  # fmt: skip
+        self._notices[claim.session_id] = notice
         return placed, chat
 
     async def _place(self, home: Chat, name: str) -> Chat:
