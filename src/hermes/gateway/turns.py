@@ -177,7 +177,9 @@ class Turns:
         if not said.begun:
             renewal.begin_anew(gateway, lane.key)
         # A process that died may have chosen a session, and made it, and not come to store anything there: it is used now.
-        seat = Seat(gateway, lane, self._store.route(lane.key), event.sender, session_id=said.session_id)
+        # One that had the message and was removed since is not made again.
+        chosen = None if said.message_id is not None and stored_in is None else said.session_id
+        seat = Seat(gateway, lane, self._store.route(lane.key), event.sender, session_id=chosen)
         line = event.text.strip()
         is_stored, is_command = said.message_id is not None, parse(line) is not None and not event.attachments
         if said.session_id is None and is_command:
