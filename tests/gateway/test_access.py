@@ -148,6 +148,73 @@ def test_the_same_user_id_on_another_platform_is_another_person(model: Echo, her
     other.close()
 
 
+ROOM = {"chat_id": "room-1", "type": "dm"}
+
+
+def in_room(scene: Scene, *said: str) -> None:
+    """People say something in the room, one after another (who, what, who, what …), and each is answered."""
+    for who, text in zip(said[::2], said[1::2], strict=True):
+        number = scene.lab.say(text, who=who, chat=ROOM)
+        until(lambda number=number: (scene.gateway.store.progress("plain", number) or (False,))[0])
+
+
+def users_words(scene: Scene, key: str) -> list[str]:
+    """What was said in the session a key leads to."""
+    route = scene.gateway.store.route(key)
+    assert route is not None
+    assert route.session_id is not None
+    return [m["content"] for m in scene.db.get_messages(route.session_id) if m["role"] == "user"]
+
+
+def test_a_room_of_two_that_passes_to_another_person_does_not_hand_on_the_conversation(
+    scene: Scene, model: Echo
+) -> None:
+    """On platforms where a room of two is a DM, its members change: she invites him and leaves."""
+    for who, text in (
+        ("carol", f"{WORD} needs {SECRET}"),
+        ("bob", "and what did she say?"),
+        ("bob", "/history"),
+        ("carol", "I am back"),
+    ):
+        in_room(scene, who, text)
+    asked = [one for one in model.requests if "what did she say" in str(one["messages"][-1])]
+    assert asked
+    assert SECRET not in str(asked)
+    assert users_words(scene, "agent:main:plain:dm:room-1") == [f"{WORD} needs {SECRET}", "I am back"]
+    assert users_words(scene, "agent:main:plain:dm:room-1:u-bob") == ["and what did she say?"]
+    until(lambda: not scene.gateway.store.unsent())
+    shown = scene.lab.shown_in("room-1")
+    assert len([one for one in shown if "what did she say" in one]) == 2
+    assert len([one for one in shown if SECRET in one]) == 1
+    for row in scene.db.list_sessions_rich(limit=100, visible_to=("plain", "u-bob")):
+        assert SECRET not in str(scene.db.get_messages(row["id"]))
+
+
+def test_of_two_who_begin_at_once_each_has_a_session(scene: Scene) -> None:
+    numbers = [scene.lab.say(f"from {who}", who=who, chat=ROOM) for who in ("carol", "bob", "carol", "bob")]
+    until(lambda: all((scene.gateway.store.progress("plain", number) or (False,))[0] for number in numbers))
+    first = users_words(scene, "agent:main:plain:dm:room-1")
+    (other,) = {"agent:main:plain:dm:room-1:u-bob", "agent:main:plain:dm:room-1:u-carol"} & {
+        row["key"] for row in scene.gateway.store.index()
+    }
+    assert sorted([first, users_words(scene, other)]) == [["from bob"] * 2, ["from carol"] * 2]
+
+
+def test_what_the_owner_hands_to_a_room_that_was_anothers_is_the_owners_alone(scene: Scene) -> None:
+    in_room(scene, "bob", "this was mine", "alice", "now we are here", "alice", "/sethome")
+    scene.lab.no_threads = True
+    scene.db.create_session("s-cli", source="cli")
+    scene.db.append_message("s-cli", "user", f"the {SECRET}")
+    scene.db.request_handoff("s-cli", "plain")
+    until(lambda: (scene.db.get_session("s-cli") or {}).get("handoff_state") == "completed", 30)
+    in_room(scene, "bob", "bob goes on", "alice", "alice goes on")
+    assert users_words(scene, "agent:main:plain:dm:room-1") == ["this was mine", "bob goes on"]
+    route = scene.gateway.store.route_of_session("s-cli")
+    assert route is not None
+    assert route.key == "agent:main:plain:dm:room-1:u-alice"
+    assert users_words(scene, route.key)[-1] == "alice goes on"
+
+
 def test_the_owner_sees_all(scene: Scene) -> None:
     session = scene.secret_of("bob")
     assert session in scene.ask("alice", "/sessions")
@@ -155,6 +222,39 @@ def test_the_owner_sees_all(scene: Scene) -> None:
     assert SECRET in scene.tool("alice", "session_search", query="recipe")
     scene.ask("alice", f"/resume {TITLE}")
     assert SECRET in scene.ask("alice", "/history")
+
+
+def test_whose_conversation_the_owner_goes_on_with_is_told_and_can_have_it_back(scene: Scene) -> None:
+    session = scene.secret_of("bob")
+    before = len(scene.lab.shown(who="bob"))
+    scene.ask("alice", f"/resume {session}")
+    scene.ask("alice", "the owner was here")
+    until(lambda: len(scene.lab.shown(who="bob")) == before + 1)
+    notice = scene.lab.shown(who="bob")[-1]
+    assert TITLE in notice
+    assert f"`/resume {session}`" in notice
+    alices = len(scene.lab.shown())
+    assert SECRET in scene.ask("bob", f"/resume {session}") + scene.ask("bob", "/history")
+    scene.ask("bob", "I am back")
+    assert users_words(scene, "agent:main:plain:dm:dm-bob")[-2:] == ["the owner was here", "I am back"]
+    until(lambda: len(scene.lab.shown()) == alices + 1)  # and the owner is told that it went back
+
+
+def test_who_moves_their_own_conversation_is_told_nothing(scene: Scene) -> None:
+    session = scene.secret_of("bob")
+    before = scene.lab.shown(who="bob")
+    scene.ask("bob", f"/resume {session}", "group")
+    scene.ask("bob", "here now", "group")
+    assert scene.lab.shown(who="bob") == before
+
+
+def test_whose_conversation_is_handed_over_is_told(scene: Scene) -> None:
+    session = scene.secret_of("bob")
+    scene.ask("alice", "/sethome")
+    before = len(scene.lab.shown(who="bob"))
+    assert scene.db.request_handoff(session, "plain")
+    until(lambda: len(scene.lab.shown(who="bob")) == before + 1, 30)
+    assert f"`/resume {session}`" in scene.lab.shown(who="bob")[-1]
 
 
 def test_owner_rights_end_with_the_owners_turn(scene: Scene, model: Echo) -> None:
@@ -252,15 +352,41 @@ def test_two_people_never_share_a_folder(one: str, other: str, tmp_path: Path) -
         assert len(folder.name) < 200
 
 
-def test_a_title_that_is_taken_says_nothing_about_whose_it_is(scene: Scene) -> None:
+@pytest.mark.parametrize("line", [TITLE, f"{TITLE} #2"])
+def test_a_title_that_another_person_has_is_not_told(scene: Scene, line: str) -> None:
+    """Neither that there is such a session nor whose it is: no refusal, no number, no id."""
     session = scene.secret_of("alice")
-    for line in (f"/title {TITLE}", f"/title {TITLE.upper()}"):
-        answer = scene.ask("bob", line)  # before his first message
+    scene.db.create_session("s-2", source="cli")
+    scene.db.set_session_title("s-2", f"{TITLE} #2")
+    answers = [scene.ask("bob", f"/title {line}")]  # before his first message
+    scene.ask("bob", "hello gardening")
+    answers += [scene.ask("bob", "/title"), scene.ask("bob", f"/title {line}"), scene.ask("bob", "/title")]
+    for answer in answers:
         assert session not in answer
-        scene.ask("bob", "hello")
-        answer = scene.ask("bob", line)
-        assert session not in answer
-        scene.ask("bob", "/new")
+        assert "already" not in answer
+        assert "another" not in answer
+        assert line in answer
+        assert f"{line} #" not in answer
+    (row,) = scene.db.list_sessions_rich(visible_to=("plain", "u-bob"))
+    assert row["title"].startswith(f"{line}, ")
+    assert scene.db.get_session_title(session) == TITLE
+    scene.ask("bob", "/new")
+    scene.ask("bob", "hello again")
+    assert "already" in scene.ask("bob", f"/title {row['title']}")  # his own he is told of
+
+
+def test_only_the_owner_is_told_where_the_agent_works(scene: Scene, model: Echo) -> None:
+    def prompt_of(words: str) -> str:
+        asked = [one for one in model.requests if one.get("tools") and words in str(one["messages"][-1])]
+        return str(asked[-1]["messages"][0])
+
+    scene.ask("alice", "where are we, owner?")
+    scene.ask("bob", "where are we, guest?")
+    scene.ask("alice", "where are we, all?", "thread")
+    assert f"Working directory: {Path.home()}" in prompt_of("owner?")
+    for words in ("guest?", "all?"):
+        assert str(Path.home()) not in prompt_of(words)
+        assert "orking directory" not in prompt_of(words)
 
 
 def test_a_conversation_that_was_compressed_keeps_its_people(scene: Scene) -> None:

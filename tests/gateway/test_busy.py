@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.turns import STOPPED
+from hermes.gateway.turns import NOT_YOURS, STOPPED
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -88,7 +88,8 @@ def test_one_platform_may_interrupt_where_others_wait(lab: PlainLab, model: Echo
 def test_what_arrives_meanwhile_keeps_its_order_and_is_all_answered(
     lab: PlainLab, model: Echo, hermes_home: Path, busy: str
 ) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": busy}) as gateway:
+    each = {"debounce_seconds": 0}
+    with running(lab, hermes_home, model.base_url, display={"busy": busy}, gateway=each) as gateway:
         lab.say("pause=1 first")
         begun(model, "first")
         for number in range(5):
@@ -133,3 +134,86 @@ def test_a_long_turn_blocks_no_other_person_and_no_other_chat(lab: PlainLab, mod
         assert lab.shown() == []
         lab.say("/stop")
         until(lambda: any(STOPPED in one for one in lab.shown()))
+
+
+# ------------------------------------------------------------------------------------------------ several people
+
+
+def test_quick_messages_of_one_person_are_answered_together(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 30}) as gateway:
+        lab.say("slow=20 the first " + "x " * 100)
+        begun(model, "the first")
+        lab.say("pause=20 and the second")
+        begun(model, "and the second")
+        lab.say("and the third")
+        assert whole(lab, 1) == ["echo: and the third"]
+        assert [text[:20].strip() for text in said(gateway)] == [
+            "slow=20 the first x",
+            "pause=20 and the sec",
+            "and the third",
+        ]
+        asked = [one for one in model.requests if "and the third" in str(one["messages"][-1])]
+        assert "and the second" in str(asked[-1]["messages"])
+        assert not gateway.store.unanswered()
+
+
+def test_quick_messages_that_wait_are_answered_together(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 30}) as gateway:
+        for number in range(5):
+            lab.say(f"number {number}")
+        until(lambda: any("number 4" in one for one in lab.shown()))
+        until(lambda: not gateway.store.unanswered())
+        assert said(gateway) == [f"number {number}" for number in range(5)]
+        assert not any(STOPPED in one for one in lab.shown())
+
+
+def test_messages_that_are_not_quick_are_answered_each(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 0}):
+        lab.say("pause=20 the first")
+        begun(model, "the first")
+        lab.say("the second")
+        assert whole(lab, 2) == [STOPPED, "echo: the second"]
+
+
+@pytest.mark.parametrize("line", ["what about plums?", "/stop"])
+def test_nobody_stops_another_ones_answer_in_a_shared_thread(
+    lab: PlainLab, model: Echo, hermes_home: Path, line: str
+) -> None:
+    with running(lab, hermes_home, model.base_url, owner=["plain:u-carol"]):
+        lab.say("pause=1.5 for alice", where="thread")
+        begun(model, "for alice")
+        lab.say(line, who="bob", where="thread")
+        first, second = whole(lab, 2, where="thread")
+        assert first == "echo: [Alice] pause=1.5 for alice"
+        assert second == (NOT_YOURS if line == "/stop" else "echo: [Bob] what about plums?")
+
+
+@pytest.mark.parametrize("line", ["enough of that", "/stop"])
+def test_the_owner_stops_anyones_answer(lab: PlainLab, model: Echo, hermes_home: Path, line: str) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("pause=60 for bob", who="bob", where="thread")
+        begun(model, "for bob")
+        lab.say(line, where="thread")
+        assert whole(lab, 2, where="thread")[0] == STOPPED
+
+
+def test_what_people_say_to_each_other_in_a_thread_is_context(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    mention = {"plain": {"require_mention": True}}
+    with running(lab, hermes_home, model.base_url, platforms=mention) as gateway:
+        lab.say("let us bake", where="thread")
+        whole(lab, 1, where="thread")
+        lab.say("with plums", where="thread", addressed=False)  # nobody else is there: it is for the agent
+        assert whole(lab, 2, where="thread")[1] == "echo: [Alice] with plums"
+        lab.say("hello agent", who="bob", where="thread")
+        whole(lab, 3, where="thread")
+        lab.say("pause=1 and cinnamon?", where="thread")
+        begun(model, "and cinnamon")
+        lab.say("Alice, I have no cinnamon", who="bob", where="thread", addressed=False)
+        lab.say("then without", where="thread", addressed=False)
+        assert whole(lab, 4, where="thread")[3] == "echo: [Alice] pause=1 and cinnamon?"
+        until(lambda: not gateway.store.unanswered())
+        lab.say("so what do we need?", where="thread")
+        assert whole(lab, 5, where="thread")[4] == "echo: [Alice] so what do we need?"
+        told = [str(m["content"]) for m in model.requests[-1]["messages"] if m["role"] == "user"]
+        assert "[Bob] Alice, I have no cinnamon" in "\n".join(told)
+        assert "[Alice] then without" in "\n".join(told)

@@ -332,7 +332,7 @@ def test_a_moment_without_connection_loses_no_file(lab: PlainLab, model: Echo, h
 
 
 def test_files_go_with_their_session_unless_another_has_them(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 0}) as gateway:
         for data, name in ((PDF, "paper.pdf"), (b"only here", "note.txt")):
             lab.attach(data, name, "application/pdf" if name.endswith("pdf") else "text/plain", text=name)
         replies(lab, 2)

@@ -18,6 +18,8 @@ from tests.support.labs.plain import PlainLab
 from tests.support.wire import Wire, call, delta, end, sse
 from tests.support.wire import said as reply
 
+OWNERS = ["plain:u-alice", "plain:u-bob"]
+
 
 @pytest.fixture
 def model() -> Iterator[Echo]:
@@ -126,7 +128,8 @@ def test_another_persons_yes_does_not_count(lab: PlainLab, model: Echo, hermes_h
 def test_another_person_who_interrupts_does_not_wait_for_the_answer(
     lab: PlainLab, model: Echo, hermes_home: Path, precious: Path
 ) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "interrupt"}):
+    """The owner does, under another id: nobody else may."""
+    with running(lab, hermes_home, model.base_url, display={"busy": "interrupt"}, owner=OWNERS):
         lab.say(removing(precious), where="thread")
         asked(lab, "thread")
         lab.say("pause=1.5 yes", where="thread", who="bob")
@@ -152,7 +155,7 @@ def test_stopping_does_not_wait_for_an_answer_and_asks_again_afterwards(
 
 
 def test_a_question_is_seen_while_the_reply_grows(lab: PlainLab, hermes_home: Path, precious: Path) -> None:
-    streaming = {"streaming": {"edit_interval": 0.05, "buffer_threshold": 1}}
+    streaming = {"streaming": {"edit_interval": 0.05, "buffer_threshold": 1}, "debounce_seconds": 0}
     arguments = f'{{"command": "rm {precious}"}}'
     first = sse(
         delta(content="Let me clear that away."),

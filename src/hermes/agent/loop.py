@@ -149,6 +149,14 @@ class Agent:
             yield from self._talk.untold()
             yield from self._answer()
 
+    def hear(self, content: Content, *, keep: Keep | None = None) -> Iterator[Event]:
+        """Store something as `turn` does, without an answer: the next turn reads it."""
+        with self._underway():
+            yield from self._talk.enter(self.model, self._new_prompt)
+            self._talk.say(content, keep)
+            yield from self._talk.untold()
+            yield Done("")
+
     def go_on(self, message_id: int | None = None) -> Iterator[Event]:
         """Take up a turn that a killed process left: answer the user's last message, if it has no whole reply yet.
 
@@ -230,7 +238,8 @@ class Agent:
         from hermes.agent.prompt import system_prompt
 
         names = set(self.tools) if self.model.calls_tools else set()
-        return system_prompt(self.config, self.context.home, self.cwd, tools=names, shared=self.shared)
+        cwd = self.cwd if self.context.user is None and not self.shared else None  # the owner's alone
+        return system_prompt(self.config, self.context.home, cwd, tools=names, shared=self.shared)
 
     # ------------------------------------------------------------------------------------------ answering
 

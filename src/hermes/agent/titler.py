@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = 60.0
 _WHILE_WORKING, _FOR_GOOD = 300.0, 100 * 365 * 86_400.0  # seconds: a crashed attempt is repeated, a finished one is not
+_LONGEST = 100  # characters of a title
 _TRIES = 20
 AT_ONCE = 4  # titles in the making at one time
 _READ = 3_000
@@ -158,6 +159,22 @@ def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered
         if db.resolve_session_by_title(candidate) is None:
             return candidate
     return db.get_next_title_in_lineage(title)
+
+
+def title_apart(db: SessionDB, session_id: str, title: str) -> str:
+    """A title like this one that no session has; for who may not see which one has it, so without a number that would tell.
+
+    It is made different by a word of this conversation or by its date, as the titles are that sessions get by themselves.
+    """
+    from hermes.agent.headings import told_apart
+
+    session = db.get_session(session_id)
+    when = session["started_at"] if session else time.time()
+    candidates = told_apart(title, first_exchange(db.get_messages(session_id)), (), when)
+    for candidate in (title, *candidates):
+        if len(candidate) <= _LONGEST and db.get_session_by_title(candidate) is None:
+            return candidate
+    return f"{title[: _LONGEST - 10].rstrip()}, {secrets.token_hex(4)}"
 
 
 def first_exchange(messages: Sequence[dict[str, Any]]) -> tuple[str, str]:

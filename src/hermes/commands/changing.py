@@ -22,9 +22,12 @@ def title(host: Host, arguments: str) -> None:
         raise InvalidInput("nothing of this can be seen; a title needs letters, digits or signs")
     holder = host.db.get_session_by_title(wanted)
     if holder is not None and holder["id"] != host.session_id:
-        seen = host.db.get_session(holder["id"], visible_to=host.user) is not None
-        whose = f"session {holder['id']}" if seen else "another session"
-        raise TitleClash(f'{whose} is called "{wanted}" already; take another title')
+        if host.db.get_session(holder["id"], visible_to=host.user) is not None:
+            raise TitleClash(f'session {holder["id"]} is called "{wanted}" already; take another title')
+        if row is not None:  # whose it is, and that there is one, is not for this user to know
+            from hermes.agent.titler import title_apart
+
+            wanted = title_apart(host.db, host.session_id, wanted)
     if row is None:
         host.pending_title = wanted
         host.say(f'Noted: this session is called "{wanted}" from your first message on.')

@@ -171,6 +171,7 @@ class Http(Section):
 class Gateway(Section):
     """The messengers."""
 
+    debounce_seconds: float = 1.0
     http: Http = msgspec.field(default_factory=Http)
     brake: Brake = msgspec.field(default_factory=Brake)
     streaming: Streaming = msgspec.field(default_factory=Streaming)
@@ -307,6 +308,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.streaming.edit_interval": (0, None),
     "gateway.streaming.buffer_threshold": (1, None),
     "gateway.media.max_mb": (0, None),
+    "gateway.debounce_seconds": (0, 60),
     "gateway.brake.per_minute": (0, None),
     "gateway.brake.alike": (0, None),
     "gateway.http.max_connections": (1, None),

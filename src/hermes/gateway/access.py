@@ -50,6 +50,10 @@ class Access:
             f"{platform}:{one}" in self._owner for one in (sender.user_id, sender.stable_id) if one
         )
 
+    def owners(self, platform: str) -> list[str]:
+        """The owner's ids on a platform."""
+        return sorted(one.partition(":")[2] for one in self._owner if one.partition(":")[0] == platform)
+
     def user(self, platform: str, sender: Sender) -> User | None:
         """Whose conversations this person may see; None: the owner's, all."""
         if self.is_owner(platform, sender):
@@ -87,12 +91,6 @@ def is_answered(event: Event, *, needs_mention: bool, takes_part: bool) -> bool:
     if event.chat.type == DM or event.addressed or not needs_mention:
         return True
     return event.chat.thread_id is not None and takes_part
-
-
-def speaker(sender: Sender) -> str:
-    """How somebody is called in a conversation that several share."""
-    name = " ".join((sender.name or sender.id or "someone").split())
-    return name.replace("[", "(").replace("]", ")")[:80]
 
 
 def place_of(chat: Chat) -> str:

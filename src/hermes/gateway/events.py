@@ -64,6 +64,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     addressed: bool = True  # in groups: we were mentioned, or it answers one of our messages
 
 
+OWN = Sender(user_id=None, name="gateway")  # who "says" what nobody typed
+OWN_ID = "handoff:"  # how the ids of such events begin
+
+
+def is_own(event: Event) -> bool:
+    """Whether an event is the gateway's own, which no adapter makes."""
+    return event.sender == OWN and event.id.startswith(OWN_ID)
+
+
 Kept = TypeVar("Kept", Chat, Event)
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.commands.handing import patience  # a claim holds so long without a sign of life
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
-from hermes.gateway.events import DM, Chat, Event, Sender, as_json, from_json
-from hermes.gateway.keys import Source, build_session_key
-from hermes.store.gateway_db import Placed
+from hermes.gateway.events import DM, OWN, OWN_ID, Chat, Event, as_json, from_json
+from hermes.gateway.host import taken_from
+from hermes.gateway.keys import Source, build_session_key, key_beside
+from hermes.store.gateway_db import Notice, Placed
 
 if TYPE_CHECKING:
     from hermes.gateway.runner import Gateway
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 THREAD_SECONDS = 60.0  # for a platform to make a thread
 TRIES = 4
-WHO = "handoff"
 _log = logging.getLogger("hermes.gateway")
 
 ARRIVAL = (
@@ -58,6 +58,7 @@ class Handoffs:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._under_way: set[str] = set()
+        self._notices: dict[str, Notice | None] = {}  # for those whose chats sessions are brought away from
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -97,6 +98,8 @@ class Handoffs:
                 beat.cancel()
             if not await claim.do(db.complete_handoff, session_id):
                 raise PlatformError("whoever asked for it has given it up")
+            if (notice := self._notices.get(session_id)) is not None:
+                await asyncio.to_thread(self._gateway.post, from_json(notice.chat, Chat), notice.text)
             _log.info("session %s goes on at %s", session_id, platform)
         except Fenced as error:  # what we did of it is that one's to go on with, or to take back
             _log.warning("handoff of %s to %s: %s", session_id, platform, error)
@@ -108,6 +111,7 @@ class Handoffs:
                 await self._undo(claim, placed, why)
         finally:
             self._under_way.discard(session_id)
+            self._notices.pop(session_id, None)
 
     async def _undo(self, claim: Claim, placed: Placed | None, why: str) -> None:
         """Things are as they were, and whoever asked can read why."""
@@ -140,8 +144,7 @@ class Handoffs:
         else:
             placed, chat = await self._bind(claim, session, platform)
         words = ARRIVAL.format(origin=_called(session["source"]), platform=_called(platform))
-        sender = Sender(user_id=None, name="gateway")
-        return placed, Event(id=f"{WHO}:{asked}:{asked_at}", chat=chat, text=words, sender=sender)
+        return placed, Event(id=f"{OWN_ID}{asked}:{asked_at}", chat=chat, text=words, sender=OWN)
 
     async def _bind(self, claim: Claim, session: dict[str, Any], platform: str) -> tuple[Placed, Chat]:
         gateway = self._gateway
@@ -150,11 +153,13 @@ class Handoffs:
             raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where handoffs should go")
         await claim.do(gateway.db.reopen_session, session["id"])
         chat = await self._place(home, session["title"] or f"Hermes {session['id']}")
-        key, shared = place_key(gateway, chat)
+        key, shared = await asyncio.to_thread(_owners_key, gateway, chat)
+        notice = await asyncio.to_thread(taken_from, gateway, session["id"], None)
         placed = await claim.do(
             gateway.store.place, key, session["id"], platform=platform, chat_type=chat.type, chat=as_json(chat),
             display_name=chat.name, shared=shared,
         )  # fmt: skip
+        self._notices[claim.session_id] = notice
         return placed, chat
 
     async def _place(self, home: Chat, name: str) -> Chat:
@@ -189,6 +194,20 @@ def place_key(gateway: Gateway, chat: Chat) -> tuple[str, bool]:
         platform=chat.platform, chat_id=chat.chat_id, chat_type=chat_type, thread_id=chat.thread_id, user_id=None
     )
     return build_session_key(source, home=gateway.home), chat_type != DM
+
+
+def _owners_key(gateway: Gateway, chat: Chat) -> tuple[str, bool]:
+    """The same for what the owner brings: in a conversation of two that began as another person's, the owner's own key."""
+    key, shared = place_key(gateway, chat)
+    route = None if shared else gateway.store.route(key)
+    owners = gateway.access.owners(chat.platform)
+    if route is None or route.user_id is None or route.user_id in owners:
+        return key, shared
+    beside = (
+        key_beside(key, Source(platform=chat.platform, chat_id=chat.chat_id, user_id=one), route.user_id)
+        for one in owners
+    )
+    return next((one for one in beside if gateway.store.route(one) is not None), key), shared
 
 
 def _called(source: str) -> str:

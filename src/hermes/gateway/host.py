@@ -11,6 +11,7 @@ from hermes.errors import InvalidInput, ModelError
 from hermes.gateway.agents import home_of
 from hermes.gateway.events import Chat, Sender, as_json, from_json
 from hermes.gateway.questions import Question, wording
+from hermes.store.gateway_db import Notice
 
 if TYPE_CHECKING:
     from hermes.agent.events import Event as TurnEvent
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from hermes.gateway.turns import Said
     from hermes.store.gateway_db import Route
     from hermes.store.visibility import User
+
+
+TAKEN = (
+    "The conversation{called} goes on elsewhere: the owner, or somebody who shares it, has taken it up there. What you write here"
+    " begins a new one; `/resume {session_id}` brings it back here."
+)
 
 
 class Seat:
@@ -116,7 +123,14 @@ class Seat:
         try:
             db.set_session_title(self.session_id, wanted)
         except InvalidInput:  # someone took the name meanwhile
-            db.set_session_title(self.session_id, db.get_next_title_in_lineage(wanted))
+            holder = db.resolve_session_by_title(wanted)
+            if holder is None or db.get_session(holder, visible_to=self.user) is not None:
+                name = db.get_next_title_in_lineage(wanted)
+            else:  # a number would tell that others have one of this name
+                from hermes.agent.titler import title_apart
+
+                name = title_apart(db, self.session_id, wanted)
+            db.set_session_title(self.session_id, name)
 
     def confirm(self, question: str) -> bool:
         """Ask whoever began this turn; no, when nobody answers within five minutes."""
@@ -142,7 +156,9 @@ class Seat:
             gateway.store.let_go(key)
             self.route.session_id = None
         else:
-            gateway.store.bind(key, session_id)
+            told = gateway.store.bind(key, session_id, notice=taken_from(gateway, session_id, self.sender))
+            if told is not None:
+                gateway.send(told)
             gateway.db.reopen_session(session_id)
             self.route.session_id = session_id
         self.route.previous_id = self.route.reset_reason = None
@@ -154,6 +170,26 @@ class Seat:
         """Between turns others may go on with the session."""
         if self._agent is not None:
             self._agent.let_go(soon=True)
+
+
+def taken_from(gateway: Gateway, session_id: str, by: Sender | None) -> Notice | None:
+    """What the person is told in whose chat a session is talked in that somebody else takes elsewhere; None: nobody is.
+
+    `by` is who takes it; None stands for the owner in a terminal.
+    """
+    route = gateway.store.route_of_session(session_id)
+    if route is None or (not route.shared and route.user_id is None):
+        return None
+    owners = gateway.access.owners(route.platform)
+    same = route.user_id in owners if by is None else route.user_id in (by.user_id, by.stable_id)
+    if not route.shared and same:
+        return None
+    title = gateway.db.get_session_title(session_id)
+    called = f' "{title}"' if title else ""
+    chat = from_json(route.chat, Chat)
+    place = gateway.delivered_to(chat) or chat
+    text = TAKEN.format(called=called, session_id=session_id)
+    return Notice(place.platform, as_json(place), text, gateway.new_nonce())
 
 
 class _Nowhere:

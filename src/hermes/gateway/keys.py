@@ -67,6 +67,20 @@ def build_session_key(
     return key if source.proven else f"{key}:%unproven"  # no escaped part looks like that
 
 
+def key_beside(key: str, source: Source, person: str | None, *, home: Path | None = None) -> str:
+    """The key of a message in a conversation of two that belongs to `person`: its own, unless somebody else speaks.
+
+    Members of a room change: who comes after somebody gets a key with their own id at its end, never that one's session.
+    """
+    ids = [one for one in (source.user_id_alt, source.user_id) if one]
+    if source.platform == WHATSAPP:
+        ids = [canonical_whatsapp_identifier(one, home=home) for one in ids]
+        person = canonical_whatsapp_identifier(person, home=home) if person else person
+    if person is None or person in ids:
+        return key
+    return f"{key}:{_escaped(ids[0]) if ids else '%nobody'}"
+
+
 def is_shared(source: Source, group_sessions_per_user: bool, thread_sessions_per_user: bool) -> bool:
     """Whether several people talk in the session of this source."""
     if source.chat_type not in (GROUP, CHANNEL):

@@ -72,6 +72,12 @@ class Lanes:
         with self._lock:
             return lane.waiting[0] if lane.running is None and lane.waiting else lane.running
 
+    def following(self, lane: Lane) -> Any:
+        """What comes after that; None when nothing does."""
+        with self._lock:
+            waiting = list(lane.waiting)[1 if lane.running is None else 0 :][:1]
+            return waiting[0] if waiting else None
+
     def lanes(self) -> list[Lane]:
         """All lanes with something to do."""
         with self._lock:

@@ -45,12 +45,11 @@ _DESCRIBE = "Describe this picture for somebody who can't see it. Write out any 
 _log = logging.getLogger("hermes.gateway")
 
 
-def content_of(gateway: Gateway, event: Event, text: str, sender: str | None) -> str | list[Any] | None:
-    """What the model is told: the text, who said it where several talk, and what came with it.
+def content_of(gateway: Gateway, event: Event, spoken: str) -> str | list[Any] | None:
+    """What the model is told: what was said, and what came with it.
 
     None when the gateway stops before everything was fetched: whoever comes next does it.
     """
-    spoken = f"[{sender}] {text}" if sender else text
     if not event.attachments:
         return spoken
     parts: list[Any] = []

@@ -33,7 +33,7 @@ from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
 from hermes.gateway.growing import Growing
 from hermes.gateway.handoff import Handoffs, place_key
 from hermes.gateway.index import Index
-from hermes.gateway.keys import build_session_key, is_shared, source_of
+from hermes.gateway.keys import build_session_key, is_shared, key_beside, source_of
 from hermes.gateway.lanes import Lane, Lanes
 from hermes.gateway.questions import Question, read_answer
 from hermes.gateway.sharing import Sharing
@@ -222,7 +222,7 @@ class Gateway:
         key, shared = self.key_of(event)
         if not self._is_for_us(connection, event, key):
             return
-        await self.writer(lambda tx: self._keep(tx, key, event, shared), lambda number: self._kept(key, number, event))
+        await self.writer(lambda tx: self._keep(tx, key, event, shared), lambda kept: self._kept(*kept, event))
 
     def _kept(self, key: str, number: int | None, event: Event) -> None:
         """An event is safe. This happens in the order they came, even if the adapter did not wait for it."""
@@ -240,9 +240,14 @@ class Gateway:
         else:
             self._on_loop(self._done.add, inbox_id)  # after what it has to send was handed over there
 
-    def _keep(self, tx: Tx, key: str, event: Event, shared: bool) -> int | None:
-        """In one transaction: the event, and the route it belongs to."""
+    def _keep(self, tx: Tx, key: str, event: Event, shared: bool) -> tuple[str, int | None]:
+        """In one transaction: the event, and the route it belongs to; that route's key and the event's number.
+
+        Whose a conversation of two is, is looked at here: of two people who write at once, only one can be the first.
+        """
         chat, sender, now = event.chat, event.sender, self.clock()
+        if chat.type == DM and (route := routes.get(tx, key)) is not None:
+            key = key_beside(key, source_of(event), route.user_id, home=self.home)
         fresh = self._receive(tx, key, event)
         if fresh is not None:
             routes.put(
@@ -250,7 +255,7 @@ class Gateway:
                 display_name=chat.name or (sender.name if chat.type == DM else None),
                 user_id=None if shared else sender.id, shared=shared, now=now,
             )  # fmt: skip
-        return fresh
+        return key, fresh
 
     def _receive(self, tx: Tx, key: str, event: Event) -> int | None:
         if self.sharing is not None:
@@ -282,8 +287,7 @@ class Gateway:
         return key, shared
 
     def _is_for_us(self, connection: Connection, event: Event, key: str) -> bool:
-        wanted = connection.settings.require_mention
-        needed = connection.adapter.capabilities.mention_needed if wanted is None else wanted
+        needed = self._needs_mention(connection)
         takes_part = needed and event.chat.thread_id is not None and self.store.route(key) is not None
         if is_answered(event, needs_mention=needed, takes_part=bool(takes_part)):
             return True
@@ -309,11 +313,59 @@ class Gateway:
                     return
             command = parse(event.text.strip())
             stops = command is not None and command[0] == "stop"
-            busy = self.config.display.platforms.get(event.chat.platform, {}).get("busy", self.config.display.busy)
-            if stops or (command is None and busy == "interrupt" and is_turn(running)):
+            speaks = command is None and self.interrupts(event) and is_turn(running) and not self.is_remark(key, event)
+            if (stops or speaks) and not self._may_interrupt(event, running):
+                said.refused = stops
+            elif stops or speaks:
+                if speaks and self.is_quick(running, said):
+                    running.joined = True
                 self._interrupt(lane, running)
                 said.stops = True
         self._when_due(key, said)
+
+    def interrupts(self, event: Event) -> bool:
+        """Whether a message ends the reply that is being written where it arrives."""
+        display = self.config.display
+        return bool(display.platforms.get(event.chat.platform, {}).get("busy", display.busy) == "interrupt")
+
+    def _may_interrupt(self, event: Event, running: Any) -> bool:
+        """Whether this person may end what runs: it answers them, or nobody, or they are the owner."""
+        asker = running.event.sender.id if isinstance(running, Said) else None
+        return asker in (None, event.sender.id) or self.access.is_owner(event.chat.platform, event.sender)
+
+    def is_quick(self, one: Any, other: Any) -> bool:
+        """Whether one message follows another of the same person so soon that both are answered together."""
+        if not (isinstance(one, Said) and isinstance(other, Said) and self.interrupts(one.event)):
+            return False
+        who = one.event.sender.id
+        return (
+            who is not None
+            and who == other.event.sender.id
+            and not one.begun
+            and parse(one.event.text.strip()) is None
+            and parse(other.event.text.strip()) is None
+            and other.at - one.at <= self.config.gateway.debounce_seconds
+        )
+
+    def is_remark(self, key: str, event: Event) -> bool:
+        """Whether something is said to the others in a thread that several people share, and not to the agent."""
+        connection, who = self.connections.get(event.chat.platform), event.sender.id
+        if (
+            event.addressed
+            or event.chat.thread_id is None
+            or event.chat.type == DM
+            or connection is None
+            or who is None
+        ):
+            return False
+        if not self._needs_mention(connection) or parse(event.text.strip()) is not None:
+            return False
+        return self.store.look(lambda tx: routes.others_take_part(tx, key, event.chat.platform, who))
+
+    @staticmethod
+    def _needs_mention(connection: Connection) -> bool:
+        wanted = connection.settings.require_mention
+        return connection.adapter.capabilities.mention_needed if wanted is None else wanted
 
     def _when_due(self, key: str, said: Said) -> None:
         """Give a message to its lane, now or when the brake lets it pass. Commands of people don't wait."""

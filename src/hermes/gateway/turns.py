@@ -8,8 +8,9 @@ the next one knows what is left to do: take up the turn, or only send what it sa
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,11 @@ from hermes.agent.events import Notice as TurnNotice
 from hermes.commands.registry import parse, run_command, text_of
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway import renewal
-from hermes.gateway.access import speaker
-from hermes.gateway.events import Event, as_json, from_json
+from hermes.gateway.events import Event, as_json, from_json, is_own
 from hermes.gateway.growing import Growing
 from hermes.gateway.host import ChatHost, Seat
 from hermes.gateway.media import content_of
+from hermes.gateway.speaking import escaped, said_by, speaker
 from hermes.store import instances, mail
 from hermes.store.gateway_db import Notice, Received, Route
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from hermes.gateway.runner import Gateway
 
 STOPPED = "⏹ (stopped)"
+NOT_YOURS = "Only the person who asked, or the owner, stops an answer."
 NOTHING = "(The model said nothing. `/retry` asks again.)"
 CUT_SHORT = (
     "The gateway was restarted while `{}` was being done. Look whether it was (`/status`, `/history`) before you say it"
@@ -50,6 +52,9 @@ class Said:
     session_id: str | None = None  # and had stored it there
     message_id: int | None = None  # under this id
     stops: bool = False  # it has stopped a turn
+    refused: bool = False  # it wanted to stop another person's turn
+    joined: bool = False  # the next message is answered together with this one
+    at: float = field(default_factory=time.monotonic)  # when it came
     shown: tuple[str, ...] = ()
     fence: tuple[str, int] | None = None  # the lease it is answered under, where several gateways share the chats
 
@@ -180,7 +185,10 @@ class Turns:
         reply = gateway.growing(event.chat, said, resumed=said.begun)
         try:
             text = self._turn(seat, said, reply, taken_up=stored_in is not None and (is_stored or is_command))
-            if text is not None:  # else the gateway is stopping: whoever comes next takes the turn up
+            if text == "":  # nothing is to be said: the next message's reply answers this one, too
+                self._store.finish(said.inbox_id, event.chat.platform, as_json(event.chat))
+                gateway.touched()
+            elif text is not None:  # else the gateway is stopping: whoever comes next takes the turn up
                 gateway.finish(said.inbox_id, reply, text)
                 gateway.touched()
         finally:
@@ -198,12 +206,20 @@ class Turns:
         """One turn of the agent: what it said, or what went wrong; None when it was cut short because the gateway stops."""
         try:
             self._share(seat)
+            heard = self._only_heard(seat, said)
+            if heard and taken_up:
+                return ""
+            if heard:
+                turn = self._new_turn(seat, said, reply, answer=False)
+                return None if turn is None else self._listen(seat, reply, turn, joined=lambda: True)
             if taken_up:
                 self._gateway.begin(reply)
                 text = self._listen(seat, reply, seat.agent.go_on(said.message_id))
             else:
                 turn = self._new_turn(seat, said, reply)
-                text = None if turn is None else self._listen(seat, reply, turn)
+                text = (
+                    None if turn is None else self._listen(seat, reply, turn, since=said.at, joined=lambda: said.joined)
+                )
             if text is not None:
                 self._share(seat)
             return text
@@ -215,17 +231,23 @@ class Turns:
             _log.exception("a turn in %s failed", seat.route.key)
             return f"⚠️ {error}"
 
-    def _new_turn(self, seat: Seat, said: Said, reply: Growing) -> Iterator[TurnEvent] | None:
+    def _only_heard(self, seat: Seat, said: Said) -> bool:
+        """Whether a message is kept without an answer of its own: a remark among others, or one the next goes on with."""
+        gateway, lane = self._gateway, self._gateway.lanes.get(seat.route.key)
+        if gateway.is_remark(seat.route.key, said.event):
+            return True
+        return lane is not None and gateway.is_quick(said, gateway.lanes.following(lane))
+
+    def _new_turn(self, seat: Seat, said: Said, reply: Growing, *, answer: bool = True) -> Iterator[TurnEvent] | None:
         """A turn that begins with what was said. What is to be told of a reset is told before the reply, and once.
 
         None when the gateway stops before what came with it was fetched.
         """
         gateway, event, route = self._gateway, said.event, seat.route
         notice = self._notice(route, event)
-        if notice is None:
+        if notice is None and answer:
             gateway.begin(reply)
-        who = speaker(event.sender) if route.shared and event.sender.id else None
-        content = content_of(gateway, event, text_of(event.text.strip()), who)
+        content = content_of(gateway, event, self._words(route, event))
         if content is None:
             return None
 
@@ -236,10 +258,20 @@ class Turns:
             message_id, told = self._store.say(said.inbox_id, route.key, session_id, what, notice=notice)
             if told is not None:
                 gateway.send(told)
-            gateway.begin(reply)
+            if answer:
+                gateway.begin(reply)
             return message_id
 
-        return seat.agent.turn(content, keep=keep)
+        return seat.agent.turn(content, keep=keep) if answer else seat.agent.hear(content, keep=keep)
+
+    def _words(self, route: Route, event: Event) -> str:
+        """What was said, as the model reads it: nobody's text can pass for another's, or for the gateway's."""
+        text, sender = text_of(event.text.strip()), event.sender
+        if is_own(event):
+            return text
+        if route.shared and sender.id:
+            return said_by(speaker(self._db, event.chat.platform, sender), text)
+        return escaped(text, shared=route.shared)
 
     def _notice(self, route: Route, event: Event) -> Notice | None:
         text = renewal.told(self._gateway, route)
@@ -248,9 +280,19 @@ class Turns:
         chat = self._gateway.delivered_to(event.chat) or event.chat
         return Notice(chat.platform, as_json(chat), text, self._gateway.new_nonce())
 
-    def _listen(self, seat: Seat, reply: Growing, turn: Iterator[TurnEvent]) -> str | None:
-        """Follow a turn; what it said, or None when it was cut short because the gateway stops."""
+    def _listen(
+        self, seat: Seat, reply: Growing, turn: Iterator[TurnEvent], *, since: float | None = None,
+        joined: Callable[[], bool] = lambda: False,
+    ) -> str | None:  # fmt: skip
+        """Follow a turn; what it said, or None when it was cut short because the gateway stops.
+
+        Nothing is shown as long as the person may go on speaking (`since` is when they spoke): if they do, the turn ends
+        with "", and what comes next is answered together with this (`joined`).
+        """
         said: list[str] = []
+        unshown: list[str] = []
+        shown = False
+        shown_from = 0.0 if since is None else since + self._gateway.config.gateway.debounce_seconds
         paragraph = False
         interrupted, final = False, ""
         for event in turn:
@@ -258,9 +300,17 @@ class Turns:
                 piece = f"\n\n{event.text}" if paragraph and said else event.text
                 paragraph = False
                 said.append(piece)
-                reply.write(piece)
+                unshown.append(piece)
+                if time.monotonic() >= shown_from and not joined():
+                    shown = True
+                    reply.write("".join(unshown))
+                    unshown.clear()
             elif isinstance(event, ToolStarted):
                 paragraph = True
+                if unshown and not joined():  # what was said comes before what a tool asks
+                    shown = True
+                    reply.write("".join(unshown))
+                    unshown.clear()
             elif isinstance(event, Followed):
                 self._store.follow(event.old_session_id, event.session_id)
                 seat.moved()
@@ -268,6 +318,7 @@ class Turns:
                 _log.info("%s: %s", seat.lane.key, event.text)
                 if "begins anew" in event.text:
                     said.clear()
+                    unshown.clear()
                     reply.restart()
             elif isinstance(event, Done):
                 interrupted, final = event.interrupted, event.text
@@ -275,6 +326,8 @@ class Turns:
         if interrupted and self._gateway.stopping:
             return None
         text = "".join(said).strip() or final.strip()
+        if (interrupted or not text) and joined() and not shown:
+            return ""
         if interrupted:
             return f"{text}\n\n{STOPPED}".strip()
         return text or NOTHING
@@ -303,6 +356,10 @@ class Turns:
             self._store.finish(said.inbox_id, chat.platform, as_json(chat))
             return
         self._store.begin(said.inbox_id)
+        if said.refused:
+            gateway.post(chat, NOT_YOURS)
+            self._store.finish(said.inbox_id, chat.platform, as_json(chat))
+            return
         if seat.route.shared:
             self._share(seat)
         host = ChatHost(gateway, seat, said, self._listen, self._share)

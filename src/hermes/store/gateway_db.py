@@ -142,10 +142,17 @@ class GatewayDB:
             if origin is not None and origin.session_id is None:
                 routes.bind(tx, origin.key, placed.session_id, now)
 
-    def bind(self, key: str, session_id: str) -> None:
-        """From now on this session is talked in under this key, and under no other."""
+    def bind(self, key: str, session_id: str, *, notice: Notice | None = None) -> Outgoing | None:
+        """From now on this session is talked in under this key, and under no other.
+
+        A notice for whom it was taken from enters the outbox with it; what is to be sent.
+        """
+        now = self.clock()
         with self.db._changing() as tx:
-            routes.bind(tx, key, session_id, self.clock())
+            routes.bind(tx, key, session_id, now)
+            if notice is None:
+                return None
+            return mail.post(tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked)
 
     def let_go(self, key: str, *, previous: str | None = None, reason: str | None = None) -> None:
         """The next message under this key begins a session; after a reset it links to the previous one."""

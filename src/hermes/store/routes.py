@@ -53,11 +53,13 @@ def put(
     tx: Tx, key: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, user_id: str | None,
     shared: bool, now: float,
 ) -> Route:  # fmt: skip
-    """Make a key known, or bring what is shown of it up to date."""
+    """Make a key known, or bring what is shown of it up to date. One that is nobody's becomes this person's."""
     tx.run(
         "INSERT INTO gateway_routes(key, platform, chat_type, chat, display_name, user_id, shared, created_at, updated_at)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(key) DO UPDATE SET chat = excluded.chat,"
-        " display_name = coalesce(excluded.display_name, gateway_routes.display_name)",
+        " display_name = coalesce(excluded.display_name, gateway_routes.display_name), user_id = CASE"
+        " WHEN gateway_routes.shared = 0 THEN coalesce(gateway_routes.user_id, excluded.user_id)"
+        " ELSE gateway_routes.user_id END",
         (key, platform, chat_type, chat, display_name, user_id, int(shared), now, now),
     )
     found = get(tx, key)
@@ -96,6 +98,15 @@ def let_go(tx: Tx, key: str, now: float, *, previous: str | None = None, reason:
         "UPDATE gateway_routes SET session_id = NULL, previous_id = ?, reset_reason = ?, updated_at = ? WHERE key = ?",
         (previous, reason, now, key),
     )
+
+
+def others_take_part(tx: Tx, key: str, source: str, user_id: str) -> bool:
+    """Whether somebody else than this user has spoken in the session a key leads to."""
+    sql = (
+        "SELECT 1 FROM gateway_routes r JOIN session_members m ON m.session_id = r.session_id"
+        " WHERE r.key = ? AND NOT (m.source = ? AND m.user_id = ?) LIMIT 1"
+    )
+    return tx.row(sql, (key, source, user_id)) is not None
 
 
 def set_pending_title(tx: Tx, key: str, title: str | None, now: float) -> None:

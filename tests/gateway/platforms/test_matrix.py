@@ -20,6 +20,9 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, Slo
 from hermes.gateway.events import Attachment, Chat, as_json
 from hermes.gateway.platforms.matrix import Matrix
 from hermes.gateway.platforms.matrix import adapter as matrix_adapter
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
 from tests.support.labs.matrix import Lab
 from tests.support.labs.recording import Recorder, connected
 
@@ -513,3 +516,32 @@ def test_files_of_the_account_are_private(lab: Lab, tmp_path: Path) -> None:
     files = list((tmp_path / "home" / "matrix").rglob("*"))
     assert {"login.json", "sync.json", "keys"} <= {file.name for file in files}
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
+
+
+def test_a_private_room_that_passes_to_another_person_keeps_the_first_ones_conversation(
+    lab: Lab, hermes_home: Path
+) -> None:
+    """Alice invites Bob and leaves; what she said stays hers."""
+    alice, bob = lab.people["alice"], lab.people["bob"]
+    room = alice.create_room(lab.agent, is_direct=True)
+    with Echo() as model, running(lab, hermes_home, model.base_url) as gateway:
+
+        def said(who: str) -> list[str]:
+            rows = gateway.db.list_sessions_rich(source="matrix", visible_to=("matrix", lab.user_id(who)))
+            return [m["content"] for row in rows for m in gateway.db.get_messages(row["id"]) if m["role"] == "user"]
+
+        alice.send(room, {"msgtype": "m.text", "body": "the secret is plums"})
+        until(lambda: said("alice") == ["the secret is plums"] and model.answered, 30)
+        alice.ask("POST", f"/rooms/{quote(room)}/invite", json={"user_id": bob.user_id})
+        bob.ask("POST", f"/join/{quote(room)}", json={})
+        alice.ask("POST", f"/rooms/{quote(room)}/leave", json={})
+        bob.send(room, {"msgtype": "m.text", "body": "what was it?"})
+        until(lambda: said("bob"), 30)
+        assert said("bob") == ["what was it?"]
+        assert said("alice") == ["the secret is plums"]
+        until(lambda: any("what was it" in str(one["messages"][-1]) for one in model.requests), 30)
+        assert not [one for one in model.requests if "what was it" in str(one) and "plums" in str(one["messages"])]
+        keys = {row["key"]: row["user_id"] for row in gateway.store.index()}
+        escaped = room.replace(":", "%3A")
+        assert keys[f"agent:main:matrix:dm:{escaped}"] == alice.user_id
+        assert keys[f"agent:main:matrix:dm:{escaped}:{bob.user_id.replace(':', '%3A')}"] == bob.user_id
