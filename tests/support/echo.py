@@ -23,7 +23,7 @@ from typing import Any
 class Echo:
     def __init__(self, *, latency: float = 0.0) -> None:
         self.latency = latency
-        self.hurry = False  # `slow` is not obeyed
+        self.hurry = False  # `slow` is not obeyed, or no longer
         self.requests: list[dict[str, Any]] = []
         self.answered = 0
         self.calls: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -141,7 +141,9 @@ class Echo:
             self._piece(writer, {"content": piece})
             if pause:
                 await writer.drain()
-                await asyncio.sleep(pause)
+                until = self._loop.time() + pause
+                while not self.hurry and (left := until - self._loop.time()) > 0:
+                    await asyncio.sleep(min(0.05, left))
         self._end(writer, "stop")
 
     def _piece(self, writer: asyncio.StreamWriter, delta: dict[str, Any]) -> None:

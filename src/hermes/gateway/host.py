@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from hermes.gateway.turns import Said
     from hermes.store.gateway_db import Route
     from hermes.store.visibility import User
+
+WAITING = "⏳ Another process is answering in this conversation ({}). Your message waits until it is done."
+_log = logging.getLogger("hermes.gateway")
 
 
 class Seat:
@@ -150,6 +154,18 @@ class Seat:
             gateway.db.end_session(old, ending)
             gateway.ended(old, ending)
 
+    def wait_for_turn(self) -> bool:
+        """Wait until no other process answers in the session, and say so; False when the gateway stops before."""
+        told = False
+        while (who := self.agent.answering()) is not None:
+            if not told:
+                told = True
+                _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
+                self._gateway.post(self.chat, WAITING.format(who), at_once=True)
+            if self._gateway.halted.wait(0.2):
+                return False
+        return True
+
     def let_go(self) -> None:
         """Between turns others may go on with the session."""
         if self._agent is not None:
@@ -230,6 +246,9 @@ class ChatHost:
     def show(self, events: Iterator[TurnEvent]) -> None:
         """Show a turn as a reply. From here on it is one that can be taken up after a kill, like any other."""
         said, gateway = self._said, self.gateway
+        if not self.seat.wait_for_turn():
+            self.answered = True  # by the next process, which says that it was cut short
+            return
         gateway.store.begin(said.inbox_id, self.session_id)
         reply = gateway.growing(self.chat, said)
         gateway.begin(reply)

@@ -190,6 +190,8 @@ class Turns:
 
     def _turn(self, seat: Seat, said: Said, reply: Growing, *, taken_up: bool) -> str | None:
         """One turn of the agent: what it said, or what went wrong; None when it was cut short because the gateway stops."""
+        if not seat.wait_for_turn():
+            return None
         try:
             self._share(seat)
             if taken_up:
