@@ -83,11 +83,17 @@ def bind(tx: Tx, key: str, session_id: str, now: float) -> None:
 
 def spoken(tx: Tx, key: str, session_id: str, now: float) -> None:
     """The user said something under this key; nothing is left to be told of a reset."""
-    tx.run(
-        "UPDATE gateway_routes SET session_id = ?, previous_id = NULL, reset_reason = NULL, last_user_at = ?, updated_at = ?"
-        " WHERE key = ?",
-        (session_id, now, now, key),
+    known = tx.run(  # mostly the same session as before: then its index need not be written
+        "UPDATE gateway_routes SET previous_id = NULL, reset_reason = NULL, last_user_at = ?, updated_at = ?"
+        " WHERE key = ? AND session_id = ?",
+        (now, now, key, session_id),
     )
+    if not known:
+        tx.run(
+            "UPDATE gateway_routes SET session_id = ?, previous_id = NULL, reset_reason = NULL, last_user_at = ?,"
+            " updated_at = ? WHERE key = ?",
+            (session_id, now, now, key),
+        )
 
 
 def let_go(tx: Tx, key: str, now: float, *, previous: str | None = None, reason: str | None = None) -> None:
