@@ -53,6 +53,7 @@ def _nobody(question: str) -> bool:
 class Agent:
     """Talks in one session. Not for several turns at once; `interrupt` may come from any thread."""
 
+    titles = True  # whether sessions are given a title by a model
     gathers = False  # whether the turn is given back by the door's `let_go` alone; cheaper where there are many
     first_wait = 1.0  # seconds before the second try of a call that failed; doubled each time
 
@@ -368,7 +369,7 @@ class Agent:
 
     def _title(self) -> None:
         """Have the session titled in the background after its first exchange; the titler does so once and for all."""
-        if self._titled:
+        if self._titled or not self.titles:
             return
         self._titled = True
         from hermes.agent.choose import auxiliary_model

@@ -92,6 +92,8 @@ class Seat:
             self._agent.context.home = home
             self._agent.confirm = self.confirm
             self._agent.shared = route.shared
+            connection = gateway.connections.get(route.platform)
+            self._agent.titles = connection is None or connection.settings.titles
             self._agent.tools = {tool.name: tool for tool in gateway.agents.toolbox.tools(owner=self.is_owner)}
         return self._agent
 

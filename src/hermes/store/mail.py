@@ -214,7 +214,10 @@ def counts(tx: Tx) -> dict[str, dict[str, int]]:
     """How much waits and how much failed, by platform."""
     found: dict[str, dict[str, int]] = {}
     for what, sql in (
-        ("waiting", "SELECT platform || '', count(*) FROM gateway_inbox WHERE finished_at IS NULL GROUP BY platform || ''"),
+        (
+            "waiting",
+            "SELECT platform || '', count(*) FROM gateway_inbox WHERE finished_at IS NULL GROUP BY platform || ''",
+        ),
         (
             "unsent",
             "SELECT platform, count(*) FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL GROUP BY platform",
