@@ -33,6 +33,7 @@ def gateway(bench: Bench) -> Section:
             _row(f"gateway: {chats:,} chats, {messages:,} messages, a model of 50 ms: messages/s", "/s", whole.rate),
             _row("· lost, doubled or out of order", "", len(whole.wrong), nothing),
             _row("· processor time a message", "ms", whole.each),
+            _row("· written to the disk a message", "kB", whole.kilobytes),
             _row("· memory at the most", "MB", max(whole.memory)),
             _row("· memory in the last third / in the middle third", "×", whole.growth, at_most(1.1, "≤ 1.1")),
             _row(f"· with kill -9 and a restart every {KILL_EVERY:g} s: messages/s", "/s", killed.rate),

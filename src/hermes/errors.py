@@ -15,6 +15,7 @@
     │   ├── TitleClash              another session has that title
     │   └── TitleTooLong            more than 100 characters
     ├── SessionNotFound (KeyError)  no session has that id
+    ├── SessionBusy                 another process is answering in that session
     ├── ConfigError                 config.yaml can't be used as it is
     ├── ModelError                  the model did not answer
     │   ├── ModelUnreachable        nobody listens there, or the stream broke off
@@ -51,6 +52,7 @@ __all__ = [
     "PlatformUnreachable",
     "RateLimited",
     "SendRefused",
+    "SessionBusy",
     "SessionNotFound",
     "SlowDown",
     "StoreBusy",
@@ -123,6 +125,7 @@ class Fenced(StoreError):
         kind, _, what = lease.partition(":")
         told = {
             "session": f"session {what}",
+            "turn": f"session {what}",
             "handoff": f"the handoff of session {what}",
             "gateway": f"the chats of the gateway {what}",
             "platform": f"the platform {what}",
@@ -151,6 +154,14 @@ class TitleClash(InvalidInput):
 
 class TitleTooLong(InvalidInput):
     """A title of more than 100 characters."""
+
+
+class SessionBusy(HermesError):
+    """Another process is answering in a session; nothing was stored. Worth another try when it is done."""
+
+    def __init__(self, session_id: str, source: str) -> None:
+        super().__init__(f"another process ({source}) is answering in session {session_id}; try again when it is done")
+        self.session_id, self.source = session_id, source
 
 
 class SessionNotFound(HermesError, KeyError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes.errors import Fenced
+from hermes.errors import Fenced, SessionNotFound
 
 from . import eventually, in_threads, old_session, shown, talk
 
@@ -84,6 +84,27 @@ def test_a_session_is_held_by_one_process_at_a_time(make_db):
     assert one.hold_session("s", "process 1") is not None
     assert two.hold_session("s", "process 2") is None
     assert two.is_live("s") is True
+
+
+def test_one_holder_answers_at_a_time_also_where_another_has_the_session_open(make_db):
+    one, two = make_db(name="x"), make_db(name="x")
+    talk(one, "s", "x")
+    opened = one.hold_session("s", "terminal")
+    held, turn = two.take_turn("s", "chat")
+    assert held is None
+    assert turn is not None  # an open session alone keeps nobody from answering
+    assert one.take_turn("s", "terminal") == (None, None)
+    assert one.session_holder("s") == "terminal"
+    with two.fenced("turn:s", turn):
+        two.append_message("s", "user", "from the chat")
+    two.release_lease("turn:s", turn)
+    held, turn = one.take_turn("s", "terminal")
+    assert held is not None
+    assert opened is not None
+    assert held > opened
+    assert turn is not None
+    with pytest.raises(SessionNotFound):
+        one.take_turn("missing", "terminal")
 
 
 def test_is_live_of_the_unknown_is_false(db):

@@ -23,9 +23,12 @@ from typing import Any
 class Echo:
     def __init__(self, *, latency: float = 0.0) -> None:
         self.latency = latency
-        self.hurry = False  # `slow` is not obeyed
+        self.hurry = False  # `slow` is not obeyed, or no longer
         self.requests: list[dict[str, Any]] = []
         self.answered = 0
+        self.connections = 0
+        self.hung_up = 0  # connections that ended before their reply had begun
+        self.drop_next = False  # the next request on a kept connection is not answered: it is closed
         self.calls: dict[str, tuple[str, dict[str, Any]]] = {}
         self.hears = "these were spoken words"
         self.recordings: list[tuple[str, bytes]] = []
@@ -65,12 +68,25 @@ class Echo:
         self.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        used = False
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 length = re.search(r"content-length: *(\d+)", head, re.IGNORECASE)
                 body = await reader.readexactly(int(length[1])) if length else b""
-                await self._answer(head.split(" ", 2)[1], body, writer)
+                if self.drop_next and used:
+                    self.drop_next = False
+                    break
+                used = True
+                answering = asyncio.ensure_future(self._answer(head.split(" ", 2)[1], body, writer))
+                while not answering.done():
+                    await asyncio.wait([answering], timeout=0.2)
+                    if reader.at_eof() and not answering.done():
+                        answering.cancel()
+                        self.hung_up += 1
+                        return
+                await answering
                 if "connection: close" in head.lower():
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -141,7 +157,9 @@ class Echo:
             self._piece(writer, {"content": piece})
             if pause:
                 await writer.drain()
-                await asyncio.sleep(pause)
+                until = self._loop.time() + pause
+                while not self.hurry and (left := until - self._loop.time()) > 0:
+                    await asyncio.sleep(min(0.05, left))
         self._end(writer, "stop")
 
     def _piece(self, writer: asyncio.StreamWriter, delta: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ class Outcome:
     messages: int
     seconds: float = 0.0
     cpu: float = 0.0  # seconds of the gateway's process
+    written: int = 0  # bytes it handed to the disk
     memory: list[float] = field(default_factory=list)  # MB, as the run went on
     kills: int = 0
     wrong: list[str] = field(default_factory=list)  # chats where something is missing, twice, or in the wrong order
@@ -31,6 +32,11 @@ class Outcome:
     def each(self) -> float:
         """Milliseconds of the gateway's processor time a message."""
         return self.cpu / self.messages * 1000
+
+    @property
+    def kilobytes(self) -> float:
+        """What the gateway writes to the disk for a message."""
+        return self.written / self.messages / 1000
 
     @property
     def rate(self) -> float:
@@ -77,7 +83,7 @@ def _run(
 ) -> None:
     chats, messages = outcome.chats, outcome.messages
     begun = sampled = time.monotonic()
-    cpu_before = gateway.cpu()
+    cpu_before, written_before = gateway.cpu(), gateway.written()
     next_kill = begun + (kill_every or 0.0)
     said = since = 0
     while len(lab.messages) < messages:
@@ -89,9 +95,10 @@ def _run(
         far_enough = since + 20 <= len(lab.messages) < messages * 0.95  # on a busy machine a start takes its time
         if kill_every is not None and now >= next_kill and far_enough:
             outcome.cpu += gateway.cpu() - cpu_before
+            outcome.written += gateway.written() - written_before
             gateway.kill()
             gateway.start()
-            cpu_before = 0.0
+            cpu_before, written_before = 0.0, 0
             outcome.kills += 1
             since = len(lab.messages)
             next_kill = time.monotonic() + dice.uniform(0.5, 1.5) * kill_every
@@ -101,6 +108,7 @@ def _run(
         time.sleep(0.005)
     outcome.seconds = time.monotonic() - begun
     outcome.cpu += gateway.cpu() - cpu_before
+    outcome.written += gateway.written() - written_before
     assert gateway.stop() == 0, gateway.output()
 
 

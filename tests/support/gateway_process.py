@@ -111,6 +111,12 @@ class GatewayProcess:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def written(self) -> int:
+        """How many bytes it has handed to the disk."""
+        assert self.process is not None
+        about = Path(f"/proc/{self.process.pid}/io").read_text()
+        return int(dict(line.split(": ") for line in about.splitlines())["write_bytes"])
+
     def __enter__(self) -> GatewayProcess:
         self.start()
         return self

@@ -1,23 +1,22 @@
 """A model behind an OpenAI-compatible endpoint, far away or on this machine.
 
 The SDK does the talking; its own retries are off, because the turn (loop.py) knows better what to tell the user while it
-waits. The stream is read in a thread of its own, so that an interruption is heard even while the server says nothing.
+waits. The stream is read in a thread beside (lines.py), so that an interruption is heard even while the server says nothing.
 """
 
 from __future__ import annotations
 
 import json
-import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from hermes.agent.asking import is_near, without_password
 from hermes.agent.assembling import Assembler
+from hermes.agent.lines import END, FAR, NEAR, NOTHING_YET, Lines, kept_stream
 from hermes.agent.model import Message, Piece, Reply
 from hermes.agent.refusals import explained, refusal_in
 from hermes.errors import HermesError, MissingExtra, ModelRefused, ModelUnreachable
@@ -63,6 +62,10 @@ class EndpointModel:
         self._context_length = context_length
         self._client: OpenAI | None = None
         self._making = threading.Lock()
+        self._lines = Lines(self._client_of_a_line, NEAR if is_near(self._address) else FAR)
+        self._stream_class: Any = None
+        self._certificates: Any = None
+        self._loading = threading.Lock()
         self._left_out: set[str] = set()  # what this server turned out not to understand
 
     @property
@@ -101,13 +104,13 @@ class EndpointModel:
         if tools:
             body["tools"] = list(tools)
         parts = Assembler()
-        reader = _Reader(lambda: self._open(messages, body))
+        reader = self._lines.call(lambda line: self._open(line, messages, body))
         try:
             while not cancelled():
                 chunk = reader.next(0.05)
-                if chunk is _NOTHING_YET:
+                if chunk is NOTHING_YET:
                     continue
-                if chunk is _END:
+                if chunk is END:
                     break
                 yield from parts.take(chunk)
             else:
@@ -128,12 +131,12 @@ class EndpointModel:
         body = {"stream": True, "max_tokens": max_tokens}
         end = None if timeout is None else time.monotonic() + timeout
         parts = Assembler()
-        reader = _Reader(lambda: self._open(messages, body))
+        reader = self._lines.call(lambda line: self._open(line, messages, body))
         try:
-            while (chunk := reader.next(0.25)) is not _END:
+            while (chunk := reader.next(0.25)) is not END:
                 if end is not None and time.monotonic() > end:
                     raise ModelUnreachable(f"{self.where} did not answer within {timeout:g} seconds")
-                if chunk is not _NOTHING_YET:
+                if chunk is not NOTHING_YET:
                     for _ in parts.take(chunk):
                         pass
         except HermesError:
@@ -158,14 +161,20 @@ class EndpointModel:
             raise explained(error, self.where, self.name) from error
         return str(getattr(heard, "text", heard))
 
-    def _open(self, messages: Sequence[Message], body: dict[str, Any]) -> Any:
+    def _open(self, line: Any, messages: Sequence[Message], body: dict[str, Any]) -> Any:
         """The stream of chunks. A field this server does not know is left out from then on."""
         openai = _library()
         while True:
             known = self._left_out  # another thread may learn the same meanwhile
             try:
-                stream = self._request(messages, body)
+                stream = self._request(line.client(), messages, body)
                 return self._unless_stream(stream.response) or stream
+            except openai.APITimeoutError:
+                raise
+            except openai.APIConnectionError:
+                if line.fresh or line.current.stopped.is_set():
+                    raise
+                line.fresh = True  # the server had closed the connection that was kept: once more, on a new one
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 unknown = _not_understood(str(error), body, messages) - known
                 if not unknown:
@@ -184,14 +193,15 @@ class EndpointModel:
             raise refusal_in(whole["error"], self.where, self.name)
         return [whole]
 
-    def _request(self, messages: Sequence[Message], body: dict[str, Any]) -> Any:
-        openai = _library()
+    def _request(self, client: OpenAI, messages: Sequence[Message], body: dict[str, Any]) -> Any:
+        if self._stream_class is None:
+            self._stream_class = kept_stream(_library())
         sent = {key: value for key, value in body.items() if key not in self._left_out}
         if "max_tokens" in self._left_out and "max_tokens" in body:  # OpenAI's reasoning models want the newer name
             sent["max_completion_tokens"] = body["max_tokens"]
         sent = {"model": self.name, "messages": [self._as_sent(message) for message in messages], **sent}
-        return self._sdk().post(
-            "/chat/completions", body=encodable(sent), cast_to=object, stream=True, stream_cls=openai.Stream[object]
+        return client.post(
+            "/chat/completions", body=encodable(sent), cast_to=object, stream=True, stream_cls=self._stream_class
         )
 
     def _as_sent(self, message: Message) -> Message:
@@ -212,26 +222,35 @@ class EndpointModel:
 
     def _sdk(self) -> OpenAI:
         with self._making:  # one model serves many threads
-            return self._made()
+            if self._client is None:
+                self._client = self._made({})
+            return self._client
 
-    def _made(self) -> OpenAI:
-        if self._client is None:
-            openai = _library()
-            timeout = openai.Timeout(self.timeout or _PATIENCE, connect=min(self.timeout or 10.0, 10.0))
-            more: dict[str, Any] = {}
-            if is_near(self._address):  # not through a proxy, and on a line of its own that can be hung up
-                more["default_headers"] = {"Connection": "close"}
-                more["http_client"] = openai.DefaultHttpxClient(
-                    trust_env=False, timeout=timeout, event_hooks={"request": [_watch]}
-                )
-            key = self.api_key or "none"  # servers without keys ignore it, the SDK insists on one
-            try:
-                self._client = openai.OpenAI(
-                    api_key=key, base_url=self._address, max_retries=0, timeout=timeout, **more
-                )
-            except Exception as error:  # an address that is none
-                raise ModelRefused(f"{self.where!r} is not an address; look at model.base_url ({error})") from error
-        return self._client
+    def _client_of_a_line(self, trace: Callable[[str, dict[str, Any]], None]) -> OpenAI:
+        def watch(request: Any) -> None:
+            request.extensions = {**request.extensions, "trace": trace}
+
+        openai = _library()
+        limits = _http(openai).Limits(keepalive_expiry=self._lines.linger)
+        return self._made({"limits": limits, "event_hooks": {"request": [watch]}})
+
+    def _made(self, more: dict[str, Any]) -> OpenAI:
+        openai = _library()
+        timeout = openai.Timeout(self.timeout or _PATIENCE, connect=min(self.timeout or 10.0, 10.0))
+        if is_near(self._address):  # not through a proxy
+            more["trust_env"] = False
+        with self._loading:
+            if self._certificates is None:  # loading all of them takes a while
+                self._certificates = _http(openai).create_ssl_context()
+        key = self.api_key or "none"  # servers without keys ignore it, the SDK insists on one
+        try:
+            client = openai.DefaultHttpxClient(timeout=timeout, verify=self._certificates, **more)
+            made: OpenAI = openai.OpenAI(
+                api_key=key, base_url=self._address, max_retries=0, timeout=timeout, http_client=client
+            )
+        except Exception as error:  # an address that is none
+            raise ModelRefused(f"{self.where!r} is not an address; look at model.base_url ({error})") from error
+        return made
 
 
 def _library() -> Any:
@@ -241,6 +260,11 @@ def _library() -> Any:
     except ImportError as error:
         raise MissingExtra("talking to an endpoint", "chat") from error
     return openai
+
+
+def _http(openai: Any) -> Any:
+    """The HTTP library that the SDK is built on."""
+    return import_module(type(openai.DEFAULT_CONNECTION_LIMITS).__module__.partition(".")[0])
 
 
 def provider_of(base_url: str) -> str | None:
@@ -269,70 +293,3 @@ def _not_understood(said: str, body: dict[str, Any], messages: Sequence[Message]
     if "reasoning" in said and any(field in message for message in messages for field in _REASONING):
         out.add("reasoning")
     return out
-
-
-_NOTHING_YET = object()
-_END = object()
-
-
-class _Reader:
-    """Reads a stream in a thread and hands over its chunks, so that waiting for the next one can be given up."""
-
-    here = threading.local()  # .reader: the one whose thread this is
-
-    def __init__(self, start: Callable[[], Any]) -> None:
-        self._start = start
-        self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._stopped = threading.Event()
-        self._stream: Any = None
-        self._socket: Any = None
-        threading.Thread(target=self._read, name="hermes-model", daemon=True).start()
-
-    def _read(self) -> None:
-        self.here.reader = self
-        try:
-            self._stream = self._start()
-            for chunk in self._stream:
-                if self._stopped.is_set():
-                    break
-                self._chunks.put(chunk)
-            self._chunks.put(_END)
-        except BaseException as error:  # whatever it is, the turn must hear of it
-            self._chunks.put(error)
-        finally:
-            with suppress(Exception):
-                if self._stream is not None:
-                    self._stream.close()
-
-    def next(self, timeout: float) -> Any:
-        """The next chunk, _NOTHING_YET or _END; an error of the stream is raised here."""
-        try:
-            chunk = self._chunks.get(timeout=timeout)
-        except queue.Empty:
-            return _NOTHING_YET
-        if isinstance(chunk, BaseException):
-            raise chunk
-        return chunk
-
-    def connected(self, event: str, info: dict[str, Any]) -> None:
-        """What the connection reports about itself; its socket is worth knowing."""
-        if event == "connection.connect_tcp.complete":
-            self._socket = info["return_value"].get_extra_info("socket")
-
-    def stop(self) -> None:
-        """Nobody listens any more: hang up, which also wakes the thread that waits for a silent server."""
-        self._stopped.set()
-        response = getattr(self._stream, "response", None)
-        if response is not None and response.is_closed:
-            return
-        with suppress(Exception):
-            stream = None if response is None else response.extensions["network_stream"]
-            line = self._socket if stream is None else stream.get_extra_info("socket")
-            line.shutdown(socket.SHUT_RDWR)
-
-
-def _watch(request: Any) -> None:
-    """Have a request report its connection to the reader that makes it."""
-    reader = getattr(_Reader.here, "reader", None)
-    if reader is not None:
-        request.extensions = {**request.extensions, "trace": reader.connected}

@@ -1,6 +1,9 @@
 """Holding a session: as long as a process works with it, it counts as live and nobody prunes or deletes it.
 
-A holder is named `host:pid:…`. A lease runs out two minutes after its holder's last sign of life; if that was a process
+Who answers in a session holds its turn besides: a terminal keeps a session for hours, and others may answer in it while
+nobody else does.
+
+A holder is named `host:pid:…:source`. A lease runs out two minutes after its holder's last sign of life; if that was a process
 of this machine which no longer runs, there is no need to wait for it.
 """
 
@@ -25,17 +28,18 @@ GATHER = 0.1  # seconds in which those that let go are gathered
 
 
 class Hold:
-    """A lease on one session at a time, renewed in the background until `release`."""
+    """A lease on one session at a time, and on its turn, renewed in the background until `release`."""
 
-    def __init__(self, db: SessionDB, *, ttl: float = TTL) -> None:
+    def __init__(self, db: SessionDB, *, ttl: float = TTL, source: str = "another program") -> None:
         self.ttl = ttl
         self._db = db
-        self._holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}:{source}"
         self._lock = threading.Lock()
         self._session_id: str | None = None
         self._token: int | None = None
         self._sure_at = 0.0  # when it was last certain that the lease is ours; the clock that leases run by
         self._leaving = False
+        self._turn: int | None = None  # the token of the turn
 
     def take(self, session_id: str) -> bool:
         """Hold this session (and no other); False while another process does. It must exist."""
@@ -48,10 +52,52 @@ class Hold:
                     self._sure_at = time.time()
                     return True
                 self._token = None
-            self._let_go()
+            if self._session_id != session_id:
+                self._let_go()
             self._session_id, self._token = session_id, self._acquired(session_id)
             _heart_of(self._db).keep(self)
             return self._token is not None
+
+    def take_turn(self, session_id: str) -> str | None:
+        """Hold this session and be the one who answers in it; else who does (`cli`, `telegram` …). It must exist.
+
+        That another process has the session open does not keep us from answering in it.
+        """
+        with self._lock:
+            if self._session_id == session_id and self._turn is not None:
+                if 0 <= time.time() - self._sure_at < self.ttl / 2:
+                    self._leaving = False
+                    return None
+                self._turn = None
+            held, turn = self._db.take_turn(session_id, self._holder, self.ttl)
+            if turn is None and free_from_the_dead(self._db, session_id, "turn"):
+                held, turn = self._db.take_turn(session_id, self._holder, self.ttl)
+            if turn is None:
+                return source_of(self._db.lease_holder(f"turn:{session_id}"))
+            if held is None and free_from_the_dead(self._db, session_id):
+                held = self._db.hold_session(session_id, self._holder, self.ttl)
+            if self._session_id != session_id:
+                self._let_go()  # only now: nobody comes in between where a conversation goes on in a child
+            self._session_id, self._token, self._turn = session_id, held, turn
+            self._leaving = False
+            self._sure_at = time.time()
+            _heart_of(self._db).keep(self)
+            return None
+
+    def end_turn(self) -> None:
+        """Others may answer; the session stays held."""
+        with self._lock:
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                try:
+                    self._db.release_lease(f"turn:{self._session_id}", turn)
+                except HermesError:
+                    pass  # a closed or read-only store: the lease runs out by itself
+
+    def turn(self) -> tuple[str, int] | None:
+        """The lease of the turn, its name and token; None while there is none."""
+        with self._lock:
+            return None if self._turn is None else (f"turn:{self._session_id}", self._turn)
 
     def release(self) -> None:
         """Let go; the session is no longer live."""
@@ -62,19 +108,19 @@ class Hold:
     def release_soon(self) -> None:
         """Let go in a moment, together with others that do; unless it is taken again before."""
         with self._lock:
-            if self._token is None:
+            if self._token is None and self._turn is None:
                 self._session_id = None
                 return
             self._leaving = True
         _heart_of(self._db).part(self)
 
-    def parting(self) -> tuple[str, int] | None:
-        """What to give back, as it has come to that; None when it was taken again."""
+    def parting(self) -> list[tuple[str, int]]:
+        """What to give back, as it has come to that; nothing when it was taken again."""
         with self._lock:
-            if not self._leaving or self._token is None:
-                return None
-            given = (f"session:{self._session_id}", self._token)
-            self._session_id = self._token = None
+            if not self._leaving:
+                return []
+            given = self._leases()
+            self._session_id = self._token = self._turn = None
             self._leaving = False
             return given
 
@@ -85,6 +131,11 @@ class Hold:
     def doubt(self) -> None:
         """A write was fenced off: the lease is somebody else's, or was. The next `take` asks the store again."""
         self._sure_at = -self.ttl
+
+    def turn_held(self) -> tuple[str, int, float] | None:
+        """The lease of the turn as `held` gives that of the session."""
+        lease = self.turn()
+        return None if lease is None else (*lease, self.ttl)
 
     def held(self) -> tuple[str, int, float] | None:
         """The lease to be renewed: its name, token and time to live; None while there is none."""
@@ -104,13 +155,18 @@ class Hold:
         self._sure_at = time.time()
         return token
 
+    def _leases(self) -> list[tuple[str, int]]:
+        ours = {f"session:{self._session_id}": self._token, f"turn:{self._session_id}": self._turn}
+        return [(name, token) for name, token in ours.items() if token is not None]
+
     def _let_go(self) -> None:
-        if self._session_id is not None and self._token is not None:
+        leases = self._leases()
+        if leases:
             try:
-                self._db.release_lease(f"session:{self._session_id}", self._token)
+                self._db.release_leases(leases)
             except HermesError:
                 pass  # a closed or read-only store: the lease runs out by itself
-        self._session_id = self._token = None
+        self._session_id = self._token = self._turn = None
 
 
 class _Heart:
@@ -155,7 +211,8 @@ class _Heart:
     def _part(self, db: SessionDB) -> None:
         with self._lock:
             parting, self._parting = self._parting, []
-        self._given += [lease for hold in parting if (lease := hold.parting()) is not None]
+        for hold in dict.fromkeys(parting):
+            self._given += hold.parting()
         if self._given:
             db.release_leases(self._given)
             self._given = []
@@ -193,7 +250,9 @@ class _Heart:
         with self._lock:
             holds = list(self._holds)
         held = {hold: lease for hold in holds if (lease := hold.held()) is not None}
-        still = dict(zip(held, db.renew_leases(held.values()), strict=True)) if held else {}
+        turns = [lease for hold in holds if (lease := hold.turn_held()) is not None]
+        renewed = db.renew_leases([*held.values(), *turns]) if held or turns else []
+        still = dict(zip(held, renewed, strict=False))
         for hold in holds:
             if still.get(hold):
                 hold.sure()
@@ -217,13 +276,20 @@ def _heart_of(db: SessionDB) -> _Heart:
         return _hearts[db]
 
 
-def free_from_the_dead(db: SessionDB, session_id: str) -> bool:
-    """Give back what a crashed process of this machine held; whether there was such a one."""
-    holder = db.session_holder(session_id)
+def free_from_the_dead(db: SessionDB, session_id: str, kind: str = "session") -> bool:
+    """Give back what a crashed process of this machine held (`session`, or its `turn`); whether there was such a one."""
+    name = f"{kind}:{session_id}"
+    holder = db.lease_holder(name)
     if holder is None or not is_gone(holder):
         return False
-    token = db.hold_session(session_id, holder, ttl=1.0)  # in its name: a living one would not be ousted by this
-    return token is not None and db.release_lease(f"session:{session_id}", token)
+    token = db.acquire_lease(name, holder, 1.0)  # in its name: a living one would not be ousted by this
+    return token is not None and db.release_lease(name, token)
+
+
+def source_of(holder: str | None) -> str:
+    """Which door a holder speaks through: `cli`, `telegram` …"""
+    parts = (holder or "").split(":", 3)
+    return parts[3] if len(parts) == 4 else "another program"
 
 
 def is_gone(holder: str) -> bool:

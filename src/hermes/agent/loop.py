@@ -53,6 +53,8 @@ def _nobody(question: str) -> bool:
 class Agent:
     """Talks in one session. Not for several turns at once; `interrupt` may come from any thread."""
 
+    titles = True  # whether sessions are given a title by a model
+    gathers = False  # whether the turn is given back by the door's `let_go` alone; cheaper where there are many
     first_wait = 1.0  # seconds before the second try of a call that failed; doubled each time
 
     def __init__(
@@ -199,6 +201,13 @@ class Agent:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
         return self._talk.hold()
 
+    def answering(self) -> str | None:
+        """Be the one who answers in the session from now on, before a turn begins; else who does (`cli`, `telegram` …).
+
+        Given back when the turn is over, or with `let_go`. A turn that begins while another answers ends with SessionBusy.
+        """
+        return self._talk.answering()
+
     def fenced(self) -> AbstractContextManager[None]:
         """What is stored in this block is stored only if the session did not pass to another since we took hold of it."""
         return self._talk.fenced()
@@ -232,6 +241,8 @@ class Agent:
             self._cancel.clear()
             yield
         finally:
+            if not self.gathers:
+                self._talk.end_turn()
             self._busy.release()
 
     def _new_prompt(self) -> str:
@@ -367,7 +378,7 @@ class Agent:
 
     def _title(self) -> None:
         """Have the session titled in the background after its first exchange; the titler does so once and for all."""
-        if self._titled:
+        if self._titled or not self.titles:
             return
         self._titled = True
         from hermes.agent.choose import auxiliary_model

@@ -6,6 +6,9 @@ it is in the history. What the model said a moment ago is shown to it as it was,
 A turn that held the session when it began stores only as long as it still does: if its process was stopped for long and
 another went on with the session, it ends with `Fenced`, and what had arrived of a reply stays in its draft. (The lease of
 that beginning counts: one that was lost and taken again in between does not.)
+
+One process answers at a time: while another does, a turn does not begin (`SessionBusy`). Doors that can wait ask
+`answering` first.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from hermes.agent.keeping import as_message, keep_reply, keep_result, recover
 from hermes.agent.model import Message, Model, Reply
 from hermes.agent.running import Result
 from hermes.agent.tools.base import Context
-from hermes.errors import Fenced, InvalidInput
+from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.drafts import Draft
 
 LEAST_BUDGET = 2_000
@@ -39,7 +42,7 @@ class Talk:
         self._context = context
         self._db = context.db
         self._source, self._columns = source, columns
-        self._hold = Hold(context.db)
+        self._hold = Hold(context.db, source=source)
         self._fence: tuple[str, int] | None = None  # the lease this turn stores under; None: another had it before us
         self._told = False  # that another program is here too
         self._masking_told = False
@@ -58,6 +61,9 @@ class Talk:
 
         Gives whether a reply had been cut off by a crash: what had arrived of it is in the record now.
         """
+        busy = self.answering()
+        if busy is not None:
+            raise SessionBusy(self.session_id, busy)
         session = self._db.get_session(self.session_id)
         if session is None:
             self.prompt = new_prompt()
@@ -75,7 +81,10 @@ class Talk:
             if self.prompt is None:
                 self.prompt = new_prompt()
                 self._db.update_system_prompt(self.session_id, self.prompt)
-        if not self.hold() and not self._told:
+        busy = self.answering()
+        if busy is not None:  # somebody else's turn, in the moment in which this one found the end of the chain
+            raise SessionBusy(self.session_id, busy)
+        if self._hold.held() is None and not self._told:
             self._told = True
             yield Notice("another program has this conversation open as well")
         with self.fenced():
@@ -102,6 +111,32 @@ class Talk:
         held = self._hold.held()
         self._fence = None if held is None else held[:2]
         return held is not None
+
+    def answering(self) -> str | None:
+        """Be the one who answers in the session, until `end_turn`; else who does (`cli`, `telegram` …).
+
+        A session that does not exist yet is nobody's; of one that was compressed its last child counts.
+        """
+        while True:
+            tip = self._db.get_compression_tip(self.session_id)
+            try:
+                busy = self._hold.take_turn(tip)
+            except SessionNotFound:
+                return None
+            if busy is not None:
+                return busy
+            if self._db.get_compression_tip(tip) == tip:
+                self._fence = self._lease()
+                return None
+
+    def _lease(self) -> tuple[str, int] | None:
+        """What this turn stores under: the session, or its turn alone where another process has it open."""
+        held = self._hold.held()
+        return self._hold.turn() if held is None else held[:2]
+
+    def end_turn(self) -> None:
+        """The turn is over; others may answer."""
+        self._hold.end_turn()
 
     @contextmanager
     def fenced(self) -> Iterator[None]:
@@ -130,7 +165,8 @@ class Talk:
         """
         held, old = self._fence, self.session_id
         self._context.session_id = session_id
-        is_ours = self.hold()
+        is_ours = self._hold.take_turn(session_id) is None
+        self._fence = self._lease()
         rows = self._db.get_messages(session_id)
         if held is None:
             self._fence = None

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 
+WAITING = "Another process is answering in this conversation ({}); waiting…"
+
+
+class NotSent(KeyboardInterrupt):
+    """Ctrl-C while another process answered in the session: nothing was sent."""
+
+
 class Voice(Protocol):
     """How a conversation speaks to the user."""
 
@@ -135,12 +142,25 @@ class Conversation:
 
     def _run(self, events: Iterator[Event]) -> bool:
         self._equip()
+        self._wait_for_turn()
         try:
             return self._turns.run(
                 events, self.voice.display(), interrupt=self.agent.interrupt, each=self._name_it, typing=self.voice.typing()
             )  # fmt: skip
         finally:
             self._name_it()
+
+    def _wait_for_turn(self) -> None:
+        """Wait until no other process answers in this session; NotSent when the user would rather not."""
+        told = False
+        try:
+            while (who := self.agent.answering()) is not None:
+                if not told:
+                    told = True
+                    self.voice.note(WAITING.format(who))
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            raise NotSent from None
 
     def _name_it(self) -> None:
         """Give the session the title that was chosen before it existed."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hermes.chat import housekeeping
-from hermes.chat.conversation import Conversation
+from hermes.chat.conversation import Conversation, NotSent
 from hermes.chat.keyboard import Typing, quiet_keyboard
 from hermes.chat.render import console, display_for
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
@@ -38,6 +38,7 @@ class TerminalVoice:
         self.replies = console()
         self.screen = self.replies if self.replies.is_terminal else console(stderr=True)
         self.comfortable = self.replies.is_terminal and sys.stdin.isatty()
+        self.unsent = ""  # a line that was taken back; it stands at the next prompt
 
     def say(self, text: str) -> None:
         for line in harmless(text).split("\n"):
@@ -167,7 +168,7 @@ def _goodbye(voice: TerminalVoice, lines: list[str]) -> None:
 
 
 def _loop(conversation: Conversation, voice: TerminalVoice) -> int:
-    read = _reader(conversation) if voice.comfortable else _read_plainly
+    read = _reader(conversation, voice) if voice.comfortable else _read_plainly
     hinted = False
     while not conversation.leaving:
         try:
@@ -190,6 +191,9 @@ def _answer(conversation: Conversation, voice: TerminalVoice, line: str) -> None
             voice.screen.print()
             conversation.talk(text_of(line))
         voice.screen.print()
+    except NotSent:
+        voice.unsent = line
+        voice.note("Not sent; the other process goes on.")
     except KeyboardInterrupt:
         voice.note("Stopped.")
     except HermesError as error:
@@ -204,7 +208,7 @@ def _tell(voice: TerminalVoice, error: HermesError) -> None:
     voice.screen.print()
 
 
-def _reader(conversation: Conversation) -> Callable[[], str]:
+def _reader(conversation: Conversation, voice: TerminalVoice) -> Callable[[], str]:
     """How lines are read on a terminal."""
     from hermes.chat.prompt import Pastes, prompt_session, readable
     from hermes.home import get_hermes_home
@@ -214,7 +218,8 @@ def _reader(conversation: Conversation) -> Callable[[], str]:
 
     def read() -> str:
         with _signals_wake(session):
-            return readable(pastes.expand(session.prompt("❯ ")))
+            unsent, voice.unsent = voice.unsent, ""
+            return readable(pastes.expand(session.prompt("❯ ", default=unsent)))
 
     return read
 

@@ -35,6 +35,7 @@ class Capabilities:
     media: bool = False  # fetch works
     menu: bool = False  # show_menu works
     idempotent: bool = False  # the same nonce twice makes one message, also minutes later and after a restart
+    quotes: bool = False  # replies quote their question (`reply_to`): in groups; where replies do not grow, everywhere
     mention_needed: bool = False  # where nothing else is configured: in groups only what addresses us is answered
 
 
@@ -59,6 +60,10 @@ class Link(Protocol):
 
     async def received(self, event: Event) -> None:
         """Keep an event. When this returns it is safe: tell the platform. One that was kept before is ignored."""
+        ...
+
+    async def moved(self, old: str, new: str) -> None:
+        """A chat has another id from now on; its conversations go on there. Returns when that is safe."""
         ...
 
     def connected(self, identity: str) -> None:

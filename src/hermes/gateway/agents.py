@@ -55,6 +55,7 @@ class Agents:
                 self._db, self._config, self.model, session_id=session_id, source=source, confirm=confirm, home=home,
                 cwd=Path.home(), user_id=user_id, parent_session_id=parent, kind="reset" if parent else None,
             )  # fmt: skip
+            agent.gathers = True
         with self._lock:
             self._agents[key] = agent  # as the newest
         self._thin_out()

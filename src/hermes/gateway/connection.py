@@ -57,6 +57,11 @@ class Connection:
             raise PlatformUnreachable("the gateway is stopping; this comes again")
         await self._take(self, event)
 
+    async def moved(self, old: str, new: str) -> None:
+        """A chat has another id (see adapter.Link)."""
+        for key in await asyncio.to_thread(self._store.move_chat, self.platform, old, new):
+            self.log.info("the chat %s is %s now: its conversation goes on as %s", old, new, key)
+
     def connected(self, identity: str) -> None:
         """The connection stands."""
         self.identity = identity
@@ -169,6 +174,9 @@ class _Link:
 
     async def received(self, event: Event) -> None:
         await self._connection.received(event)
+
+    async def moved(self, old: str, new: str) -> None:
+        await self._connection.moved(old, new)
 
     def connected(self, identity: str) -> None:
         if not self.over:

@@ -376,7 +376,8 @@ class Delivery:
         again, reply.unsure = reply.unsure, True
         try:
             async with asyncio.timeout(PATIENCE):
-                message_id = await self._adapter.send(reply.chat, encodable(shown), nonce=nonce)
+                question = None if reply.shown else reply.reply_to
+                message_id = await self._adapter.send(reply.chat, encodable(shown), nonce=nonce, reply_to=question)
         except (SlowDown, SendRefused, PlatformRefused):
             reply.unsure = again
             raise

@@ -60,6 +60,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachments: tuple[Attachment, ...] = ()
     message_id: str | None = None  # the platform's name for this message, for replies to it
     reply_to: str | None = None  # the message this one answers
+    quoted: str | None = None  # its words, as far as the platform tells them
     sent_at: float | None = None
     addressed: bool = True  # in groups: we were mentioned, or it answers one of our messages
 

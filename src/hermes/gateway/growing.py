@@ -17,13 +17,14 @@ class Growing:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, chat: Chat, *, inbox_id: int, nonce: str, shown: Sequence[str] = (),
-        resumed: bool = False, fence: tuple[str, int] | None = None,
+        resumed: bool = False, fence: tuple[str, int] | None = None, reply_to: str | None = None,
     ) -> None:  # fmt: skip
         """`shown` is what the store knows of it: ids of messages, the last one empty where it may be there or not."""
         self.chat = chat
         self.inbox_id = inbox_id
         self.fence = fence  # the lease it is written under, where several gateways share the chats
         self.nonce = nonce
+        self.reply_to = reply_to  # the message that its first one quotes
         self.shown = [one for one in shown if one]  # the platform's ids of the messages it is shown in so far
         self.texts = [""] * len(self.shown)  # what each of them shows, as far as is known
         self.tried: set[int] = set()  # parts that may have been shown under their nonce with other words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from hermes.gateway.turns import Said
     from hermes.store.gateway_db import Route
     from hermes.store.visibility import User
+
+WAITING = "⏳ Another process is answering in this conversation ({}). Your message waits until it is done."
+_log = logging.getLogger("hermes.gateway")
 
 
 TAKEN = (
@@ -95,6 +99,8 @@ class Seat:
             self._agent.context.home = home
             self._agent.confirm = self.confirm
             self._agent.shared = route.shared
+            connection = gateway.connections.get(route.platform)
+            self._agent.titles = connection is None or connection.settings.titles
             self._agent.tools = {tool.name: tool for tool in gateway.agents.toolbox.tools(owner=self.is_owner)}
         return self._agent
 
@@ -165,6 +171,18 @@ class Seat:
         if ending is not None and old != session_id and gateway.db.get_session(old) is not None:
             gateway.db.end_session(old, ending)
             gateway.ended(old, ending)
+
+    def wait_for_turn(self) -> bool:
+        """Wait until no other process answers in the session, and say so; False when the gateway stops before."""
+        told = False
+        while (who := self.agent.answering()) is not None:
+            if not told:
+                told = True
+                _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
+                self._gateway.post(self.chat, WAITING.format(who), at_once=True)
+            if self._gateway.halted.wait(0.2):
+                return False
+        return True
 
     def let_go(self) -> None:
         """Between turns others may go on with the session."""
@@ -266,6 +284,9 @@ class ChatHost:
     def show(self, events: Iterator[TurnEvent]) -> None:
         """Show a turn as a reply. From here on it is one that can be taken up after a kill, like any other."""
         said, gateway = self._said, self.gateway
+        if not self.seat.wait_for_turn():
+            self.answered = True  # by the next process, which says that it was cut short
+            return
         gateway.store.begin(said.inbox_id, self.session_id)
         reply = gateway.growing(self.chat, said)
         gateway.begin(reply)

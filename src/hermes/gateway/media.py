@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hermes.gateway.runner import Gateway
 
 FETCH_SECONDS = 120.0  # for one file, tries included
+MOST_QUOTED = 1_000  # characters of a message that is answered
 MOST_TEXT = 60_000  # characters of text files that are read in with one message
 _TEXT_TYPES = (
     "text/",
@@ -64,6 +65,16 @@ def content_of(gateway: Gateway, event: Event, spoken: str) -> str | list[Any] |
         return None
     words = "\n\n".join(one for one in (spoken.strip(), *notes) if one)
     return [{"type": "text", "text": words}, *parts] if parts else words
+
+
+def quotation(quoted: str | None) -> str:
+    """The message that is answered, as the model is shown it before the answer: each line marked, and not too long."""
+    if not quoted or not quoted.strip():
+        return ""
+    words = quoted.strip()
+    if len(words) > MOST_QUOTED:
+        words = f"{words[:MOST_QUOTED].rstrip()} …"
+    return "".join(f"> {line}\n" for line in words.splitlines()) + "\n"
 
 
 def _taken(gateway: Gateway, event: Event, attachment: Attachment, room: int) -> tuple[str, Any]:

@@ -62,7 +62,7 @@ def begin_anew(gateway: Gateway, key: str) -> None:
             return  # it is being talked in at a terminal
         seat = Seat(gateway, None, route, None, session_id=session["id"])
         try:
-            if not seat.agent.hold():
+            if not seat.agent.hold() or seat.agent.answering() is not None:
                 return  # somebody was quicker
             now = gateway.store.route(key)
             if now is None or now.session_id != route.session_id:

@@ -260,7 +260,8 @@ class Gateway:
     def _receive(self, tx: Tx, key: str, event: Event) -> int | None:
         if self.sharing is not None:
             instances.assign(tx, key, event.chat.platform)
-        kept = msgspec.structs.replace(event, text=self.db.masked(event.text))
+        quoted = None if event.quoted is None else self.db.masked(event.quoted)
+        kept = msgspec.structs.replace(event, text=self.db.masked(event.text), quoted=quoted)
         return mail.receive(tx, event.chat.platform, event.id, key, as_json(kept), self.clock())
 
     async def _stranger(self, connection: Connection, event: Event) -> None:
@@ -446,8 +447,16 @@ class Gateway:
         place = self.delivered_to(chat) or chat
         nonce = f"{self._nonce}-{said.inbox_id}"
         return Growing(
-            self.loop, place, inbox_id=said.inbox_id, nonce=nonce, shown=said.shown, resumed=resumed, fence=said.fence
-        )
+            self.loop, place, inbox_id=said.inbox_id, nonce=nonce, shown=said.shown, resumed=resumed, fence=said.fence,
+            reply_to=self._question(said.event, place),
+        )  # fmt: skip
+
+    def _question(self, event: Event, place: Chat) -> str | None:
+        """What a reply quotes: the message it answers, where the platform can, several talk, and it is sent there."""
+        adapter = self.adapter(place.platform)
+        if adapter is None or not adapter.capabilities.quotes or place != event.chat:
+            return None
+        return event.message_id if event.chat.type != DM or not adapter.capabilities.edits else None
 
     def begin(self, reply: Growing) -> None:
         """Show a reply from now on; where another gateway has the platform, that one sends it when it is whole."""
@@ -471,7 +480,9 @@ class Gateway:
         """A reply is whole: it enters the outbox as its event leaves the inbox; then it is sent."""
         place = reply.chat
         pieces = parts_of(text, self.adapter(place.platform))
-        parts = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
+        parts: list[dict[str, Any]] = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
+        if parts and reply.reply_to is not None:
+            parts[0]["reply_to"] = reply.reply_to
         kept = self.store.finish(inbox_id, place.platform, as_json(place), parts)
         self.brake.done(inbox_id)  # before it is sent: what comes next may answer it
         reply.finish(kept)

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter, Setting
 
-COMMON: dict[str, type] = {"enabled": bool, "allow_all": bool, "home_channel": str, "require_mention": bool}
+COMMON: dict[str, type] = {
+    "enabled": bool,
+    "allow_all": bool,
+    "home_channel": str,
+    "require_mention": bool,
+    "titles": bool,
+}
 PEOPLE = "allowed_users"
 _KINDS = {bool: "true or false", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 
@@ -27,6 +33,7 @@ class PlatformSettings:
     home_channel: str | None = None
     require_mention: bool | None = None  # None: as the platform is used to
     values: Mapping[str, Any] = field(default_factory=dict)  # the adapter's own settings
+    titles: bool = True  # whether the model gives conversations a title
 
 
 def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping[str, str]) -> PlatformSettings:
@@ -47,7 +54,8 @@ def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping
     variable = allowed_variable(name)
     allowed = _people(section.get(PEOPLE), f"platforms.{name}.{PEOPLE}") | _people(variables.get(variable), variable)
     return PlatformSettings(
-        name, allowed, bool(common.get("allow_all", False)), common.get("home_channel"), common.get("require_mention"), values
+        name, allowed, bool(common.get("allow_all", False)), common.get("home_channel"), common.get("require_mention"), values,
+        titles=bool(common.get("titles", True)),
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
     routes = {name: msgspec.to_builtins(route) for name, route in section.routes.items()}
     limits = msgspec.to_builtins(config.gateway.http)
     values = {"host": section.host, "port": section.port, "routes": routes, "insecure": insecure, "limits": limits}
-    return Webhook(values, home), PlatformSettings("webhook", allow_all=True, require_mention=False)
+    return Webhook(values, home), PlatformSettings("webhook", allow_all=True, require_mention=False, titles=False)
 
 
 def secrets_of(

@@ -23,7 +23,7 @@ from hermes.gateway import renewal
 from hermes.gateway.events import Event, as_json, from_json, is_own
 from hermes.gateway.growing import Growing
 from hermes.gateway.host import ChatHost, Seat
-from hermes.gateway.media import content_of
+from hermes.gateway.media import content_of, quotation
 from hermes.gateway.speaking import escaped, said_by, speaker
 from hermes.store import instances, mail
 from hermes.store.gateway_db import Notice, Received, Route
@@ -176,7 +176,9 @@ class Turns:
         stored_in = said.session_id if said.session_id and self._db.get_session(said.session_id) is not None else None
         if not said.begun:
             renewal.begin_anew(gateway, lane.key)
-        seat = Seat(gateway, lane, self._store.route(lane.key), event.sender, session_id=stored_in or self._chosen(said))
+        seat = Seat(
+            gateway, lane, self._store.route(lane.key), event.sender, session_id=stored_in or self._chosen(said)
+        )
         line = event.text.strip()
         is_stored, is_command = said.message_id is not None, parse(line) is not None and not event.attachments
         if said.session_id is None and is_command:
@@ -204,6 +206,8 @@ class Turns:
 
     def _turn(self, seat: Seat, said: Said, reply: Growing, *, taken_up: bool) -> str | None:
         """One turn of the agent: what it said, or what went wrong; None when it was cut short because the gateway stops."""
+        if not seat.wait_for_turn():
+            return None
         try:
             self._share(seat)
             heard = self._only_heard(seat, said)
@@ -269,6 +273,7 @@ class Turns:
         text, sender = text_of(event.text.strip()), event.sender
         if is_own(event):
             return text
+        text = f"{quotation(event.quoted)}{text}"
         if route.shared and sender.id:
             return said_by(speaker(self._db, event.chat.platform, sender), text)
         return escaped(text, shared=route.shared)

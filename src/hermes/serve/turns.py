@@ -166,7 +166,7 @@ class Turns:
     def _take(self, line: _Line, place: Place, ask: Ask, model: Model, tools: Sequence[str]) -> bool:
         """Hold an existing session, then bring it up to what the caller knows; False while another program holds it."""
         agent = self._agent(line, str(place.session_id), model, ask.caller)
-        if not agent.hold():
+        if not agent.hold() or agent.answering() is not None:
             return False
         line.again = place.asked
         self.places.open(place, ask, model, tools, agent.cwd)

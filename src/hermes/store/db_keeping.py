@@ -214,6 +214,23 @@ class Keeping(OpenStore):
             sessions.require(tx, session_id)
             return leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
 
+    def take_turn(self, session_id: str, holder: str, ttl: float = 120.0) -> tuple[int | None, int | None]:
+        """Make a session live as hold_session does, and be the one who answers in it ("turn:<id>"); the two tokens.
+
+        The first is None while another holds the session, the second while another answers in it: then neither was taken.
+        """
+        with self._engine.write(alone=False) as tx:
+            sessions.require(tx, session_id)
+            turn = leases.turn_lease(session_id)
+            answering = leases.holder_of(tx, turn)
+            if answering is not None and answering != holder:
+                return None, None
+            held = leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
+            token = leases.acquire(tx, turn, holder, ttl)
+            if token is None and held is not None:  # taken in this very moment, on a server
+                leases.release(tx, leases.session_lease(session_id), held)
+            return (held, token) if token is not None else (None, None)
+
     def is_live(self, session_id: str) -> bool:
         """Whether a running process holds the session."""
         with self._engine.read() as tx:

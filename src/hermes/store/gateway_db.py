@@ -7,6 +7,7 @@ gathered into one (`together`).
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -168,6 +169,15 @@ class GatewayDB:
         """A conversation goes on in another session: it was compressed."""
         with self.db._changing() as tx:
             routes.follow(tx, old, new, self.clock())
+
+    def move_chat(self, platform: str, old: str, new: str) -> list[str]:
+        """A chat has another id from now on: its conversations and its being the home go along. The new keys."""
+        with self.db._changing() as tx:
+            home = people.home(tx, platform)
+            chat = None if home is None else json.loads(home)
+            if chat is not None and chat.get("chat_id") == old:
+                people.set_home(tx, platform, json.dumps({**chat, "chat_id": new}), None, self.clock())
+            return routes.chat_moved(tx, platform, old, new, self.clock())
 
     def bound_routes(self, *, quiet_since: float | None = None) -> list[Route]:
         """All keys with a session (where nobody has said anything since then)."""

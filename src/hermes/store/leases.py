@@ -2,7 +2,8 @@
 
 A lease has one holder and runs out unless it is renewed, so a crashed process frees what it held. Each taking gets a
 higher token (a fence): whoever wakes up late with an old one is told apart (`check`). A session is live while someone
-holds the lease `session:<id>`.
+holds the lease `session:<id>`, and is answered in while someone holds `turn:<id>`: a terminal keeps a session live for
+hours and leaves room for the turns of others in between.
 
 Where a transaction locks sessions and leases, it locks sessions first, and leases in the order of their names: so no two
 wait for each other.
@@ -111,6 +112,11 @@ def release_of(tx: Tx, name: str, holder: str) -> bool:
 def session_lease(session_id: str) -> str:
     """The name of the lease that makes a session live."""
     return f"session:{session_id}"
+
+
+def turn_lease(session_id: str) -> str:
+    """The name of the lease of who answers in a session."""
+    return f"turn:{session_id}"
 
 
 def is_live(tx: Tx, session_id: str) -> bool:

@@ -6,6 +6,7 @@ A session is talked in under one key at a time: binding it elsewhere takes it aw
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,11 +86,51 @@ def bind(tx: Tx, key: str, session_id: str, now: float) -> None:
 
 def spoken(tx: Tx, key: str, session_id: str, now: float) -> None:
     """The user said something under this key; nothing is left to be told of a reset."""
-    tx.run(
-        "UPDATE gateway_routes SET session_id = ?, previous_id = NULL, reset_reason = NULL, last_user_at = ?, updated_at = ?"
-        " WHERE key = ?",
-        (session_id, now, now, key),
+    known = tx.run(  # mostly the same session as before: then its index need not be written
+        "UPDATE gateway_routes SET previous_id = NULL, reset_reason = NULL, last_user_at = ?, updated_at = ?"
+        " WHERE key = ? AND session_id = ?",
+        (now, now, key, session_id),
     )
+    if not known:
+        tx.run(
+            "UPDATE gateway_routes SET session_id = ?, previous_id = NULL, reset_reason = NULL, last_user_at = ?,"
+            " updated_at = ? WHERE key = ?",
+            (session_id, now, now, key),
+        )
+
+
+def chat_moved(tx: Tx, platform: str, old: str, new: str, now: float) -> list[str]:
+    """A chat has another id from now on: its conversations go on there. The keys that lead to them.
+
+    Not those of a place where something was said under the new id already: both conversations stay as they are.
+    The old keys stay, without a session: somebody may be answered under one at this moment.
+    """
+    done = []
+    for row in tx.rows(f"{_SELECT} WHERE r.platform = ? ORDER BY r.key", (platform,)):
+        route = _route(row)
+        parts, chat = route.key.split(":"), json.loads(route.chat)
+        if chat.get("chat_id") != old or len(parts) < 5 or parts[4] != _escaped(old):
+            continue
+        key = ":".join([*parts[:4], _escaped(new), *parts[5:]])
+        there = get(tx, key)
+        if route.session_id is None or (there is not None and there.session_id is not None):
+            continue
+        where = json.dumps({**chat, "chat_id": new}, ensure_ascii=False, separators=(",", ":"))
+        tx.run("DELETE FROM gateway_routes WHERE key = ?", (key,))
+        tx.run(
+            "UPDATE gateway_routes SET key = ?, chat = ?, updated_at = ? WHERE key = ?", (key, where, now, route.key)
+        )
+        put(
+            tx, route.key, platform=platform, chat_type=route.chat_type, chat=route.chat, display_name=route.display_name,
+            user_id=route.user_id, shared=route.shared, now=now,
+        )  # fmt: skip
+        done.append(key)
+    return done
+
+
+def _escaped(part: str) -> str:
+    """A part of a key, as keys are written (gateway/keys.py)."""
+    return part.replace("%", "%25").replace(":", "%3A")
 
 
 def let_go(tx: Tx, key: str, now: float, *, previous: str | None = None, reason: str | None = None) -> None:

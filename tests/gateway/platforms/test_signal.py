@@ -147,7 +147,7 @@ def test_an_answer_to_us_addresses_us(lab: Lab, tmp_path: Path) -> None:
         async with connected(signal(lab, tmp_path)) as link:
             lab.say("yes", where="group", addressed=False, quote=quote)
             event = await link.event("yes")
-            assert (event.addressed, event.reply_to) == (True, f"5:{ACCOUNT_UUID}")
+            assert (event.addressed, event.reply_to, event.quoted) == (True, f"5:{ACCOUNT_UUID}", "before")
 
     run(work())
 

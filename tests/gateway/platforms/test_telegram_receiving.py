@@ -222,7 +222,7 @@ def test_an_answer_to_us_is_addressed_and_names_what_it_answers(lab: Lab) -> Non
     lab.post({"text": "yes"}, where="group", reply_to_message=ours)
     lab.post({"text": "no"}, where="group", reply_to_message={**ours, "from": person("bob")})
     yes, no = heard(lab, 2)
-    assert (yes.reply_to, yes.addressed) == ("55", True)
+    assert (yes.reply_to, yes.quoted, yes.addressed) == ("55", ours["text"], True)
     assert (no.reply_to, no.addressed) == ("55", False)
 
 

@@ -32,7 +32,7 @@ class Plain(Adapter):
         Setting(name="token", help="the token", secret=True, default="right"),
     )
     capabilities = Capabilities(
-        longest=1000, edits=True, typing=True, threads=True, media=True, menu=True, idempotent=True
+        longest=1000, edits=True, typing=True, threads=True, media=True, menu=True, idempotent=True, quotes=True
     )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -84,7 +84,7 @@ class Plain(Adapter):
         sender = Sender(user_id=raw["user"], name=raw["name"])
         event = Event(
             id=raw["id"], chat=chat, sender=sender, text=raw["text"], attachments=files, message_id=raw["id"],
-            addressed=raw.get("addressed", True),
+            addressed=raw.get("addressed", True), reply_to=raw.get("reply_to"), quoted=raw.get("quoted"),
         )  # fmt: skip
         try:
             await link.received(event)
@@ -130,7 +130,7 @@ class Plain(Adapter):
         self._fail_all()
 
     async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
-        found = await self._ask(send=text, chat=[chat.chat_id, chat.thread_id], nonce=nonce)
+        found = await self._ask(send=text, chat=[chat.chat_id, chat.thread_id], nonce=nonce, reply_to=reply_to)
         return str(found["id"])
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
@@ -275,6 +275,7 @@ class PlainLab(Base):
         number = f"m{next(self._numbers)}"
         self._by_nonce[item["nonce"]] = number
         self.messages[number] = {"place": tuple(item["chat"]), "text": item["send"], "nonce": item["nonce"]}
+        self.messages[number]["reply_to"] = item.get("reply_to")
         return {"id": number}
 
     # ------------------------------------------------------------------------------------------ for tests
@@ -298,13 +299,13 @@ class PlainLab(Base):
 
     def say(
         self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True, chat: dict[str, Any] | None = None,
-        files: Sequence[dict[str, Any]] = (),
+        files: Sequence[dict[str, Any]] = (), **more: Any,
     ) -> str:  # fmt: skip
         with self._lock:
             number = f"e{next(self._numbers)}"
             event = {
                 "id": number, "chat": chat or self._chat(where, who), "user": self.user_id(who), "name": who.capitalize(),
-                "text": text, "addressed": addressed, "files": list(files),
+                "text": text, "addressed": addressed, "files": list(files), **more,
             }  # fmt: skip
             self.events[number] = event
             self.unacknowledged[number] = event

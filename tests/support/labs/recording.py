@@ -21,6 +21,7 @@ class Recorder:
         self.events: list[Event] = []
         self.identities: list[str] = []
         self.losses: list[Exception] = []
+        self.moves: list[tuple[str, str]] = []
         self.refuse: Exception | None = None
 
     async def received(self, event: Event) -> None:
@@ -28,6 +29,9 @@ class Recorder:
         if self.refuse is not None:
             raise self.refuse
         self.events.append(event)
+
+    async def moved(self, old: str, new: str) -> None:
+        self.moves.append((old, new))
 
     def connected(self, identity: str) -> None:
         self.identities.append(identity)

@@ -58,7 +58,7 @@ class Discord(Adapter):
     )
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
-        idempotent=True, mention_needed=True,
+        idempotent=True, mention_needed=True, quotes=True,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:

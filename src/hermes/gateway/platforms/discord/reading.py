@@ -58,9 +58,16 @@ def message_event(message: discord.Message, me: discord.ClientUser) -> Event | N
         attachments=attachments,
         message_id=str(message.id),
         reply_to=str(message.reference.message_id) if _is_reply(message) and message.reference else None,
+        quoted=_quoted(message),
         sent_at=message.created_at.timestamp(),
         addressed=chat.type == DM or _addresses(message, me),
     )
+
+
+def _quoted(message: discord.Message) -> str | None:
+    """The words of the message that is answered, where Discord sent it along."""
+    answered = message.reference.resolved if _is_reply(message) and message.reference else None
+    return answered.clean_content or None if isinstance(answered, discord.Message) else None
 
 
 def command_event(interaction: discord.Interaction) -> Event | None:

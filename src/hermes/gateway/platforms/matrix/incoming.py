@@ -43,6 +43,16 @@ def chat_of(room: MatrixRoom, thread: str | None = None) -> Chat:
     return Chat(platform="matrix", chat_id=room.room_id, type=kind, thread_id=thread, name=room.display_name or None)
 
 
+def _without_quote(text: str) -> tuple[str | None, str]:
+    """The words that are answered, which many clients put before the answer ("> <@alice:x> words"), and the answer."""
+    found = _QUOTED.match(text)
+    if found is None:
+        return None, text
+    lines = [re.sub(r"\A> ?", "", line) for line in found[0].strip().split("\n")]
+    lines[0] = re.sub(r"\A(?:\* )?<@[^>]*> ?", "", lines[0])
+    return "\n".join(lines).strip() or None, text[found.end() :]
+
+
 def event_of(room: MatrixRoom, source: dict[str, Any], me: str, *, answers_us: bool = False) -> Event | None:
     """The gateway's event for a room event; None for what is no message."""
     content = content_of(source)
@@ -54,8 +64,9 @@ def event_of(room: MatrixRoom, source: dict[str, Any], me: str, *, answers_us: b
     chat = chat_of(room, root if isinstance(root, str) else None)
     attachment = _attachment(room, content, event_id)
     text = _caption(content) if attachment else content["body"]
+    quoted = None
     if answered(content) is not None or relation.get("m.in_reply_to"):
-        text = _QUOTED.sub("", text)
+        quoted, text = _without_quote(text)
     names = _names(room, me)
     mentioned = _mentioned(content, text, me, names)
     stamp = source.get("origin_server_ts")
@@ -67,6 +78,7 @@ def event_of(room: MatrixRoom, source: dict[str, Any], me: str, *, answers_us: b
         attachments=(attachment,) if attachment else (),
         message_id=event_id,
         reply_to=answered(content),
+        quoted=quoted if answered(content) is not None else None,
         sent_at=stamp / 1000 if isinstance(stamp, int) else None,
         addressed=chat.type == DM or mentioned or answers_us,
     )

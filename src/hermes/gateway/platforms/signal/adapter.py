@@ -49,7 +49,9 @@ class Signal(Adapter):
         ),
     )
     # No edits: a Signal message can be edited ten times only, too few for a reply that grows as it is written.
-    capabilities = Capabilities(longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True)
+    capabilities = Capabilities(
+        longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True, quotes=True
+    )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -205,6 +207,7 @@ class Signal(Adapter):
             attachments=tuple(_attachment(file, chat.chat_id) for file in files),
             message_id=name,
             reply_to=_message_id(quote["id"], str(author)) if quote.get("id") and author else None,
+            quoted=str(quote["text"]) if quote.get("text") else None,
             sent_at=stamp / 1000,
             addressed=chat.type == DM or mentioned or author in self._ourselves,
         )

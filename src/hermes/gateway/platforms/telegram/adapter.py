@@ -91,6 +91,7 @@ class Telegram(Adapter):
         measure=utf16_units,
         edits=True,
         typing=True,
+        quotes=True,
         threads=True,
         media=True,
         menu=True,

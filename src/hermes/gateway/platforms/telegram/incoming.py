@@ -48,6 +48,15 @@ def conversations(updates: Iterable[Update]) -> list[list[Message]]:
     return found
 
 
+def migration(message: Message) -> tuple[str, str] | None:
+    """The old and the new id of a group that became a supergroup; Telegram says so in both."""
+    if message.migrate_to_chat_id is not None:
+        return str(message.chat.id), str(message.migrate_to_chat_id)
+    if message.migrate_from_chat_id is not None:
+        return str(message.migrate_from_chat_id), str(message.chat.id)
+    return None
+
+
 def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str]) -> Event | None:
     """What was said by one message or one album; None for what is not meant for anybody like us.
 
@@ -78,12 +87,20 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
         attachments=attachments,
         message_id=str(first.message_id),
         reply_to=None if reply is None else str(reply.message_id),
+        quoted=_quoted(first, reply),
         sent_at=first.date.timestamp(),
         # A topic that we opened is a conversation with us, like an answer to one of our messages.
         addressed=first.chat.type == "private"
         or any(one is not None and one[1] for one in heard)
         or (ours is not None and ours.from_user is not None and ours.from_user.id == us.id),
     )
+
+
+def _quoted(message: Message, reply: Message | None) -> str | None:
+    """The words that are answered: the part that was picked, else all of them."""
+    if message.quote is not None:
+        return message.quote.text or None
+    return None if reply is None else reply.text or reply.caption
 
 
 def _topic_root(message: Message) -> Message | None:

@@ -18,7 +18,7 @@ from telegram.error import TelegramError
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event
-from hermes.gateway.platforms.telegram.incoming import conversations
+from hermes.gateway.platforms.telegram.incoming import conversations, migration
 from hermes.gateway.platforms.telegram.wire import our_errors, read_update
 
 KINDS = ("message", "channel_post")  # of updates: edits, joins, reactions and the like are not sent to us at all
@@ -101,12 +101,21 @@ class Polling:
         return updates
 
     async def _keep(self, updates: Sequence[Update]) -> None:
-        for messages in conversations(updates):
-            event = self._reading(messages)
-            if event is not None:
-                await self._link.received(event)
+        await _take(self._link, self._reading, updates)
         for update in updates:
             self._offset = max(self._offset or 0, update.update_id + 1)
+
+
+async def _take(link: Link, reading: _Reading, updates: Sequence[Update]) -> None:
+    """Have the gateway keep what was said, in its order."""
+    for messages in conversations(updates):
+        moved = migration(messages[0])
+        if moved is not None:
+            await link.moved(*moved)
+            continue
+        event = reading(messages)
+        if event is not None:
+            await link.received(event)
 
 
 def _open_album(updates: Sequence[Update]) -> int | None:
@@ -164,10 +173,7 @@ class Webhook:
             # Telegram brings the messages of a chat one after the other, each when the one before it was taken; so an
             # album can't be waited for here, and each of its pictures is an event of its own.
             async with self._one_by_one:
-                for messages in conversations([update]):
-                    event = self._reading(messages)
-                    if event is not None:
-                        await self._link.received(event)
+                await _take(self._link, self._reading, [update])
         except Exception as error:
             self._link.log.error("Telegram: a message could not be kept (%s); it comes again", type(error).__name__)
             return web.Response(status=503)

@@ -1,0 +1,84 @@
+"""Answers to a message: its words reach the model, and a reply quotes its question where several talk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hermes.gateway.media import MOST_QUOTED
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.plain import PlainLab
+from tests.support.labs.signal import Lab as SignalLab
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+def told(model: Echo, words: str) -> str:
+    until(lambda: any(words in str(one["messages"][-1]["content"]) for one in model.requests))
+    return next(str(one["messages"][-1]["content"]) for one in model.requests if words in str(one["messages"][-1]))
+
+
+def test_the_words_that_are_answered_reach_the_model(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("why that one?", reply_to="m1", quoted="first line\nsecond line")
+        assert told(model, "why that one?") == "> first line\n> second line\n\nwhy that one?"
+        lab.say("and this?", reply_to="m1", quoted="x" * 5000)
+        quote = told(model, "and this?").partition("\n")[0]
+        assert MOST_QUOTED < len(quote) < MOST_QUOTED + 10
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        (first, *_) = gateway.db.get_messages(row["id"])
+        assert first["content"] == "> first line\n> second line\n\nwhy that one?"
+
+
+def test_an_answer_can_be_a_command(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("/help", reply_to="m1", quoted="something")
+        until(lambda: any("/new" in one for one in lab.shown()), what=str(lab.shown()))
+
+
+def test_in_a_group_a_reply_quotes_its_question(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        group = lab.say("in the group", where="group")
+        until(lambda: any(one["text"] == "echo: in the group" for one in lab.messages.values()))
+        assert [one["reply_to"] for one in lab.messages.values()] == [group]
+        lab.say("to you alone")
+        until(lambda: any(one["text"] == "echo: to you alone" for one in lab.messages.values()))
+        assert [one["reply_to"] for one in lab.messages.values()] == [group, None]
+
+
+def test_only_the_first_part_of_a_long_reply_quotes(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        asked = lab.say("long=2500", where="group")
+        until(lambda: len(lab.messages) >= 3)
+        first, *rest = [one["reply_to"] for one in lab.messages.values()]
+        assert first == asked
+        assert not any(rest)
+
+
+def test_on_signal_a_reply_quotes_its_question_and_a_quote_reaches_the_model(model: Echo, hermes_home: Path) -> None:
+    lab = SignalLab()
+    try:
+        with running(lab, hermes_home, model.base_url):
+            lab.say("what?", quote={"id": 5, "author": "+4900", "authorNumber": "+4900", "text": "before"})
+            assert told(model, "what?") == "> before\n\nwhat?"
+            until(lambda: lab.shown())
+            (sent,) = [params for method, params in lab.requests if method == "send"]
+            assert sent["quoteMessage"] == "what?"
+            assert sent["quoteAuthor"] == lab.uuids["alice"]
+    finally:
+        lab.close()
