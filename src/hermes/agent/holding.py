@@ -63,6 +63,14 @@ class Hold:
 
         That another process has the session open does not keep us from answering in it.
         """
+        busy = self._take_turn(session_id)
+        if busy is not None and (not busy or is_ours(busy)):  # free by now, or a hold that is given back in a moment
+            _heart_of(self._db).part_now()
+            busy = self._take_turn(session_id)
+        return None if busy is None else source_of(busy)
+
+    def _take_turn(self, session_id: str) -> str | None:
+        """Take the turn; else the name of its holder."""
         with self._lock:
             if self._session_id == session_id and self._turn is not None:
                 if 0 <= time.time() - self._sure_at < self.ttl / 2:
@@ -73,7 +81,7 @@ class Hold:
             if turn is None and free_from_the_dead(self._db, session_id, "turn"):
                 held, turn = self._db.take_turn(session_id, self._holder, self.ttl)
             if turn is None:
-                return source_of(self._db.lease_holder(f"turn:{session_id}"))
+                return self._db.lease_holder(f"turn:{session_id}") or ""
             if held is None and free_from_the_dead(self._db, session_id):
                 held = self._db.hold_session(session_id, self._holder, self.ttl)
             if self._session_id != session_id:
@@ -178,6 +186,7 @@ class _Heart:
         self._holds: WeakSet[Hold] = WeakSet()
         self._changed = threading.Event()
         self._parting: list[Hold] = []
+        self._gathering = threading.Lock()  # held while leases are given back
         self._given: list[tuple[str, int]] = []  # leases that are to be given back
         self._thread: threading.Thread | None = None
 
@@ -208,14 +217,21 @@ class _Heart:
                 self._thread = threading.Thread(target=self._beat, name="hermes-hold", daemon=True)
                 self._thread.start()
 
+    def part_now(self) -> None:
+        """Give back without waiting for others what is to be given back."""
+        db = self._db()
+        if db is not None:
+            self._part(db)
+
     def _part(self, db: SessionDB) -> None:
-        with self._lock:
-            parting, self._parting = self._parting, []
-        for hold in dict.fromkeys(parting):
-            self._given += hold.parting()
-        if self._given:
-            db.release_leases(self._given)
-            self._given = []
+        with self._gathering:
+            with self._lock:
+                parting, self._parting = self._parting, []
+            for hold in dict.fromkeys(parting):
+                self._given += hold.parting()
+            if self._given:
+                db.release_leases(self._given)
+                self._given = []
 
     def _beat(self) -> None:
         renewed = time.monotonic()
