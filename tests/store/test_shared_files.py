@@ -73,9 +73,9 @@ def test_the_payloads_of_an_older_file_are_lifted_when_it_is_indexed(tmp_path):
     with opened(path) as db:
         db.catch_up()
         assert picture_of(db, texts(db, "parts")[0]) == PICTURE
-        assert db.export_session("parts")["attachment_kinds"] == {
-            next(db.attachments_dir.glob("*/*")).name: ("image/png", len(PICTURE))
-        }
+        digest = next(db.attachments_dir.glob("*/*")).name
+        told = {"hash": digest, "mime": "image/png", "bytes": len(PICTURE)}
+        assert db.export_session("parts")["attached"] == {"1": [told]}
         assert db.check() == []
     ((raw, form),) = plain_sql(path, "SELECT content, content_format FROM messages WHERE id = 1")
     assert form == "json"

@@ -54,7 +54,7 @@ _SCREENS = {
     "show-emoji": ("people", "show", "20250614_110000_e0e0e0"),
     "show-rtl": ("people", "show", "20250613_180000_fa111e"),
     "show-untitled": ("people", "show", "20250615_100000_beef01"),
-    "show-lineage": ("lineage", "show", "Store design"),
+    "show-lineage": ("lineage", "show", "Store design #2"),
     "search": ("people", "search", "parser OR photos OR flag"),
 }
 SCREENS = [

@@ -120,7 +120,7 @@ def session_facts(db: SessionDB, name: str, *, parents: bool = True) -> dict[str
         del message["id"]
         message["session_id"] = "own" if message["session_id"] == name else "carried"
         shown.append(message)
-    return {"session": session, "shown": shown, "turns": db.get_messages_as_conversation(name),
+    return {"session": session, "shown": shown, "turns": db.get_messages_as_conversation(name, inline_attachments=False),
             "tags": db.get_tags(name), "count": db.message_count(name)}  # fmt: skip
 
 
@@ -145,7 +145,8 @@ def facts(db: SessionDB, *, trash: bool = True, parents: bool = True, lists: boo
     if lists:
         told["lists"] = [db.list_sessions_rich(limit=100, order_by_last_active=order) for order in (False, True)]
         told["ancestors"] = {
-            name: db.get_messages_as_conversation(name, include_ancestors=True) for name in all_ids(db)
+            name: db.get_messages_as_conversation(name, include_ancestors=True, inline_attachments=False)
+            for name in all_ids(db)
         }
     return told
 

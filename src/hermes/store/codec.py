@@ -112,6 +112,15 @@ def content_value(text: Any, form: Any) -> Any:
     return text
 
 
+def number(value: Any, kind: str) -> int | float | None:
+    """A value of a file as a column of this type (INTEGER or REAL) takes it; None for what is no such number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) >= 2**63:
+        return None
+    if kind.startswith("INTEGER"):
+        return int(value) if value == int(value) else None
+    return float(value)
+
+
 def json_field(value: Any) -> str | None:
     """The text of a JSON column: lists and dicts encoded; text is taken for JSON already made."""
     return value if value is None or isinstance(value, str) else to_json(value)

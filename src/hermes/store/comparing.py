@@ -89,7 +89,7 @@ class Comparison:
             (self.edited, f"{_these(self.edited)} a row that was changed with SQL; the transcript has the old text"),
             (self.removed, f"{_count(self.removed)} deleted with SQL; the transcript has the lines still"),
             (self.outdated, "its damaged transcript tells the session otherwise"),
-            (self.renamed, "its transcript names a deleted session, whose messages it shows, by the old id"),
+            (self.renamed, "its transcript still names a session that was deleted"),
             (self.promptless, "the file of its system prompt is gone or damaged"),
         ]
         return [text for there, text in said if there]
@@ -267,6 +267,11 @@ class Comparer:
         except (StoreCorrupt, UnicodeDecodeError):
             return False
 
+    def _was_deleted(self, session_id: Any) -> bool:
+        """Whether a session was deleted on purpose: its children have no parent any more."""
+        sql = "SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'"
+        return isinstance(session_id, str) and self._tx.row(sql, (session_id,)) is not None
+
     def _compare_columns(self, out: Comparison, told: Told) -> None:
         try:
             columns = recovery.session_columns(self._tx, out.session_id)
@@ -275,6 +280,9 @@ class Comparer:
             return  # the damaged row is a finding of its own
         said = told.session.columns
         wrong = {n: said.get(n) for n in COLUMNS if (said.get(n) or columns[n]) and not same(said.get(n), columns[n])}
+        if columns["parent_session_id"] is None and self._was_deleted(wrong.get("parent_session_id")):
+            del wrong["parent_session_id"]
+            out.renamed = True
         out.promptless = told.promptless
         if told.promptless:  # the database has it
             wrong.pop("system_prompt", None)

@@ -21,7 +21,7 @@ from hermes.store.visibility import User, session_clause
 
 PREVIEW = 60
 _ID = itemgetter(0)
-FOUND = f"coalesce(m.hidden, {COMPACTED}) = {COMPACTED}"  # messages that a search may find
+FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
 
 STORED = (
     "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count", "finish_reason",
@@ -52,6 +52,13 @@ _FORM, _NAME, _CALLS = (
     STORED.index(name) - 1 for name in ("content_format", "tool_name", "tool_calls")
 )  # in Ready.values
 _ALL = 1 << 62
+_NUMBERS = (
+    *(
+        (name, "INTEGER")
+        for name in ("token_count", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    ),
+    ("cost_usd", "REAL"),
+)
 _REPLAYED = ("reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 
 
@@ -105,6 +112,9 @@ def make_ready(
         content, form = codec.to_json(content), "json"
     calls = message.get("tool_calls")
     get, made_here = message.get, True
+    if lift is None:  # from a file, whose numbers may be anything
+        message = {**message, **{name: codec.number(message.get(name), kind) for name, kind in _NUMBERS}}
+        get = message.get
     fields: dict[str, Any] = dict.fromkeys(codec.JSON_FIELDS)
     for name in codec.JSON_FIELDS:
         if (value := get(name)) is not None:

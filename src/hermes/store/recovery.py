@@ -13,6 +13,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.store import events, messages, titles
 from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
 from hermes.store.messages import make_ready
 from hermes.store.prompt_files import read_prompt
 from hermes.store.sessions import keep_prompt
@@ -26,6 +27,7 @@ COLUMNS = (
     "preview", "title_base", "title_no", "pinned_at", "archived_at", "trashed_at", "trashed_title", "purged",
     "meta",
 )  # fmt: skip
+_NUMBERS = {name: kind for name, kind in SESSION_COLUMNS.items() if kind.startswith(("INTEGER", "REAL"))}
 _OMITTED = ("session_id",)
 
 
@@ -293,6 +295,9 @@ def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
     from hermes.store.naming import split_family
 
     values = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
+    for name in values.keys() & _NUMBERS.keys():  # of a file: they may be anything
+        values[name] = codec.number(values[name], _NUMBERS[name])
+    values = {name: value for name, value in values.items() if value is not None}
     values["transcript"] = None
     values.setdefault("source", "unknown")
     values.setdefault("started_at", 0.0)

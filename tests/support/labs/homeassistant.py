@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import itertools
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -96,7 +97,8 @@ script:
 
 def python_313() -> str:
     """An interpreter that this Home Assistant runs on; skips where there is none."""
-    candidates = [shutil.which("python3.13"), *sorted(Path.home().glob(".pyenv/versions/3.13*/bin/python3.13"))]
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)  # whatever HOME says
+    candidates = [shutil.which("python3.13"), *sorted(home.glob(".pyenv/versions/3.13*/bin/python3.13"))]
     for candidate in reversed([str(one) for one in candidates if one]):  # pyenv's own before its shim
         with suppress(OSError, subprocess.SubprocessError):
             outcome = subprocess.run([candidate, "-c", "print('yes')"], capture_output=True, text=True, timeout=30)

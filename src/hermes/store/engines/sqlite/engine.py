@@ -541,7 +541,7 @@ class SqliteEngine:
         self._require_open()
         with self._translated(), self._mutex:
             found = inspection.corruption(self._main, progress)
-            if not found:
+            if not found and not self.overlay:  # another program's file: its values and its index are its own
                 with self.read() as tx:
                     found += inspection.drift(tx.connection, self.fulltext, tx, progress)
             return found
