@@ -295,7 +295,7 @@ _WORD_BYTES = bytes(
     (byte | 0x20) if 65 <= byte <= 90 else byte if chr(byte).isalnum() or byte > 127 else 32 for byte in range(256)
 )
 _DIGITS = b"0123456789"
-SHORT = 16  # bytes: up to here half of a word may be digits (sha256, x86abi), beyond it a quarter
+SHORT = 12  # bytes: up to here half of a word may be digits (sha256, x86abi), beyond it a quarter
 
 
 def vocabulary(text: str) -> set[bytes]:
