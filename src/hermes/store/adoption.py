@@ -51,12 +51,15 @@ def lifted_export(data: Mapping[str, Any], attachments: Attachments) -> dict[str
     def without_payloads(message: Any) -> Any:
         if not isinstance(message, dict) or not isinstance(message.get("content"), (str, list, dict)):
             return message
-        content, lifted = attachments.lift(message["content"])
+        content, named = attachments.lift(message["content"])
+        lifted = tuple(one for one in named if one[1])  # payloads: what the text only refers to is told beside it
+        if not lifted:
+            return message
         found.update({digest: (mime, size) for digest, mime, size in lifted})
-        if lifted and told is not None:
+        if told is not None:
             key = str(message.get("id"))
             told[key] = [*told.get(key, ()), *listed(lifted)]
-        return {**message, "content": content} if lifted else message
+        return {**message, "content": content}
 
     lists = {
         key: [without_payloads(message) for message in data[key]]
