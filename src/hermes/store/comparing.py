@@ -60,7 +60,7 @@ class Comparison:
     )  # damaged rows, and the line that tells them whole
     broken: dict[int, Entry] = field(default_factory=dict)  # rows that read differently and that nobody changed
     lost: list[Entry] = field(default_factory=list)  # messages that damage took
-    astray: dict[int, Entry] = field(default_factory=dict)  # rows that lie under a session that does not exist
+    astray: dict[int, Entry] = field(default_factory=dict)  # damaged rows that lie under another session
     edited: list[int] = field(default_factory=list)  # rows changed with SQL
     removed: list[int] = field(default_factory=list)  # rows deleted with SQL
     # undecided:
@@ -85,7 +85,7 @@ class Comparison:
             (self.unreadable, f"{_these(self.unreadable)} a row that can't be read"),
             (self.broken, f"{_these(self.broken)} a damaged row: it is not what was stored"),
             (self.lost, f"{_count(self.lost)} of the transcript lost from the database"),
-            (self.astray, f"{_these(self.astray)} a row under a session that does not exist"),
+            (self.astray, f"{_these(self.astray)} a row under a session that is not its own"),
             (self.edited, f"{_these(self.edited)} a row that was changed with SQL; the transcript has the old text"),
             (self.removed, f"{_count(self.removed)} deleted with SQL; the transcript has the lines still"),
             (self.outdated, "its damaged transcript tells the session otherwise"),

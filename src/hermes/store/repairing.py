@@ -142,11 +142,10 @@ def _mend_transcripts(
     for finding, path in differences:
         if isinstance(path, Path):
             done += _mend_file(engine, scribe, finding, path, side, tally)
-    seen = set()
-    for _, one in differences:
-        if isinstance(one, Comparison) and one.session_id not in seen:
-            seen.add(one.session_id)
-            _mend_session(engine, scribe, one, side, tally, salvaging=salvaging)
+    sessions_found = {one.session_id: one for _, one in differences if isinstance(one, Comparison)}
+    # Messages go home first: the session they lie under would else take them into its transcript.
+    for one in sorted(sessions_found.values(), key=lambda one: not (one.astray or one.moved)):
+        _mend_session(engine, scribe, one, side, tally, salvaging=salvaging)
     said = {
         "sessions": "brought {} sessions back from transcripts",
         "back": "brought {} messages back from transcripts",
