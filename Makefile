@@ -6,12 +6,14 @@ STAMP := $(VENV)/.installed
 # more than there are processors: many tests wait for other programs
 WORKERS ?= 4
 
-.PHONY: help chat test lint types contracts unit bench clean
+.PHONY: help chat test lint types contracts unit coverage docs bench clean
 
 help:
 	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' goes on where you were)"
 	@echo "make test    install what is needed, check style, types and layers, run all tests"
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
+	@echo "make docs    build the documentation as a site in build/site"
+	@echo "make coverage  run the tests and report which lines they run"
 	@echo "make clean   remove the virtual environment and caches"
 
 $(STAMP): pyproject.toml
@@ -32,6 +34,10 @@ chat: $(VENV)/.chat
 
 test: lint types contracts unit
 
+# Long fuzzing, every kill, a second PostgreSQL.
+test-all: export HERMES_TEST_SIZE = all
+test-all: test
+
 lint: $(STAMP)
 	@$(BIN)/ruff check src tests benchmarks
 	@$(BIN)/ruff format --check src tests benchmarks
@@ -45,8 +51,24 @@ contracts: $(STAMP)
 unit: $(STAMP)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+# The floor is fail_under in pyproject.toml.
+coverage: $(STAMP)
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --skip-covered --sort=cover
+
+$(VENV)/.docs: pyproject.toml
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $(VENV)/.docs
+
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.run $(if $(SIZE),--size $(SIZE)) $(ARGS)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench
+	rm -rf $(VENV) build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

@@ -113,6 +113,11 @@ class Echo:
             self._failed.add(text)
             self._json(writer, int(status), {"error": {"message": "as asked", "type": "server_error"}})
             return
+        if not asked.get("stream"):
+            message = {"role": "assistant", "content": self._words(asked, text)}
+            self._json(writer, 200, {"id": "e", "model": "echo", "choices": [{"index": 0, "message": message}]})
+            self.answered += 1
+            return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         call = self._called(text)
         if call and asked["messages"][-1]["role"] == "user" and asked.get("tools"):
@@ -143,14 +148,17 @@ class Echo:
         else:
             self._json(writer, 200, {"text": self.hears})
 
-    async def _reply(self, writer: asyncio.StreamWriter, asked: dict[str, Any], text: str) -> None:
-        reply = reply_to(text)
+    def _words(self, asked: dict[str, Any], text: str) -> str:
         if asked["messages"][-1]["role"] == "tool":
-            reply = f"the tool said: {asked['messages'][-1]['content']}"
-        elif "title" in str(asked["messages"][0].get("content", ""))[:400].lower() and asked.get("max_tokens"):
-            reply = "Echo talk"
-        elif asked["model"] == "eyes":
-            reply = f"I see {' '.join(_pictures(asked['messages']))}"
+            return f"the tool said: {asked['messages'][-1]['content']}"
+        if "title" in str(asked["messages"][0].get("content", ""))[:400].lower() and asked.get("max_tokens"):
+            return "Echo talk"
+        if asked["model"] == "eyes":
+            return f"I see {' '.join(_pictures(asked['messages']))}"
+        return reply_to(text)
+
+    async def _reply(self, writer: asyncio.StreamWriter, asked: dict[str, Any], text: str) -> None:
+        reply = self._words(asked, text)
         pieces = [reply[n : n + 40] for n in range(0, len(reply), 40)] or [""]
         pause = 0.0 if self.hurry else float(_word(text, "slow") or 0) / len(pieces)
         for piece in pieces:

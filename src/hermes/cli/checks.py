@@ -67,9 +67,9 @@ def python(config: Config) -> Found:
     """The interpreter and the SQLite that comes with the program."""
     import platform
 
-    from hermes.cli.main import VERSION
+    from hermes import __version__
 
-    text = f"hermes {VERSION} on Python {platform.python_version()}"
+    text = f"hermes {__version__} on Python {platform.python_version()}"
     if tuple(map(int, platform.python_version_tuple()[:2])) < OLDEST_PYTHON:
         yield wrong("program", text, "Python {}.{} or newer is needed".format(*OLDEST_PYTHON))
     else:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hermes import __version__
 from hermes.cli import streams
 
 if TYPE_CHECKING:
     import click
-
-VERSION = "0.1.0"
 
 # name → (module, what it says in --help). The object in the module is called `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words.remove("--debug")
     try:
         if words == ["--version"]:  # no library is worth loading for this
-            print(f"hermes {VERSION}")
+            print(f"hermes {__version__}")
             return 0
         if words[:2] == ["sessions", "list"]:  # asked for most often: without click it takes a fifth less time
             from hermes.cli.sessions.quick import quick_list
@@ -158,7 +157,7 @@ def program() -> click.Group:
         help="Talk to an agent; every conversation is kept, found and continued.\n\nAlone, `hermes` starts talking:"
         " its options are those of `hermes chat`. `--debug` before or after any command shows where an error came from.",
     )
-    @click.version_option(VERSION, prog_name="hermes", message="%(prog)s %(version)s")
+    @click.version_option(__version__, prog_name="hermes", message="%(prog)s %(version)s")
     def group(**_: Any) -> None:
         pass
 
