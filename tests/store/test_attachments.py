@@ -79,11 +79,11 @@ def test_older_transcripts_say_nothing_of_attachments_and_every_reference_counts
 
 
 def test_an_export_carries_the_attachments_of_its_messages_and_no_others(tmp_path: Path) -> None:
-    from hermes.interop import jsonl
+    from hermes.interop import formats, jsonl
 
     with SessionDB(tmp_path / "one" / "state.db") as db:
         before = filled(db)
-        (line,) = jsonl.write(db.iter_export(), db.attachments_dir)
+        (line,) = jsonl.write(formats.Export(sessions=db.iter_export(), attachments=db.attachments_dir))
     data = json.loads(line)
     assert list(data["attachments"]) == [HASH]
     with SessionDB(tmp_path / "two" / "state.db") as db:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import example, given, settings
 
-from hermes.interop import jsonl
+from hermes.interop import formats, jsonl
 from hermes.store.rebuild import rebuild
 from hermes_state import SessionDB
 from tests.support.lives import (
@@ -36,14 +36,15 @@ def _open(folder: Path, name: str) -> SessionDB:
 
 def _lines(folder: Path, name: str, sessions: object) -> Path:
     path = folder / f"{name}.jsonl"
-    path.write_bytes(b"".join(jsonl.write(sessions, folder / "one" / "attachments")))  # type: ignore[arg-type]
+    path.write_bytes(
+        b"".join(jsonl.write(formats.Export(sessions=sessions, attachments=folder / "one" / "attachments")))
+    )  # type: ignore[arg-type]
     return path
 
 
 def _import(db: SessionDB, path: Path, unpack: Path) -> dict[str, int]:
     problems: list[jsonl.Problem] = []
-    with path.open("rb") as stream:
-        counts = db.import_sessions((one for _, one in jsonl.read(stream, unpack, problems)), attachments_dir=unpack)
+    counts = db.import_sessions((one.session for one in jsonl.read(path, unpack, problems)), attachments_dir=unpack)
     assert problems == []
     db.catch_up()  # as the command does
     return counts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from functools import cache
 from html import escape
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 from hermes.interop.markdown import calls_of, moment, text_of
 from hermes.store.attachments import references
@@ -87,26 +88,20 @@ _NOTHING = "\ufffd"
 _KINDS = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
 
 
-def write(
-    sessions: Iterable[dict[str, Any]],
-    title: str,
-    zone: tzinfo | None = None,
-    attachments: Path | None = None,
-    contents: Iterable[dict[str, Any]] = (),
-) -> Iterator[bytes]:
-    """Exported sessions as one page, piece by piece. `attachments` is the store's folder of attachments, `contents` the
-    sessions (at least their ids) that a list at the top leads to."""
+def write(export: Export) -> Iterator[bytes]:
+    """Exported sessions as one page, piece by piece; the contents are a list at the top."""
+    title, zone = export.title, export.zone
     yield f"{_HEAD}<title>{_safe(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n".encode()
     opening = f"<nav>\n<h1>{_safe(title)}</h1>\n<ol>\n"
-    for row in contents:
+    for row in export.contents:
         yield _out(opening + _entry(row, zone))
         opening = ""
     if not opening:
         yield b"</ol>\n</nav>\n"
-    for session in sessions:
+    for session in export.sessions:
         yield _out(_session_head(session, zone))
         for is_event, item in woven(session.get("messages") or [], session.get("events") or []):
-            yield _out(_event(item, zone) if is_event else _message(item, zone, attachments))
+            yield _out(_event(item, zone) if is_event else _message(item, zone, export.attachments))
         yield b"</section>\n"
     yield b"</main>\n</body>\n</html>\n"
 

@@ -11,12 +11,12 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
+from hermes.interop.formats import Export, Found, Problem
 from hermes.store.attachments import as_told, references
 
 ATTACHMENTS = "attachments"
@@ -46,9 +46,10 @@ def decoded(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def write(sessions: Iterable[dict[str, Any]], attachments: Path | None = None) -> Iterator[bytes]:
-    """Exported sessions as lines. `attachments` is the store's folder of attachments."""
-    for session in sessions:
+def write(export: Export) -> Iterator[bytes]:
+    """Exported sessions as lines."""
+    attachments = export.attachments
+    for session in export.sessions:
         if isinstance(session.get("attached"), dict):
             held = _bytes_of(_listed(session["attached"]), attachments)
         else:  # made by hand, or by another program: what reads like a reference is one
@@ -72,20 +73,24 @@ def _bytes_of(digests: Iterable[str], folder: Path | None) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A line that could not be taken, and why."""
-
-    line: int
-    reason: str
+def sniff(path: Path) -> bool:
+    """Every file that is in no other format is read as JSONL: the errors then name its lines."""
+    return True
 
 
-def read(stream: BinaryIO, unpack_to: Path | None, problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, session) of each good line; what is not good goes to `problems`.
+def read(path: Path, unpack_to: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The session of each good line; a line that can't be read goes to `problems`.
 
     A session's attachments lie in `unpack_to` (laid out like a store's folder) until the next one is asked for.
     """
+    with path.open("rb") as stream:
+        yield from _read(stream, unpack_to, problems)
+
+
+def _read(stream: BinaryIO, unpack_to: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    position = 0
     for number, line in enumerate(stream, 1):
+        position += len(line)
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
         if not line.strip():
@@ -98,7 +103,7 @@ def read(stream: BinaryIO, unpack_to: Path | None, problems: list[Problem]) -> I
         held = session.pop(ATTACHMENTS, None)
         if isinstance(held, dict) and unpack_to is not None:
             problems += [Problem(number, f"attachment {name}: damaged") for name in _unpack(held, unpack_to)]
-        yield number, session
+        yield Found(number, session, position)
         if held and unpack_to is not None:  # whoever asks for the next one is done with this one's
             shutil.rmtree(unpack_to, ignore_errors=True)
 

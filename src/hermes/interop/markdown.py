@@ -6,10 +6,11 @@ A session is a heading, each message a smaller one; tool calls and results stand
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from typing import Any
 
+from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 from hermes.store.events import described, woven
 from hermes.store.text import plain_parts
@@ -49,10 +50,10 @@ def fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def write(sessions: Iterable[dict[str, Any]], zone: tzinfo | None = None) -> Iterator[bytes]:
+def write(export: Export) -> Iterator[bytes]:
     """Exported sessions as Markdown, one after the other."""
-    first = True
-    for session in sessions:
+    first, zone = True, export.zone
+    for session in export.sessions:
         text = "" if first else "\n---\n\n"
         first = False
         yield (text + _head(session, zone)).encode("utf-8", "replace")

@@ -15,15 +15,15 @@ import click
 
 from hermes.cli.common import find_session
 from hermes.cli.sessions.shared import counted, opened, progress, put, zone
+from hermes.interop import formats
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-FORMATS = {"jsonl": "jsonl", "md": "md", "markdown": "md", "html": "html"}
-_ENDINGS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html"}
 
-
-@click.command(help="Write sessions to FILE (`-`: standard output). JSONL is complete and can be imported again.")
+@click.command(
+    help=f"Write sessions to FILE (`-`: standard output).\n\nFormats: {formats.described(reading=False)}.",
+)
 @click.argument("file", metavar="FILE")
 @click.option("--source", metavar="S", help="Only sessions of this source.")
 @click.option(
@@ -32,15 +32,16 @@ _ENDINGS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html"}
 @click.option(
     "--format",
     "form",
-    type=click.Choice(list(FORMATS)),
-    help="jsonl (the default), md or html; a FILE called .md or .html says it itself.",
+    type=click.Choice(list(formats.writers())),
+    help=f"The format; default: by the ending of FILE ({', '.join(formats.endings())}), else {formats.DEFAULT}.",
 )
 def export(file: str, source: str | None, session: str | None, form: str | None) -> None:
-    form = FORMATS[form] if form else _ENDINGS.get(Path(file).suffix.lower(), "jsonl")
+    known = formats.writers()
+    chosen = known[form] if form else formats.writer_for(Path(file)) or known[formats.DEFAULT]
     with opened() as db:
         told = _Told(db, source, None if session is None else find_session(db, session))
         with progress("exporting", told.total) as step:
-            pieces = _written(form, told, told.sessions(step), db)
+            pieces = formats.written(chosen, told.export(step))
             if file == "-":
                 for piece in pieces:
                     put(piece)
@@ -58,6 +59,14 @@ class _Told:
         self.db, self.source, self.session_id = db, source, session_id
         self.total = 1 if session_id else db.session_count(source)
         self.count = self.messages = 0
+
+    def export(self, step: Any) -> formats.Export:
+        """All of it, for a format's writer."""
+        title = "Hermes sessions"
+        if self.session_id is not None:
+            title = self.db.get_session_title(self.session_id) or self.session_id
+        return formats.Export(sessions=self.sessions(step), title=title, zone=zone(), attachments=self.db.attachments_dir,
+                              contents=self.contents())  # fmt: skip
 
     def sessions(self, step: Any) -> Iterator[dict[str, Any]]:
         if self.session_id is None:
@@ -79,23 +88,6 @@ class _Told:
             yield from self.db.list_sessions_rich(
                 source=self.source, limit=page, offset=offset, include_children=True, project_compression_tips=False
             )
-
-
-def _written(form: str, told: _Told, sessions: Iterable[dict[str, Any]], db: SessionDB) -> Iterator[bytes]:
-    if form == "md":
-        from hermes.interop import markdown
-
-        return markdown.write(sessions, zone())
-    if form == "html":
-        from hermes.interop import html
-
-        title = "Hermes sessions"
-        if told.session_id is not None:
-            title = db.get_session_title(told.session_id) or told.session_id
-        return html.write(sessions, title, zone(), db.attachments_dir, told.contents())
-    from hermes.interop import jsonl
-
-    return jsonl.write(sessions, db.attachments_dir)
 
 
 def _keep_off(target: Path, db: SessionDB) -> None:

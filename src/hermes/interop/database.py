@@ -1,0 +1,34 @@
+"""A Hermes state.db, of this program or of an older one: its sessions come in with their ids and attachments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes.interop.formats import Found, Problem
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+_HEADER = b"SQLite format 3\0"
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is an SQLite database."""
+    with path.open("rb") as file:
+        return file.read(len(_HEADER)) == _HEADER
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The sessions of another store, which stays as it is."""
+    from hermes.store.db import SessionDB
+
+    with SessionDB(db_path=path, read_only=True) as other:
+        for session in other.iter_export():
+            yield Found(0, session)
+
+
+def take(db: SessionDB, path: Path) -> dict[str, int]:
+    """Import a whole store at once, which keeps what an export leaves out; the counts."""
+    return db.import_database(path)

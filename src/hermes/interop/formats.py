@@ -1,0 +1,122 @@
+"""The registry of formats: what `sessions export`, `sessions import`, the browser and their `--help` know.
+
+A format is a row here and a module with some of these functions:
+
+    write(export: Export) -> Iterator[bytes]                                        sessions as the bytes of a file
+    sniff(path: Path) -> bool                                                       whether a file is in this format
+    read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]    the sessions of a file; their
+                                                                                    attachments go into the folder
+    take(db: SessionDB, path: Path) -> dict[str, int]                               instead of read, where there is a quicker way
+
+Other packages register a `Format` through an entry point of the group `hermes.formats`. Modules are imported when a file
+of their format is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import tzinfo
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+GROUP = "hermes.formats"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One format: its name on the command line, and the module that writes or reads it."""
+
+    name: str
+    module: str
+    help: str  # for --help, after the name
+    endings: tuple[str, ...] = ()  # file names that choose it, where the caller names no format
+    aliases: tuple[str, ...] = ()
+    writes: bool = False
+    reads: bool = False
+
+    def load(self) -> ModuleType:
+        """The module, imported now."""
+        return import_module(self.module)
+
+
+# The order in which files are sniffed: the last one takes every text.
+BUILT_IN = (
+    Format(name="markdown", module="hermes.interop.markdown", help="to read and print", endings=(".md", ".markdown"),
+           aliases=("md",), writes=True),
+    Format(name="html", module="hermes.interop.html", help="one page with pictures", endings=(".html", ".htm"), writes=True),
+    Format(name="database", module="hermes.interop.database", help="a Hermes state.db of any version", reads=True),
+    Format(name="jsonl", module="hermes.interop.jsonl", help="complete, can be imported again", endings=(".jsonl",),
+           writes=True, reads=True),
+)  # fmt: skip
+DEFAULT = "jsonl"
+
+
+@dataclass(slots=True, kw_only=True)
+class Export:
+    """What is to be written."""
+
+    sessions: Iterable[dict[str, Any]]  # as SessionDB.export_session gives them
+    title: str = "Hermes sessions"
+    zone: tzinfo | None = None  # of the times shown; None: the machine's
+    attachments: Path | None = None  # the store's folder of attachments
+    contents: Iterable[dict[str, Any]] = ()  # the sessions (at least their ids) for a list of contents
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A part of a file that was not imported, and why."""
+
+    line: int
+    reason: str
+
+
+class Found(NamedTuple):
+    """A session as import_session takes it, and where it was found."""
+
+    line: int
+    session: dict[str, Any]
+    position: int = 0  # bytes of the file that were read, for progress
+
+
+def formats() -> list[Format]:
+    """Every format, those of other packages first."""
+    others = [entry.load() for entry in entry_points(group=GROUP)]
+    return [*others, *BUILT_IN]
+
+
+def writers() -> dict[str, Format]:
+    """The formats that can be written, by name and alias; the default first."""
+    found = sorted((one for one in formats() if one.writes), key=lambda one: one.name != DEFAULT)
+    return {name: one for one in found for name in (one.name, *one.aliases)}
+
+
+def endings() -> list[str]:
+    """The file name endings that choose a format to write."""
+    return list(dict.fromkeys(one.endings[0] for one in writers().values() if one.endings))
+
+
+def writer_for(path: Path) -> Format | None:
+    """The format that a file name chooses."""
+    return next((one for one in writers().values() if path.suffix.lower() in one.endings), None)
+
+
+def reader_for(path: Path) -> Format:
+    """The format of a file, judged by its content."""
+    readers = [one for one in formats() if one.reads]
+    return next((one for one in readers if one.load().sniff(path)), readers[-1])
+
+
+def described(*, reading: bool) -> str:
+    """The formats in one line, for --help."""
+    found = [one for one in formats() if (one.reads if reading else one.writes)]
+    return ", ".join(f"{one.name} ({one.help})" for one in sorted(found, key=lambda one: one.name != DEFAULT))
+
+
+def written(chosen: Format, export: Export) -> Iterator[bytes]:
+    """The bytes of an export."""
+    pieces: Iterator[bytes] = chosen.load().write(export)
+    return pieces
