@@ -69,7 +69,7 @@ def test_a_reply_that_was_cut_off_begins_anew(db: Any, make_agent: Any, stored: 
         events = list(make_agent(wire, db=db).go_on())
         assert events[-1] == Done("Far.")
         notices = [event.text for event in events if isinstance(event, Notice)]
-        assert notices == ([] if stored else ["the reply had been cut off by a crash; it begins anew"])
+        assert notices == ([] if stored else ["a crash cut the reply off; it starts over"])
         assert [m["content"] for m in wire.bodies[0]["messages"][1:]] == ["how far?"]
     assert rows(db) == [("user", "how far?"), ("assistant", "Far.")]
 

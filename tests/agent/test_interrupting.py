@@ -12,6 +12,8 @@ import pytest
 from hermes.agent.events import Done, Text, ToolFinished, ToolStarted
 from hermes.agent.running import AT_ONCE
 from hermes.agent.tools.base import Context, Tool
+from hermes.agent.turn import Stop
+from hermes.errors import InvalidInput
 from tests.support.aimock import fixtures_of
 from tests.support.wire import STALL, Wire, call, delta, end, said, sse
 
@@ -43,6 +45,41 @@ def test_an_interruption_before_the_first_word_leaves_only_the_question(aimock: 
     events = list(agent.turn("hello"))
     assert events[-1] == Done("", interrupted=True)
     assert rows(agent) == [("user", "hello", None)]
+
+
+def test_an_interruption_before_the_first_event_is_asked_for_is_not_lost(make_agent: Any) -> None:
+    with Wire([said("never asked for"), said("as before")]) as wire:
+        agent = make_agent(wire)
+        for interrupt in (lambda turn: agent.interrupt(), lambda turn: turn.interrupt()):
+            turn = agent.turn("hello")
+            interrupt(turn)
+            assert list(turn)[-1] == Done("", interrupted=True)
+        assert wire.bodies == []
+        agent.interrupt()  # nothing is under way: this is for no turn
+        assert list(agent.turn("and now?"))[-1] == Done("never asked for")
+
+
+def test_a_stop_that_came_before_the_turn_ends_it_and_no_other(make_agent: Any) -> None:
+    with Wire([said("yes")]) as wire:
+        agent = make_agent(wire)
+        early = Stop()
+        early.want()
+        assert list(early.bind(agent.turn("hello")))[-1] == Done("", interrupted=True)
+        with agent.at_work(early) as cancelled:
+            assert cancelled()
+        assert list(Stop().bind(agent.turn("hello again")))[-1] == Done("yes")
+
+
+def test_a_turn_runs_in_a_thread_of_its_own_and_says_how_it_ended(make_agent: Any) -> None:
+    with Wire([said("yes")]) as wire:
+        agent = make_agent(wire)
+        told: list[Any] = []
+        ended: list[BaseException | None] = []
+        agent.turn("hello").start(told.append, ended.append).join(30)
+        assert (told[-1], ended) == (Done("yes"), [None])
+        with agent.at_work():
+            agent.turn("meanwhile").start(told.append, ended.append).join(30)
+        assert isinstance(ended[-1], InvalidInput)
 
 
 def test_the_next_turn_goes_on_from_what_was_said(make_agent: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.events import Done, Followed, Notice, Text
+from hermes.agent.events import Done, Followed, Notice, Restarted, Text
 from hermes.agent.retries import TRIES, pause
 from hermes.agent.tools.base import Tool
 from hermes.config import Config
@@ -108,7 +108,7 @@ def test_a_broken_stream_begins_anew_says_so_and_is_stored_once(aimock: Any, mak
     agent = make_agent(server)
     events = list(agent.turn("hi"))
     at = next(n for n, event in enumerate(events) if isinstance(event, Notice))
-    assert "begins anew" in events[at].text
+    assert isinstance(events[at], Restarted) and "starts over" in events[at].text
     before = "".join(event.text for event in events[:at] if isinstance(event, Text))
     after = "".join(event.text for event in events[at:] if isinstance(event, Text))
     assert before

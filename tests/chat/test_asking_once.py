@@ -119,7 +119,7 @@ def test_after_a_broken_connection_only_the_answer_is_on_standard_output(home: P
     with cut_short(home, sse(delta(content="It is fo"), CUT), said(answer)):
         done = run("-q", "two and two?", home=home)
     assert (done.status, done.out) == (0, f"{answer}\n")
-    assert "begins anew" in done.err
+    assert "starts over" in done.err
     assert look(messages) == [("user", "two and two?"), ("assistant", answer)]
 
 

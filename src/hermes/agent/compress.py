@@ -140,7 +140,7 @@ def _commit(
     if child is None:
         from hermes.agent.ids import new_session_id
 
-        child = new_session_id(gateway=len(session_id.rpartition("_")[2]) == 8)
+        child = new_session_id(gateway=(db.get_session(session_id) or {}).get("source") != "cli")
     try:
         return db.compress_session(
             session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from

@@ -49,6 +49,11 @@ class Notice:
 
 
 @dataclass(slots=True, frozen=True)
+class Restarted(Notice):
+    """A notice that the reply starts over: the pieces shown so far are void."""
+
+
+@dataclass(slots=True, frozen=True)
 class Followed:
     """The conversation goes on in another session (it was compressed)."""
 

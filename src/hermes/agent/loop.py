@@ -16,17 +16,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.agent.conversation import TOOL_BUDGET
-from hermes.agent.events import Done, Event, Followed, Notice, Text, Thought
+from hermes.agent.events import Done, Event, Followed, Notice, Restarted, Text, Thought
 from hermes.agent.model import LooksUp, Message, Model, Reply
 from hermes.agent.prices import load as load_prices
 from hermes.agent.retries import pause
 from hermes.agent.running import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.talk import Content, Keep, Talk
 from hermes.agent.tools.base import Context, Tool
+from hermes.agent.turn import Events, Stop, Turn, Work
 from hermes.errors import ContextTooLong, Fenced, HermesError, InvalidInput, ModelError, ModelUnreachable, RateLimited
 from hermes.store.drafts import Draft
 from hermes.store.events import MODEL_ERROR
@@ -95,7 +97,7 @@ class Agent:
         self.shared = False  # whether several people talk here; for the prompt of a session that begins
         self.context = Context(
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
-            confirm=self._ask_user, cancelled=self._cancel.is_set, user=user,
+            confirm=self._ask_user, cancelled=lambda: self._cancel.is_set(), user=user,
         )  # fmt: skip
         if user_id is None and user is not None:
             user_id = user[1]
@@ -132,13 +134,16 @@ class Agent:
 
         return running(self.context)
 
-    def turn(self, content: Content, *, keep: Keep | None = None) -> Iterator[Event]:
+    def turn(self, content: Content, *, keep: Keep | None = None) -> Turn:
         """Say something and get the reply as events; the last is Done. ModelError when the model can't be had.
 
         The message (text, or a list of OpenAI content parts) is stored before anything else happens, whatever becomes
         of the reply. `keep(session_id, content)`, if given, stores it instead of append_message and returns its id.
         """
-        with self._underway():
+        return self._begin(partial(self._talked, content=content, keep=keep))
+
+    def _talked(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
+        with self._underway(cancel):
             if (yield from self._talk.enter(self.model, self._new_prompt)):
                 yield Notice("the last reply had been cut off by a crash; what had arrived of it was kept")
             try:
@@ -151,15 +156,18 @@ class Agent:
             yield from self._talk.untold()
             yield from self._answer()
 
-    def hear(self, content: Content, *, keep: Keep | None = None) -> Iterator[Event]:
+    def hear(self, content: Content, *, keep: Keep | None = None) -> Turn:
         """Store something as `turn` does, without an answer: the next turn reads it."""
-        with self._underway():
+        return self._begin(partial(self._heard, content=content, keep=keep))
+
+    def _heard(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
+        with self._underway(cancel):
             yield from self._talk.enter(self.model, self._new_prompt)
             self._talk.say(content, keep)
             yield from self._talk.untold()
             yield Done("")
 
-    def go_on(self, message_id: int | None = None) -> Iterator[Event]:
+    def go_on(self, message_id: int | None = None) -> Turn:
         """Take up a turn that a killed process left: answer the user's last message, if it has no whole reply yet.
 
         A reply that was cut off begins anew; a tool that was running is not run again, its result is said to be lost.
@@ -167,19 +175,25 @@ class Agent:
         `message_id` is the message that is to be answered: if the conversation has gone on after it, with another process,
         there is only Done, with the reply it got or a word about that.
         """
-        with self._underway():
+        return self._begin(partial(self._resumed, message_id=message_id))
+
+    def _resumed(self, cancel: threading.Event, message_id: int | None) -> Events:
+        with self._underway(cancel):
             reply = self._talk.answered(message_id)
             if reply is not None:
                 yield Done(reply)
                 return
             if (yield from self._talk.enter(self.model, self._new_prompt)):
-                yield Notice("the reply had been cut off by a crash; it begins anew")
+                yield Restarted("a crash cut the reply off; it starts over")
             self._talk.take_up()
             yield from self._answer()
 
-    def retry(self) -> Iterator[Event]:
+    def retry(self) -> Turn:
         """Take back the last reply and answer the last message again. InvalidInput when there is none."""
-        with self._underway():
+        return self._begin(self._retried)
+
+    def _retried(self, cancel: threading.Event) -> Events:
+        with self._underway(cancel):
             if self.db.get_session(self.session_id) is None:
                 raise InvalidInput("there is nothing to answer again: this conversation has not begun")
             yield from self._talk.enter(self.model, self._new_prompt)
@@ -187,15 +201,25 @@ class Agent:
                 raise InvalidInput("there is nothing to answer again: no message of yours is here")
             yield from self._answer()
 
+    def _begin(self, events: Callable[[threading.Event], Events]) -> Turn:
+        """A turn with a cancel flag of its own, which `interrupt` sets from now on."""
+        cancel = threading.Event()
+        if not self.busy:
+            self._cancel = cancel
+        return Turn(events(cancel), cancel)
+
     def interrupt(self) -> None:
-        """End the turn that is under way soon, with Done(interrupted=True); what was said is kept."""
+        """End the turn soon that is under way, or that exists and has not begun; what was said is kept."""
         self._cancel.set()
 
     @contextmanager
-    def at_work(self) -> Iterator[Callable[[], bool]]:
+    def at_work(self, stop: Stop | None = None) -> Iterator[Callable[[], bool]]:
         """For work that is no turn but can be interrupted like one: gives what tells whether it is to end."""
-        with self._underway():
-            yield self._cancel.is_set
+        cancel = threading.Event()
+        if stop is not None:
+            stop.bind(Work(cancel))
+        with self._underway(cancel):
+            yield cancel.is_set
 
     def hold(self) -> bool:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
@@ -234,11 +258,11 @@ class Agent:
         self._talk.let_go()
 
     @contextmanager
-    def _underway(self) -> Iterator[None]:
+    def _underway(self, cancel: threading.Event) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
             raise InvalidInput("a turn is under way in this conversation; wait for it or interrupt it")
         try:
-            self._cancel.clear()
+            self._cancel = cancel
             yield
         finally:
             if not self.gathers:
@@ -305,8 +329,10 @@ class Agent:
                     wait = pause(tries, error, first=self.first_wait, heard=bool(heard))
                     if wait is None:
                         raise
-                    again = "the reply begins anew" if heard else "trying again"
-                    yield Notice(f"{error} ({again} in {wait:.0f} s)")
+                    if heard:
+                        yield Restarted(f"{error} (the reply starts over in {wait:.0f} s)")
+                    else:
+                        yield Notice(f"{error} (trying again in {wait:.0f} s)")
                     if self._cancel.wait(wait):
                         return talk.keep(Reply(finish_reason="interrupted"), model, heard)
                     draft.restart()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,9 +20,9 @@ from hermes.commands.registry import TERMINAL
 from hermes.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from hermes.agent.events import Event
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
+    from hermes.agent.turn import Stop, Turn
     from hermes.chat.keyboard import Typing
     from hermes.chat.render import Display
     from hermes.config import Config
@@ -64,6 +64,7 @@ class Conversation:
     platform = "cli"
     user: User | None = None
     is_owner = True
+    stop: Stop | None = None  # Ctrl-C does it
     place = None
     stopped = False
 
@@ -137,16 +138,14 @@ class Conversation:
         """Send what the user said and show the reply; True when it was interrupted."""
         return self._run(self.agent.turn(text))
 
-    def show(self, events: Iterator[Event]) -> None:
-        self._run(events)
+    def show(self, turn: Turn) -> None:
+        self._run(turn)
 
-    def _run(self, events: Iterator[Event]) -> bool:
+    def _run(self, turn: Turn) -> bool:
         self._equip()
         self._wait_for_turn()
         try:
-            return self._turns.run(
-                events, self.voice.display(), interrupt=self.agent.interrupt, each=self._name_it, typing=self.voice.typing()
-            )  # fmt: skip
+            return self._turns.run(turn, self.voice.display(), each=self._name_it, typing=self.voice.typing())
         finally:
             self._name_it()
 

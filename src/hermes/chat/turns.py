@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from hermes.agent.events import Done
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 
 if TYPE_CHECKING:
-    from hermes.agent.events import Event
+    from hermes.agent.turn import Turn
     from hermes.chat.keyboard import Typing
     from hermes.chat.render import Display
 
@@ -59,10 +59,9 @@ class Turns:
 
     def run(
         self,
-        events: Iterator[Event],
+        turn: Turn,
         display: Display,
         *,
-        interrupt: Callable[[], None],
         each: Callable[[], None] = lambda: None,
         typing: Typing | None = None,
     ) -> bool:
@@ -72,16 +71,17 @@ class Turns:
         """
         inbox: SimpleQueue[Any] = SimpleQueue()
         self._inbox = inbox
-        worker = threading.Thread(target=_work, args=(events, inbox), name="turn", daemon=True)
+        worker: threading.Thread | None = None
         if typing is not None:
             typing.begin()
         try:
             with handled(dict.fromkeys((signal.SIGINT, *ENDING), lambda got, frame: inbox.put(signal.Signals(got)))):
-                worker.start()  # putting into the inbox is safe in a handler
-                return self._listen(inbox, display, interrupt, each, typing)
+                worker = turn.start(inbox.put, lambda error: inbox.put(_Ended(error)))  # safe in a handler, too
+                return self._listen(turn, inbox, display, each, typing)
         except BaseException:  # e.g. the pipe we write to was closed: let the turn store what there is
-            interrupt()
-            self._refuse(inbox, worker)
+            turn.interrupt()
+            if worker is not None:
+                self._refuse(inbox, worker)
             raise
         finally:
             self._inbox = None
@@ -91,9 +91,9 @@ class Turns:
 
     def _listen(
         self,
+        turn: Turn,
         inbox: SimpleQueue[Any],
         display: Display,
-        interrupt: Callable[[], None],
         each: Callable[[], None],
         typing: Typing | None,
     ) -> bool:
@@ -107,8 +107,7 @@ class Turns:
                 display.typing(typing.line, typing.sent is not None)
                 if stopped is None and self._typed_stops and typing.sent and time.monotonic() - typing.sent > _GRACE:
                     stopped = time.monotonic()
-            if stopped is not None:
-                interrupt()  # again: a turn that was only just beginning may not have heard it
+                    turn.interrupt()
             try:
                 item = inbox.get(timeout=0.1)
             except Empty:
@@ -128,21 +127,21 @@ class Turns:
                 if signals > 2 and item == signal.SIGINT:
                     raise KeyboardInterrupt
                 stopped = time.monotonic()
-                interrupt()
+                turn.interrupt()
                 if typing is not None:
                     typing.unsend()
             elif isinstance(item, _Question):
-                item.answer.put(stopped is None and self._answer(item.text, inbox, display, interrupt, typing))
+                item.answer.put(stopped is None and self._answer(turn, item.text, inbox, display, typing))
             else:
                 interrupted = interrupted or (isinstance(item, Done) and item.interrupted)
                 display.feed(item)
 
     def _answer(
         self,
+        turn: Turn,
         question: str,
         inbox: SimpleQueue[Any],
         display: Display,
-        interrupt: Callable[[], None],
         typing: Typing | None,
     ) -> bool:
         """Ask. Ctrl-C, or a signal to end, means no, and stops the turn before it hears the answer."""
@@ -156,7 +155,7 @@ class Turns:
             inbox.put(signal.SIGINT)
         except Terminated as ended:
             inbox.put(signal.Signals(ended.number))
-        interrupt()
+        turn.interrupt()
         return False
 
     def _refuse(self, inbox: SimpleQueue[Any], worker: threading.Thread) -> None:
@@ -169,13 +168,3 @@ class Turns:
                 continue
             if isinstance(item, _Question):
                 item.answer.put(False)
-
-
-def _work(events: Iterator[Event], inbox: SimpleQueue[Any]) -> None:
-    try:
-        for event in events:
-            inbox.put(event)
-    except BaseException as error:  # raised again in the main thread
-        inbox.put(_Ended(error))
-    else:
-        inbox.put(_Ended(None))

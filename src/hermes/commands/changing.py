@@ -132,7 +132,7 @@ def compress(host: Host, arguments: str) -> None:
     old = host.session_id
     host.say("Making a summary…")
     model = auxiliary_model(host.config, "compression", host.model)
-    with host.agent.at_work() as cancelled:
+    with host.agent.at_work(host.stop) as cancelled:
         new = make_summary(host.db, old, model, host.config, focus=arguments or None, cancelled=cancelled)
     host.follow(new)
     name = host.db.get_session_title(new)

@@ -7,7 +7,7 @@ word with a second slash in it (a path). A command does its work through a Host:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Protocol
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 from hermes.errors import HermesError
 
 if TYPE_CHECKING:
-    from hermes.agent.events import Event
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
+    from hermes.agent.turn import Stop, Turn
     from hermes.config import Config
     from hermes.store.db import SessionDB
     from hermes.store.visibility import User
@@ -41,6 +41,7 @@ class Host(Protocol):
     user: User | None  # whose sessions may be seen; None: the owner's, all
     pending_title: str | None  # a title given before the first message
     is_owner: bool  # whether the one who types owns this machine
+    stop: Stop | None  # ends what the command does, where somebody can say so meanwhile
 
     @property
     def agent(self) -> Agent:
@@ -79,7 +80,7 @@ class Host(Protocol):
         """Which of these; None for none, or when it can only be shown here, not asked."""
         ...
 
-    def show(self, events: Iterator[Event]) -> None:
+    def show(self, turn: Turn) -> None:
         """Show a turn as it happens."""
         ...
 

@@ -79,13 +79,6 @@ class Agents:
         if agent is not None:
             agent.close(patience=0)
 
-    def interrupt_all(self) -> None:
-        """End every turn soon."""
-        with self._lock:
-            agents = list(self._agents.values())
-        for agent in agents:
-            agent.interrupt()
-
     def close(self, seconds: float = 5.0) -> None:
         """Let go of everything, within this time: of what does not let go by then nobody waits for the end."""
         end = time.monotonic() + seconds

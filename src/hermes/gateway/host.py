@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.ids import new_session_id
@@ -15,9 +15,9 @@ from hermes.gateway.questions import Question, wording
 from hermes.store.gateway_db import Notice
 
 if TYPE_CHECKING:
-    from hermes.agent.events import Event as TurnEvent
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
+    from hermes.agent.turn import Stop, Turn
     from hermes.gateway.growing import Growing
     from hermes.gateway.lanes import Lane
     from hermes.gateway.runner import Gateway
@@ -225,12 +225,13 @@ class ChatHost:
 
     def __init__(
         self, gateway: Gateway, seat: Seat, said: Said,
-        listen: Callable[[Seat, Growing, Iterator[TurnEvent]], str | None], share: Callable[[Seat], None],
+        listen: Callable[[Seat, Growing, Turn], str | None], share: Callable[[Seat], None],
     ) -> None:  # fmt: skip
         self.gateway = gateway
         self.seat = seat
         self.answered = False  # the event was finished together with a reply
         self._said = said
+        self.stop: Stop | None = said.stop
         self._listen = listen
         self._share = share
         self.platform = seat.route.platform
@@ -281,7 +282,7 @@ class ChatHost:
         self.say("\n".join([question, "", *options, "", "`/resume` with an id or a title goes on with it."]))
         return None
 
-    def show(self, events: Iterator[TurnEvent]) -> None:
+    def show(self, turn: Turn) -> None:
         """Show a turn as a reply. From here on it is one that can be taken up after a kill, like any other."""
         said, gateway = self._said, self.gateway
         if not self.seat.wait_for_turn():
@@ -292,7 +293,7 @@ class ChatHost:
         gateway.begin(reply)
         try:
             try:
-                text = self._listen(self.seat, reply, events)
+                text = self._listen(self.seat, reply, said.stop.bind(turn))
             except ModelError as error:
                 text = f"⚠️ {error}\n\n`/retry` asks again."
             self.answered = True

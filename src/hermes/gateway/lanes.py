@@ -93,6 +93,11 @@ class Lanes:
         """How many things happen just now."""
         return self._running
 
+    def under_way(self) -> list[Any]:
+        """The things that happen just now."""
+        with self._lock:
+            return [lane.running for lane in self._lanes.values() if lane.running is not None]
+
     def stop(self) -> None:
         """Begin nothing more; what is under way goes on. What waits is in the store."""
         with self._lock:

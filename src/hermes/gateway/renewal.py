@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.turn import Stop
 from hermes.errors import Fenced, HermesError
 from hermes.gateway import resets
 from hermes.gateway.host import Seat
@@ -43,7 +44,7 @@ def _due(gateway: Gateway, route: Route) -> str | None:
     return resets.due(policy, route.last_user_at, gateway.clock(), gateway.zone)
 
 
-def begin_anew(gateway: Gateway, key: str) -> None:
+def begin_anew(gateway: Gateway, key: str, stop: Stop) -> None:
     """If it is time: let the agent save what matters, end the session, and have the next message start another."""
     db, route = gateway.db, gateway.store.route(key)
     if route is None or route.session_id is None:
@@ -67,7 +68,7 @@ def begin_anew(gateway: Gateway, key: str) -> None:
             now = gateway.store.route(key)
             if now is None or now.session_id != route.session_id:
                 return  # and is through with it already
-            old = _save_what_matters(gateway, seat, session)
+            old = _save_what_matters(gateway, seat, session, stop)
             if gateway.stopping:
                 return
             with seat.agent.fenced():  # if we were stopped for long, somebody may be talking in it by now
@@ -87,7 +88,7 @@ def begin_anew(gateway: Gateway, key: str) -> None:
     _log.info("%s begins anew (%s)", key, reason)
 
 
-def _save_what_matters(gateway: Gateway, seat: Seat, session: dict[str, Any]) -> str:
+def _save_what_matters(gateway: Gateway, seat: Seat, session: dict[str, Any], stop: Stop) -> str:
     """One turn in which the agent may note what will matter later; the session it ended in (it may have been compressed).
 
     That it fails must not stop a reset.
@@ -97,9 +98,9 @@ def _save_what_matters(gateway: Gateway, seat: Seat, session: dict[str, Any]) ->
     try:
         agent = seat.agent
         agent.tools = {name: tool for name, tool in agent.tools.items() if name in SAVING}
-        for _ in agent.turn(resets.FAREWELL) if agent.tools else ():
+        for _ in stop.bind(agent.turn(resets.FAREWELL)) if agent.tools else ():
             if gateway.stopping:
-                agent.interrupt()
+                stop.want()
     except Fenced:
         raise
     except HermesError as error:

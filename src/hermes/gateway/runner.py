@@ -34,7 +34,7 @@ from hermes.gateway.growing import Growing
 from hermes.gateway.handoff import Handoffs, place_key
 from hermes.gateway.index import Index
 from hermes.gateway.keys import build_session_key, is_shared, key_beside, source_of
-from hermes.gateway.lanes import Lane, Lanes
+from hermes.gateway.lanes import Lanes
 from hermes.gateway.questions import Question, read_answer
 from hermes.gateway.sharing import Sharing
 from hermes.gateway.stopping import wind_down
@@ -320,7 +320,7 @@ class Gateway:
             elif stops or speaks:
                 if speaks and self.is_quick(running, said):
                     running.joined = True
-                self._interrupt(lane, running)
+                running.stop.want()
                 said.stops = True
         self._when_due(key, said)
 
@@ -401,14 +401,6 @@ class Gateway:
         home = self.home_chat(platform)
         if home is not None and (home.platform, home.chat_id) != (about.platform, about.chat_id):
             self.post(home, text)
-
-    def _interrupt(self, lane: Lane, item: Any) -> None:
-        """End what runs in a lane soon; again and again, since a turn that only just begins may not have heard it."""
-        if self.lanes.current(lane) is item:
-            agent = self.agents.get(lane.key)
-            if agent is not None:
-                agent.interrupt()
-            self.loop.call_later(0.1, self._interrupt, lane, item)
 
     def _heard(self, said: Said) -> None:
         """An event was the answer to a question; that is all."""

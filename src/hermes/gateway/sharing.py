@@ -230,7 +230,8 @@ class Sharing:
     async def _again(self) -> None:
         """We were declared dead: whatever we were doing is others' by now. Begin as if just started."""
         _log.error("this gateway gave no sign of life for too long, and others have taken over; it joins again")
-        self._gateway.agents.interrupt_all()
+        for item in self._gateway.lanes.under_way():
+            item.stop.want()
         try:
             await self.join()
         except HermesError as error:

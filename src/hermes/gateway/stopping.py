@@ -36,8 +36,9 @@ async def wind_down(gateway: Gateway, tasks: Iterable[asyncio.Task[Any]]) -> Non
     gateway.lanes.stop()
     while gateway.lanes.running and loop.time() < turns_end:
         await asyncio.sleep(0.02)
+    for item in gateway.lanes.under_way():
+        item.stop.want()
     while gateway.lanes.running and loop.time() < turns_end + CUT_SECONDS:
-        gateway.agents.interrupt_all()  # again and again: a turn that was only just beginning may not have heard it
         await asyncio.sleep(0.05)
     if gateway.lanes.running:
         _log.warning("%s turns do not end; the next start takes them up", gateway.lanes.running)

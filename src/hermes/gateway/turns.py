@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.events import Done, Followed, Text, ToolStarted
-from hermes.agent.events import Event as TurnEvent
+from hermes.agent.events import Done, Followed, Restarted, Text, ToolStarted
 from hermes.agent.events import Notice as TurnNotice
+from hermes.agent.turn import Stop, Turn
 from hermes.commands.registry import parse, run_command, text_of
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway import renewal
@@ -57,6 +57,7 @@ class Said:
     at: float = field(default_factory=time.monotonic)  # when it came
     shown: tuple[str, ...] = ()
     fence: tuple[str, int] | None = None  # the lease it is answered under, where several gateways share the chats
+    stop: Stop = field(default_factory=Stop)  # ends its turn, also one that has not begun
 
 
 @dataclass(slots=True)
@@ -64,15 +65,16 @@ class Expired:
     """A conversation may have to begin anew."""
 
     fence: tuple[str, int] | None = None
+    stop: Stop = field(default_factory=Stop)
 
 
-def said_of(row: Received, fence: tuple[str, int] | None = None) -> Said:
+def said_of(row: Received, fence: tuple[str, int] | None = None, stop: Stop | None = None) -> Said:
     """An event as the store has it; ValueError when it can't be read."""
     shown = () if row.shown is None else tuple(row.shown.split("\n"))
     event = from_json(row.event, Event)
     return Said(
         row.id, event, begun=row.begun_at is not None, session_id=row.session_id, message_id=row.message_id, shown=shown,
-        fence=fence,
+        fence=fence, stop=stop or Stop(),
     )  # fmt: skip
 
 
@@ -94,7 +96,7 @@ class Turns:
         """One thing of a lane, to its end. A store that is busy or full is waited for: no message is given up."""
         with self._gateway.fenced(item.fence):
             if isinstance(item, Expired):
-                renewal.begin_anew(self._gateway, lane.key)
+                renewal.begin_anew(self._gateway, lane.key, item.stop)
             else:
                 self._work(lane, item)
 
@@ -134,7 +136,7 @@ class Turns:
             row = self._store.still(said.inbox_id)
         except StoreError:
             return said
-        return None if row is None else said_of(row, said.fence)
+        return None if row is None else said_of(row, said.fence, said.stop)
 
     def _current(self, key: str, said: Said) -> Said | None:
         """A message as it is now: where several gateways share the chats, another may have had it meanwhile.
@@ -151,7 +153,7 @@ class Turns:
             )
             if row is None:
                 return None
-            known = said_of(row, said.fence)
+            known = said_of(row, said.fence, said.stop)
             if known.begun or not known.event.attachments or sharing.has(platform):
                 return known
             holder = self._db.lease_holder(instances.platform_lease(platform))
@@ -175,7 +177,7 @@ class Turns:
         gateway, event = self._gateway, said.event
         stored_in = said.session_id if said.session_id and self._db.get_session(said.session_id) is not None else None
         if not said.begun:
-            renewal.begin_anew(gateway, lane.key)
+            renewal.begin_anew(gateway, lane.key, said.stop)
         seat = Seat(
             gateway, lane, self._store.route(lane.key), event.sender, session_id=stored_in or self._chosen(said)
         )
@@ -218,7 +220,7 @@ class Turns:
                 return None if turn is None else self._listen(seat, reply, turn, joined=lambda: True)
             if taken_up:
                 self._gateway.begin(reply)
-                text = self._listen(seat, reply, seat.agent.go_on(said.message_id))
+                text = self._listen(seat, reply, said.stop.bind(seat.agent.go_on(said.message_id)))
             else:
                 turn = self._new_turn(seat, said, reply)
                 text = (
@@ -242,7 +244,7 @@ class Turns:
             return True
         return lane is not None and gateway.is_quick(said, gateway.lanes.following(lane))
 
-    def _new_turn(self, seat: Seat, said: Said, reply: Growing, *, answer: bool = True) -> Iterator[TurnEvent] | None:
+    def _new_turn(self, seat: Seat, said: Said, reply: Growing, *, answer: bool = True) -> Turn | None:
         """A turn that begins with what was said. What is to be told of a reset is told before the reply, and once.
 
         None when the gateway stops before what came with it was fetched.
@@ -266,7 +268,7 @@ class Turns:
                 gateway.begin(reply)
             return message_id
 
-        return seat.agent.turn(content, keep=keep) if answer else seat.agent.hear(content, keep=keep)
+        return said.stop.bind(seat.agent.turn(content, keep=keep) if answer else seat.agent.hear(content, keep=keep))
 
     def _words(self, route: Route, event: Event) -> str:
         """What was said, as the model reads it: nobody's text can pass for another's, or for the gateway's."""
@@ -286,7 +288,7 @@ class Turns:
         return Notice(chat.platform, as_json(chat), text, self._gateway.new_nonce())
 
     def _listen(
-        self, seat: Seat, reply: Growing, turn: Iterator[TurnEvent], *, since: float | None = None,
+        self, seat: Seat, reply: Growing, turn: Turn, *, since: float | None = None,
         joined: Callable[[], bool] = lambda: False,
     ) -> str | None:  # fmt: skip
         """Follow a turn; what it said, or None when it was cut short because the gateway stops.
@@ -321,7 +323,7 @@ class Turns:
                 seat.moved()
             elif isinstance(event, TurnNotice):
                 _log.info("%s: %s", seat.lane.key, event.text)
-                if "begins anew" in event.text:
+                if isinstance(event, Restarted):
                     said.clear()
                     unshown.clear()
                     reply.restart()

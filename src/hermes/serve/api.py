@@ -31,7 +31,7 @@ from hermes.serve.models import Models
 from hermes.serve.problems import Problem, problem_of, unforeseen
 from hermes.serve.server import is_loopback
 from hermes.serve.stream import SILENCE, EventStream, Json
-from hermes.serve.turn import Item, Outcome, Turn
+from hermes.serve.turn import Item, Outcome, ServedTurn
 from hermes.serve.turns import Turns
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _Api:
         ask.caller = request.scope.get(CALLER)
         answer = completions.Answer(wanted)
 
-        def streamed(turn: Turn, first: Item | None) -> AsyncIterator[str]:
+        def streamed(turn: ServedTurn, first: Item | None) -> AsyncIterator[str]:
             return answer.pieces(turn, first)
 
         return await self._answer(request, ask, streamed if wanted.stream else None, answer.whole)
@@ -145,7 +145,7 @@ class _Api:
                 places = self._turns.places
                 await asyncio.to_thread(places.remember_response, answer.id, outcome.session_id, outcome.message_id)
 
-        def streamed(turn: Turn, first: Item | None) -> AsyncIterator[str]:
+        def streamed(turn: ServedTurn, first: Item | None) -> AsyncIterator[str]:
             return answer.pieces(turn, first, remember)
 
         return await self._answer(request, ask, streamed if wanted.stream else None, answer.whole, remember)
@@ -156,7 +156,7 @@ class _Api:
         self,
         request: Request,
         ask: Ask,
-        streamed: Callable[[Turn, Item | None], AsyncIterator[str]] | None,
+        streamed: Callable[[ServedTurn, Item | None], AsyncIterator[str]] | None,
         whole: Callable[[Outcome], dict[str, Any]],
         remember: Callable[[Outcome], Awaitable[None]] | None = None,
     ) -> Response:
@@ -187,7 +187,7 @@ async def _json_of(request: Request) -> Any:
     return parse_json(data) if len(data) < 100_000 else await asyncio.to_thread(parse_json, data)
 
 
-async def _end_of(turn: Turn) -> Outcome:
+async def _end_of(turn: ServedTurn) -> Outcome:
     while True:
         item = await turn.next()
         if isinstance(item, Outcome):

@@ -14,7 +14,7 @@ from hermes.serve.problems import Problem, problem_of
 from hermes.serve.served_agent import callers_tool
 from hermes.serve.shapes import Shape, checked, part_text, tool_name
 from hermes.serve.stream import DONE, data, items_of
-from hermes.serve.turn import Outcome, Said, Thinks, Turn, Used
+from hermes.serve.turn import Outcome, Said, ServedTurn, Thinks, Used
 
 _SYSTEM = ("system", "developer")
 _PARTS = {"image_url": dict, "input_audio": dict, "file": dict, "video_url": dict}
@@ -174,7 +174,7 @@ class Answer:
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": outcome.finish_reason}
         return {**self._about, "object": "chat.completion", "choices": [choice], "usage": usage(outcome.used)}
 
-    async def pieces(self, turn: Turn, first: Any) -> AsyncIterator[str]:
+    async def pieces(self, turn: ServedTurn, first: Any) -> AsyncIterator[str]:
         """Piece by piece. An error in the middle is a piece of its own, and the last."""
         yield self._piece({"role": "assistant", "content": ""})
         async for item in items_of(turn, first):

@@ -14,7 +14,7 @@ from hermes.serve.problems import Problem, problem_of
 from hermes.serve.served_agent import callers_tool
 from hermes.serve.shapes import Shape, checked, part_text, tool_name
 from hermes.serve.stream import data, items_of
-from hermes.serve.turn import Outcome, Said, Turn, Used
+from hermes.serve.turn import Outcome, Said, ServedTurn, Used
 
 _UNKNOWN = ("conversation", "prompt")  # state kept elsewhere, of which this server knows nothing
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -208,7 +208,7 @@ class Answer:
 
     # -------------------------------------------------------------------------------------------- piece by piece
 
-    async def pieces(self, turn: Turn, first: Any, remember: Callable[[Outcome], Any]) -> AsyncIterator[str]:
+    async def pieces(self, turn: ServedTurn, first: Any, remember: Callable[[Outcome], Any]) -> AsyncIterator[str]:
         """Piece by piece. An error in the middle ends it with response.failed."""
         begun = {**self._base, "status": "in_progress", "output": []}
         yield self._event("response.created", response=begun)

@@ -7,15 +7,16 @@ others, and `go_on` takes the conversation up from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hermes.agent.events import Done, Event
 from hermes.agent.loop import Agent
 from hermes.agent.model import Reply
-from hermes.agent.talk import Content, Keep
 from hermes.agent.tools.base import Context, Tool
+from hermes.agent.turn import Events, Turn
 from hermes.errors import ToolError
 
 
@@ -31,18 +32,15 @@ class ServedAgent(Agent):
         self._callers = frozenset(theirs)
         self.tools = {**{tool.name: tool for tool in own}, **theirs}
 
-    def turn(self, content: Content, *, keep: Keep | None = None) -> Iterator[Event]:
-        yield from self._until_handed(super().turn(content, keep=keep))
+    def _begin(self, events: Callable[[threading.Event], Events]) -> Turn:
+        return super()._begin(lambda cancel: self._until_handed(events(cancel), cancel))
 
-    def go_on(self, message_id: int | None = None) -> Iterator[Event]:
-        yield from self._until_handed(super().go_on(message_id))
-
-    def _until_handed(self, events: Iterator[Event]) -> Iterator[Event]:
+    def _until_handed(self, events: Events, cancel: threading.Event) -> Events:
         self.handed = []
         try:
             yield from events
         except _Handed as handed:
-            yield Done(handed.text, interrupted=self._cancel.is_set())
+            yield Done(handed.text, interrupted=cancel.is_set())
 
     def _run_tools(self, reply: Reply) -> Iterator[Event]:
         theirs = [call for call in reply.tool_calls if _name(call) in self._callers]

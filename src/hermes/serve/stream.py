@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hermes.serve.turn import Item, Outcome, Turn
+from hermes.serve.turn import Item, Outcome, ServedTurn
 
 DONE = "data: [DONE]\n\n"
 STILL_HERE = ": still working\n\n"  # a comment: keeps proxies from giving up on a long silence
@@ -22,7 +22,7 @@ def data(value: Any, event: str | None = None) -> str:
     return f"event: {event}\ndata: {text}\n\n" if event else f"data: {text}\n\n"
 
 
-async def items_of(turn: Turn, first: Item | None) -> AsyncIterator[Item | str]:
+async def items_of(turn: ServedTurn, first: Item | None) -> AsyncIterator[Item | str]:
     """What happens, with a sign of life in long silences; the last item is the Outcome."""
     item = first
     while True:
@@ -42,7 +42,7 @@ class Json(JSONResponse):
 class EventStream(StreamingResponse):
     """An answer in pieces. When it ends, for whatever reason, so does the turn."""
 
-    def __init__(self, pieces: AsyncIterator[str], turn: Turn, headers: dict[str, str]) -> None:
+    def __init__(self, pieces: AsyncIterator[str], turn: ServedTurn, headers: dict[str, str]) -> None:
         super().__init__(
             pieces,
             media_type="text/event-stream",

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.agent.events import Done, Event, Followed, Notice, Text, Thought, ToolStarted
+from hermes.agent.events import Event, Followed, Text, Thought, ToolStarted
+from hermes.agent.turn import Stop, Turn
 
 _BETWEEN = "\n\n"  # what stands between the words before and after a tool has run
-_AGAIN = 0.1  # seconds: a turn that was only just beginning may not have heard that it should stop
 
 
 @dataclass(slots=True, frozen=True)
@@ -67,24 +67,17 @@ class Words:
     def __init__(self) -> None:
         self._shown: list[str] = []
         self._rounds: list[list[str]] = [[]]
-        self._noticed = False
 
     def take(self, event: Event) -> str:
         """What there is to show of an event."""
-        if isinstance(event, Notice):
-            self._noticed = True
-        elif isinstance(event, ToolStarted):
-            self._noticed = False
-            if self._rounds[-1]:
-                self._rounds.append([])
+        if isinstance(event, ToolStarted) and self._rounds[-1]:
+            self._rounds.append([])
         if not isinstance(event, Text):
             return ""
         round_ = self._rounds[-1]
-        anew = self._noticed and bool(round_)
-        if anew:
+        if event.anew:
             round_.clear()
         text = _BETWEEN + event.text if self._shown and not round_ else event.text
-        self._noticed = False
         round_.append(event.text)
         self._shown.append(text)
         return text
@@ -100,22 +93,22 @@ class Words:
         return _BETWEEN.join("".join(round_) for round_ in self._rounds if round_)
 
 
-class Turn:
+class ServedTurn:
     """A turn under way. `next` gives what happens; the last item is an Outcome."""
 
     def __init__(
         self,
-        events: Callable[[], Iterator[Event]],
+        begin: Callable[[], Turn],
         account: Callable[[Words, BaseException | None], Outcome],
-        interrupt: Callable[[], None],
         over: Callable[[], None],
     ) -> None:
+        """`begin` makes the turn, in the thread it will run in."""
         self.session_id = ""  # where it takes place
-        self._events, self._account, self._interrupt, self._over = events, account, interrupt, over
+        self._begin, self._account, self._over = begin, account, over
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._ended = asyncio.Event()
-        self._stopping: asyncio.Task[None] | None = None
+        self._stop = Stop()
 
     def start(self) -> None:
         """Begin."""
@@ -131,27 +124,17 @@ class Turn:
 
     def stop(self) -> None:
         """End the turn soon; what was said is kept. Harmless when it is over."""
-        if self._stopping is None and not self._ended.is_set():
-            self._stopping = asyncio.create_task(self._stop())
+        self._stop.want()
 
     async def ended(self) -> None:
         """Wait until it is over."""
         await self._ended.wait()
 
-    async def _stop(self) -> None:
-        while not self._ended.is_set():
-            self._interrupt()
-            try:
-                async with asyncio.timeout(_AGAIN):
-                    await self._ended.wait()
-            except TimeoutError:
-                continue
-
     def _work(self) -> None:
         words = Words()
         error: BaseException | None = None
         try:
-            for event in self._events():
+            for event in self._stop.bind(self._begin()):
                 self._tell(event, words)
         except BaseException as problem:  # whatever it is, whoever waits must hear of it
             error = problem
@@ -169,8 +152,6 @@ class Turn:
             self._post(self._items.put_nowait, Thinks(event.text))
         elif isinstance(event, Followed):
             self.session_id = event.session_id
-        elif isinstance(event, Done):
-            return
 
     def _post(self, action: Callable[[Any], None], thing: Any) -> None:
         try:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.events import Event
 from hermes.agent.model import Model
 from hermes.agent.tools.toolbox import FOR_EVERYONE
+from hermes.agent.turn import Turn
 from hermes.serve.asks import Ask
 from hermes.serve.places import SOURCE, Place, Places, home_of, last_id, user_of
 from hermes.serve.problems import Problem
 from hermes.serve.served_agent import ServedAgent
-from hermes.serve.turn import Outcome, Turn, Used, Words
+from hermes.serve.turn import Outcome, ServedTurn, Used, Words
 
 if TYPE_CHECKING:
     from hermes.agent.tools.base import Tool
@@ -53,11 +53,11 @@ class Turns:
         self._db, self._config, self._home = db, config, home
         self._tools = tools
         self._lines: dict[str, _Line] = {}
-        self._running: set[Turn] = set()
+        self._running: set[ServedTurn] = set()
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def begin(self, ask: Ask, model: Model) -> Turn:
+    async def begin(self, ask: Ask, model: Model) -> ServedTurn:
         """Begin the turn a request asks for, as soon as its session is free."""
         if self._closed:
             raise Problem(503, "the server is stopping", code="stopping", retry_after=5)
@@ -187,7 +187,7 @@ class Turns:
         line.agent.context.home = home_of(self._home, caller)
         return line.agent
 
-    def _started(self, line: _Line, ask: Ask, tools: Sequence[Tool]) -> Turn:
+    def _started(self, line: _Line, ask: Ask, tools: Sequence[Tool]) -> ServedTurn:
         agent = line.agent
         assert agent is not None
         job = _Job(self._db, self.places, agent, ask, again=line.again)
@@ -196,11 +196,11 @@ class Turns:
             self._running.discard(turn)
             self._leave(line)
 
-        def events() -> Iterator[Event]:
+        def begin() -> Turn:
             agent.equip(tools, ask.tools)
-            return job.events()
+            return job.turn()
 
-        turn: Turn = Turn(events, job.account, agent.interrupt, over)
+        turn = ServedTurn(begin, job.account, over)
         turn.session_id = agent.session_id
         self._running.add(turn)
         turn.start()
@@ -248,7 +248,7 @@ class _Job:
         self._before = 0
         self._thought = 0
 
-    def events(self) -> Iterator[Event]:
+    def turn(self) -> Turn:
         """The turn itself."""
         session_id = self._session_id
         self._before = last_id(self._db.get_messages(session_id))

@@ -1,0 +1,99 @@
+"""One turn under way: its events, its own cancel flag and, where a door wants one, its own thread.
+
+The flag belongs to the turn from the moment the turn exists, so an interrupt is never lost: not one that comes before the
+first event is asked for, and not one that was meant for the turn before. A door that may be told to stop before it has a
+turn (the message still waits, its files are being fetched) keeps a `Stop` and binds the turn to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
+
+from hermes.agent.events import Event
+
+Events = Generator[Event, None, None]
+
+
+class Turn(Iterator[Event]):
+    """The events of one turn, the last one Done. They are made as they are asked for, in the thread that asks."""
+
+    def __init__(self, events: Events, cancel: threading.Event) -> None:
+        self._events = events
+        self._cancel = cancel
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def interrupt(self) -> None:
+        """End the turn soon, with Done(interrupted=True); what was said is kept. From any thread, at any time."""
+        self._cancel.set()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the turn was told to end."""
+        return self._cancel.is_set()
+
+    def close(self) -> None:
+        """Give the turn up; what was said is kept."""
+        self._events.close()
+
+    def start(
+        self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str = "hermes-turn"
+    ) -> threading.Thread:
+        """Run the turn in a thread of its own. It calls `tell` with each event and, at the end, `over` with the error."""
+        thread = threading.Thread(target=self._work, args=(tell, over), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None]) -> None:
+        error: BaseException | None = None
+        try:
+            for event in self:
+                tell(event)
+        except BaseException as problem:  # whatever it is, the door must hear of it
+            error = problem
+        over(error)
+
+
+class Work:
+    """Work that is no turn and can be interrupted like one."""
+
+    def __init__(self, cancel: threading.Event) -> None:
+        self.interrupt = cancel.set
+        self.cancelled = cancel.is_set
+
+
+Interruptible = TypeVar("Interruptible", Turn, Work)
+
+
+class Stop:
+    """A wish that something ends, which may come before the turn exists that it is about."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted = False
+        self._bound: Turn | Work | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to end."""
+        return self._wanted
+
+    def want(self) -> None:
+        """End the turn, or the one that will be bound."""
+        with self._lock:
+            self._wanted = True
+            bound = self._bound
+        if bound is not None:
+            bound.interrupt()
+
+    def bind(self, work: Interruptible) -> Interruptible:
+        """The same turn or work, which ends when this is wanted, or at once if it was."""
+        with self._lock:
+            self._bound = work
+            wanted = self._wanted
+        if wanted:
+            work.interrupt()
+        return work
