@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from . import DAY, aged, found, ids, old_session, plain_sql, shown, talk
+from . import DAY, aged, eventually, found, ids, old_session, plain_sql, shown, talk
 
 
 def transcript(db, session_id):
@@ -321,3 +321,20 @@ def test_orphaned_compression_children_are_closed_and_keep_their_messages(db):
     for name in ("used", "recent", "plain"):
         assert db.get_session(name)["ended_at"] is None, name
     assert db.finalize_orphaned_compression_sessions() == 0
+
+
+def test_housekeeping_does_all_of_it_by_itself(db):
+    from hermes.config import Config
+    from hermes.store import housekeeping
+
+    ghost(db, "ghost", 2)
+    compressed_pair(db, "orphan", 8)
+    talk(db, "thrown", "x")
+    db.trash_session("thrown")
+    talk(db, "kept", "x")
+    thread = housekeeping.start(db, Config())
+    assert eventually(lambda: db.get_session("ghost") is None)  # the last step
+    assert db.get_session("orphan")["end_reason"] == "orphaned_compression"
+    assert [row["id"] for row in db.list_trash()] == ["thrown"]  # not long enough
+    assert shown(db, "kept") == ["x"] and db.get_session("kept")["ended_at"] is None
+    assert thread is not None and thread.daemon  # no program waits for it

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hermes.chat import housekeeping
 from hermes.chat.conversation import Conversation
 from hermes.chat.leaving import resume_line
 from hermes.chat.render import console, display_for
 from hermes.chat.signals import Terminated
 from hermes.commands.text import shortened
 from hermes.harmless import harmless
+from hermes.store import housekeeping
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model

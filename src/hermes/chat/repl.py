@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hermes.chat import housekeeping
 from hermes.chat.conversation import Conversation, NotSent
 from hermes.chat.keyboard import Typing, quiet_keyboard
 from hermes.chat.render import console, display_for
@@ -18,6 +17,7 @@ from hermes.commands.registry import run_command, text_of
 from hermes.commands.text import shortened
 from hermes.errors import HermesError, ModelError, StoreError
 from hermes.harmless import harmless
+from hermes.store import housekeeping
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +11,7 @@ from hermes.cli.common import confirmed, store
 from hermes.config import load_config
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    pass
 
 
 @click.group(
@@ -34,6 +34,7 @@ def _run(insecure: bool, verbose: bool) -> int:
     from hermes.gateway.logs import start_logging
     from hermes.gateway.starting import made_adapters, secrets_of, serve
     from hermes.home import get_hermes_home
+    from hermes.store import housekeeping
     from hermes.store.opening import open_configured
 
     config, home = load_config(), get_hermes_home()
@@ -41,23 +42,13 @@ def _run(insecure: bool, verbose: bool) -> int:
     made = made_adapters(config, variables, home, insecure=insecure)
     log = start_logging(home, secrets_of(made.adapters, config, variables), verbose=verbose)
     with open_configured(config) as db:
-        _tidy(db, config)
+        housekeeping.start(db, config)
         for name, problem in made.left_out.items():
             click.echo(f"hermes: {name} does not start: {problem}", err=True)
         click.echo(f"The gateway starts; its log is {log}. Ctrl-C ends it.", err=True)
         asyncio.run(serve(config, db, home, made, insecure=insecure))
     click.echo("The gateway has ended; nothing was lost.", err=True)
     return 0
-
-
-def _tidy(db: SessionDB, config: Any) -> None:
-    """What is done at a start, as in the terminal."""
-    db.end_abandoned_sessions()
-    if config.sessions.auto_prune:
-        settings = config.sessions
-        db.maybe_auto_prune_and_vacuum(
-            settings.retention_days, settings.min_interval_hours, settings.vacuum_after_prune
-        )
 
 
 @command.command(help="Whether the gateway runs, and how each platform is doing.")

@@ -124,10 +124,6 @@ class Gateway:
         """End soon, and orderly. To be called on the event loop."""
         self._stop.set()
 
-    async def stop_wanted(self) -> None:
-        """Wait until `stop` is called."""
-        await self._stop.wait()
-
     async def _take_part(self, sharing: Sharing) -> list[Coroutine[Any, Any, None]]:
         """Be one of several gateways; what there is to do for it all the time."""
         for platform, connection in self.connections.items():

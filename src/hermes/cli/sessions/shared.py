@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CONFIG = "hermes.config"
 EVERY = 1 << 40  # a limit that is none
 
-BOLD, DIM, GOLD, GREEN, CYAN, RED = "1", "2", "33", "32", "36", "31"
+BOLD, DIM, GOLD, GREEN, CYAN = "1", "2", "33", "32", "36"
 
 
 def configuration() -> Config:

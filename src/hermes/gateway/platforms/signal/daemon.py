@@ -18,7 +18,7 @@ SILENCE = 60.0  # seconds without even a sign of life (the daemon gives one ever
 PATIENCE = 60.0  # seconds for one request: the daemon itself talks to Signal meanwhile
 LATER = 60.0  # seconds to wait where Signal wants fewer messages and does not say how much fewer
 
-USER_ERROR, IO_ERROR, UNTRUSTED_KEY, RATE_LIMIT = -1, -3, -4, -5  # as signal-cli numbers its errors
+USER_ERROR, UNTRUSTED_KEY, RATE_LIMIT = -1, -4, -5  # as signal-cli numbers its errors
 UNKNOWN_METHOD, BAD_PARAMETERS, INTERNAL = -32601, -32602, -32603
 
 

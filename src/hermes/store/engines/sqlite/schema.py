@@ -93,8 +93,6 @@ MESSAGE_COLUMNS: dict[str, str] = {
     "meta": "TEXT",
 }
 
-OWN_SESSION_COLUMNS = tuple(SESSION_COLUMNS)[tuple(SESSION_COLUMNS).index("kind") :]
-
 
 def _table(name: str, columns: dict[str, str]) -> str:
     body = ",\n    ".join(f"{column} {kind}" for column, kind in columns.items())
