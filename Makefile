@@ -52,7 +52,7 @@ unit: $(STAMP)
 	@if [ -z "$$TMPDIR" ] && [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'END {print $$4}')" -gt 6000000 ] 2>/dev/null; then \
 	  TMPDIR=$$(mktemp -d /dev/shm/hermes.XXXX) && chmod 755 "$$TMPDIR" && export TMPDIR; \
 	  trap 'rm -rf "$$TMPDIR"' EXIT; trap 'exit 143' TERM; trap 'exit 130' INT; \
-	fi; $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	fi; $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.run $(if $(SIZE),--size $(SIZE)) $(ARGS)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.support import postgres
 from tests.support.sizes import THOROUGH
 
-pytest_plugins = ["tests.support.costs", "tests.support.leftovers"]
+pytest_plugins = ["tests.support.costs", "tests.support.leftovers", "tests.support.sharing_out"]
 
 # Started in the background, a process ignores Ctrl-C, and so do all it starts: some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

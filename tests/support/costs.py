@@ -62,4 +62,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         dearest = sorted(costs.items(), key=lambda pair: -max(pair[1]))
         for name, (clock, processor) in dearest[:_SHOWN]:
             write(f"{clock:8.1f} {processor:8.1f}  {name}")
-    write(f"{sum(one[0] for one in tests.values()):8.1f} {sum(one[1] for one in tests.values()):8.1f}  all {len(tests)} tests")
+    write(
+        f"{sum(one[0] for one in tests.values()):8.1f} {sum(one[1] for one in tests.values()):8.1f}  all {len(tests)} tests"
+    )
