@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pytest
 
 MARK = "HERMES_TEST_RUN"
-_GRACE = 20.0  # seconds for the processes of a run to come to their own end
+_GRACE = os.environ.get("HERMES_TEST_GRACE", "20")  # seconds for the processes of a run to come to their own end
 _LAST = 3.0  # and for those that were asked to end
 
 
@@ -58,7 +58,7 @@ def _watcher(name: str) -> subprocess.Popen[bytes] | None:
     if not Path("/proc/self/environ").exists():
         return None
     return subprocess.Popen(
-        [sys.executable, "-S", __file__, name], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/",
+        [sys.executable, "-S", __file__, name, _GRACE], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/",
         start_new_session=True, env={"PATH": os.environ.get("PATH", "")},
     )  # fmt: skip
 
@@ -92,13 +92,13 @@ def _gone(name: str, seconds: float) -> bool:
     return True
 
 
-def _watch(name: str) -> None:
+def _watch(name: str, grace: float) -> None:
     sys.stdin.buffer.read()  # to its end: the run is over
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if _gone(name, _GRACE if number == signal.SIGTERM else _LAST):
+        if _gone(name, grace if number == signal.SIGTERM else _LAST):
             return
         _send(number, name)
 
 
 if __name__ == "__main__":
-    _watch(sys.argv[1])
+    _watch(sys.argv[1], float(sys.argv[2]))
