@@ -6,8 +6,6 @@ import contextlib
 
 import pytest
 
-from tests.support.sizes import some
-
 from . import finishes, found, ids, plain_sql, shown, talk
 
 # ------------------------------------------------------------------ queries
@@ -42,9 +40,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("kind", HUGE)
-def test_a_megabyte_of_query(engine, db, kind):
-    if engine != "sqlite" and kind not in some(list(HUGE), 3):
-        pytest.skip("read by the same code as on SQLite")
+def test_a_megabyte_of_query(db, kind):
     talk(db, "s", "a lynx and 部署")
     assert isinstance(finishes(lambda: db.search_messages(HUGE[kind])), list)
     assert len(found(db, "lynx")) == 1
