@@ -6,11 +6,12 @@ STAMP := $(VENV)/.installed
 # more than there are processors: many tests wait for other programs
 WORKERS ?= 4
 
-.PHONY: help chat test lint types contracts unit coverage docs bench clean
+.PHONY: help chat test test-all lint types contracts unit coverage docs bench clean
 
 help:
 	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' goes on where you were)"
-	@echo "make test    install what is needed, check style, types and layers, run all tests"
+	@echo "make test    install what is needed, check style, types and layers, run every test at its small size (minutes)"
+	@echo "make test-all  the same with all sizes: more examples, deaths and damages, the second PostgreSQL (half an hour)"
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
 	@echo "make docs    build the documentation as a site in build/site"
 	@echo "make coverage  run the tests and report which lines they run"
@@ -34,9 +35,9 @@ chat: $(VENV)/.chat
 
 test: lint types contracts unit
 
-# Long fuzzing, every kill, a second PostgreSQL.
-test-all: export HERMES_TEST_SIZE = all
-test-all: test
+# the same with all sizes, as before anything lands (.ci/run)
+test-all:
+	@HERMES_TEST_SIZE=all $(MAKE) --no-print-directory test
 
 lint: $(STAMP)
 	@$(BIN)/ruff check src tests benchmarks
@@ -48,13 +49,17 @@ types: $(STAMP)
 contracts: $(STAMP)
 	@$(BIN)/lint-imports
 
+# Thousands of tests write small files and wait for the disk: memory is quicker. What is about disks mounts its own.
 unit: $(STAMP)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	@if [ -z "$$TMPDIR" ] && [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'END {print $$4}')" -gt 6000000 ] 2>/dev/null; then \
+	  TMPDIR=$$(mktemp -d /dev/shm/hermes.XXXX) && chmod 755 "$$TMPDIR" && export TMPDIR; \
+	  trap 'rm -rf "$$TMPDIR"' EXIT; trap 'exit 143' TERM; trap 'exit 130' INT; \
+	fi; $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
 # The floor is fail_under in pyproject.toml.
 coverage: $(STAMP)
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --skip-covered --sort=cover
 

@@ -1,7 +1,8 @@
 """What every test gets: a home of its own, and a way to open fresh stores.
 
 Stores are SQLite files, but where a folder's conftest says otherwise: the contract suite and the search-quality set run
-once per name in ENGINES (HERMES_TEST_ENGINES=sqlite,… runs some of them).
+once per name in ENGINES (HERMES_TEST_ENGINES=sqlite,… runs these and no others). How much a test does is chosen in
+tests/support/sizes.py.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import postgres
+from tests.support.sizes import THOROUGH
+
+pytest_plugins = ["tests.support.costs", "tests.support.leftovers", "tests.support.sharing_out"]
 
 # Started in the background, a process ignores Ctrl-C, and so do all it starts: some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,10 +35,13 @@ _COMMON: dict[str, Any] = {
         HealthCheck.large_base_example,
     ],
 }
-settings.register_profile("dev", max_examples=100, **_COMMON)
-# The same examples each time: what lands must not depend on luck. "dev" looks for new ones.
-settings.register_profile("ci", max_examples=200, derandomize=True, **_COMMON)
-settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "dev"))
+settings.register_profile("dev", max_examples=25, **_COMMON)
+# The same examples each time: what lands must not depend on luck. "dev" looks for new ones. A failing example is printed
+# as it was found: making it smaller can take minutes. "shrink" finds the same one and makes it smaller.
+_CI: dict[str, Any] = {"max_examples": 200, "derandomize": True, "print_blob": True, **_COMMON}
+settings.register_profile("ci", phases=(Phase.explicit, Phase.reuse, Phase.generate), **_CI)
+settings.register_profile("shrink", **_CI)
+settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "ci" if THOROUGH else "dev"))
 
 
 @pytest.fixture(autouse=True)

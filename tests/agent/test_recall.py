@@ -22,6 +22,7 @@ from hermes.agent.tools.base import Context
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelUnreachable, SessionNotFound, ToolError
 from tests.support.aimock import fixtures_of, free_port
+from tests.support.sizes import size
 from tests.support.wire import STALL, Wire, delta, error, said, sse
 
 from .saying import Canned, talk
@@ -414,7 +415,7 @@ hostile = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=size(30, 150))
 @given(
     st.lists(st.lists(hostile, min_size=1, max_size=5), min_size=1, max_size=6),
     st.integers(2, 3000),

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,10 +101,8 @@ def test_start_talk_look_and_stop(lab: Lab, model: Echo, hermes_home: Path) -> N
         assert looked.status == 0
         assert f"The gateway runs (process {process.pid} on " in looked.out
         assert "@hermes_lab_bot" in looked.out
-        begun = time.monotonic()
         ended = program.run("gateway", "stop", home=hermes_home)
         assert (ended.status, ended.out) == (0, "The gateway has ended.\n")
-        assert time.monotonic() - begun < 12
         assert process.wait(10) == 0
     assert "nothing was lost" in said(hermes_home)
     assert lab.token not in said(hermes_home)

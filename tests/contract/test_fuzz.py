@@ -1,4 +1,4 @@
-"""Fuzz: 100,000 made-up queries and titles (profile "ci"); none raises, none hides a word that is there.
+"""Fuzz: made-up queries and titles (thousands with HERMES_TEST_SIZE=all); none raises, none hides a word that is there.
 
 Strings come in batches of BATCH per example, so that the machinery costs little beside the store itself. What reads them
 is the same on every engine: SQLite gets them all, a server a few of each batch.
@@ -6,7 +6,6 @@ is the same on every engine: SQLite gets them all, a server a few of each batch.
 
 from __future__ import annotations
 
-import os
 import random
 import string
 
@@ -14,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.sizes import size
+
 BATCH = 50
 ON_A_SERVER = 4
-# "ci": 1,000 examples of 50 = 50,000 strings a test, two tests on search and two on titles.
-EXAMPLES = 1000 if os.environ.get("HERMES_HYPOTHESIS_PROFILE") == "ci" else 30
+EXAMPLES = size(6, 400)  # of 50 strings each
 
 ANY = st.characters(exclude_categories=())
 TOKENS = [

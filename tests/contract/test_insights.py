@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput
+from tests.support.sizes import size
 
 from . import DAY, talk
 
@@ -126,7 +127,7 @@ def same_money(found: float | None, parts: list[float]) -> bool:
     return found is None if not parts else found == pytest.approx(math.fsum(parts), abs=1e-6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=size(8, 40))
 @given(
     sessions=st.lists(session, max_size=5),
     days=st.sampled_from([1, 7, 30, 365]),

@@ -74,7 +74,8 @@ def test_the_commands_of_the_readme_see_nothing_of_this_machine_but_the_way_to_t
     assert seen["PIP_INDEX_URL"] == "https://index.example/simple"
     assert seen["PIP_CONFIG_FILE"] == str(tree / ".pip" / "pip.conf")
     assert (seen["LANG"], seen["CI"], seen["NO_PROXY"]) == ("C.UTF-8", "yes", "localhost")
-    assert seen["HERMES_TEST_REQUIRE"] == "all" and seen["HERMES_HYPOTHESIS_PROFILE"] == "ci"
+    assert seen["HERMES_TEST_REQUIRE"] == seen["HERMES_TEST_SIZE"] == "all"
+    assert seen["HERMES_HYPOTHESIS_PROFILE"] == "ci"
     assert seen["HOME"] != str(tree) and not Path(seen["HOME"]).exists()  # it was there for this run only
     assert not {"PYTHONUNBUFFERED", "OPENAI_API_KEY", "HERMES_HOME"} & seen.keys()
 

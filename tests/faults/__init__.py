@@ -1,7 +1,7 @@
 """Kill, fill, lock and damage: what the store promises when everything around it goes wrong.
 
 Each test drives real processes (workers.py) over pipes and looks at what is left through the public calls. Sizes are
-small here and larger with HERMES_HYPOTHESIS_PROFILE=ci; the random numbers of a run come from one printed seed, and
+small here and larger with HERMES_TEST_SIZE=all; the random numbers of a run come from one printed seed, and
 HERMES_FAULT_SEED repeats it.
 """
 
@@ -26,17 +26,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.sizes import size as size  # tests of faults take it from here
+
 from . import workers
 from .workers import message, word
 
-THOROUGH = os.environ.get("HERMES_HYPOTHESIS_PROFILE") == "ci"
 PATIENCE = 60.0  # a step that takes longer than this hangs
 _SCRIPT = Path(workers.__file__)
-
-
-def size(usual: int, thorough: int) -> int:
-    """How much of something a test does."""
-    return thorough if THOROUGH else usual
 
 
 def seeded(what: str) -> random.Random:

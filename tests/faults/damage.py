@@ -12,7 +12,7 @@ from . import size
 
 Harm = Callable[[bytearray, random.Random], None]
 PAGE = 8192
-EACH = size(1, 4)  # places of each kind
+EACH = size(1, 3)  # places of each kind
 
 
 def pages_of(path: Path) -> dict[str, list[int]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from . import Acks, Remote, assert_found, assert_kept, assert_transcripts_whole, size, store
 
 WRITERS, READERS = 4, 2
-EACH = size(100, 1500)
+EACH = size(60, 500)
 
 
 def test_readers_that_come_and_go_disturb_no_writer_and_see_whole_messages_only(folder: Path) -> None:

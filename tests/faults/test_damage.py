@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from . import Nursery, Refused, Remote, clone, contents, exports, size, step, store
+from tests.support.sizes import some
+
+from . import Nursery, Refused, Remote, clone, contents, exports, step, store
 from .damage import HARMS, harm, pages_of
 from .workers import message, word
 
@@ -80,7 +82,7 @@ def told(everything: dict[str, Any] | None) -> dict[str, list[tuple[Any, ...]]]:
     return {key: [tuple(row[name] for name in names) for row in one["messages"]] for key, one in sessions.items()}
 
 
-@pytest.mark.parametrize("name", HARMS)
+@pytest.mark.parametrize("name", some(list(HARMS), 30))
 def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_back(
     nursery: Nursery, base: Path, pages: dict[str, list[int]], truth: dict[str, Any], folder: Path, name: str
 ) -> None:
@@ -110,7 +112,7 @@ def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_bac
         assert db.check() == []
 
 
-@pytest.mark.parametrize("name", ALONE[:: size(3, 1)])
+@pytest.mark.parametrize("name", some(ALONE, 10))
 def test_without_transcripts_a_repair_keeps_what_the_file_still_holds(
     nursery: Nursery, base: Path, pages: dict[str, list[int]], truth: dict[str, Any], folder: Path, name: str
 ) -> None:

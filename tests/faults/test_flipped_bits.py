@@ -243,7 +243,7 @@ def harm_row(path: Path, table: str, column: str, dice: random.Random) -> int | 
     return int(rowid) if table == "messages" else None
 
 
-@pytest.mark.parametrize("seed", range(size(3, 30)))
+@pytest.mark.parametrize("seed", range(size(1, 10)))
 @pytest.mark.parametrize("column", MESSAGE_COLUMNS)
 def test_a_flipped_bit_in_a_message_is_found_and_mended(base: Path, folder: Path, column: str, seed: int) -> None:
     path = clone(base, folder / "work")
@@ -261,7 +261,7 @@ def test_a_flipped_bit_in_a_message_is_found_and_mended(base: Path, folder: Path
     assert repaired(path) == []
 
 
-@pytest.mark.parametrize("seed", range(size(2, 20)))
+@pytest.mark.parametrize("seed", range(size(1, 8)))
 @pytest.mark.parametrize("column", SESSION_COLUMNS)
 def test_a_flipped_bit_in_a_session_is_found_and_nothing_raises_after_repair(
     base: Path, folder: Path, column: str, seed: int
@@ -286,7 +286,7 @@ def test_a_flipped_bit_in_a_session_is_found_and_nothing_raises_after_repair(
 # ── bits flipped in transcripts ──
 
 
-@pytest.mark.parametrize("seed", range(size(40, 400)))
+@pytest.mark.parametrize("seed", range(size(8, 150)))
 def test_a_flipped_bit_in_a_transcript_never_reaches_the_database(base: Path, folder: Path, seed: int) -> None:
     path, dice = clone(base, folder / "work"), random.Random(f"transcript {seed}")
     before, seen = everything(path), shown(path)

@@ -22,8 +22,8 @@ from . import (
 )
 
 WRITERS = 8
-ROUNDS = size(2, 10)
-LEAST, MOST = size(60, 100), size(220, 1500)  # acknowledgements before the first kill
+ROUNDS = size(1, 5)
+LEAST, MOST = size(60, 100), size(160, 1000)  # acknowledgements before the first kill
 
 
 def start_writers(path: Path, acks: Acks, round_: int, **kw: object) -> list[Remote]:

@@ -30,9 +30,9 @@ from . import (
     transcript_ids,
 )
 
-MOMENTS = size(7, 200)  # of each call,
+MOMENTS = size(2, 60)  # of each call,
 LAST = size(30, 1000)  # spread over its last input/output calls, since lines are written after the commit
-ROUNDS = size(2, 12)
+ROUNDS = size(1, 6)
 WRITERS = 4
 SOON = 20.0  # seconds that nobody needs who does not wait for a sleeper
 
@@ -256,7 +256,7 @@ def test_opening_while_others_write_the_same_session_doubles_no_line(folder: Pat
 
         writers = [writer(number) for number in range(WRITERS)]
         try:
-            for number in range(WRITERS, WRITERS + size(8, 60)):
+            for number in range(WRITERS, WRITERS + size(5, 30)):
                 acks.wait_for(len(acks.all) + dice.randint(20, 60))
                 writers.pop(dice.randrange(len(writers))).kill()
                 writers.append(writer(number))
@@ -280,7 +280,7 @@ def test_a_newcomer_leaves_the_line_to_the_living_writer_who_is_about_to_write_i
         remote.count()
         remote.append("talk", "dry", 1)
         total = remote.counted()
-    for at in range(max(1, total - 12), total):
+    for at in range(max(1, total - 12), total, size(2, 1)):
         path = folder / f"s{at}" / "state.db"
         with Remote(path) as slow:
             slow.create_session("talk", "cli")

@@ -268,7 +268,10 @@ def test_a_reply_grows_in_one_message(lab: Lab, model: Echo, hermes_home: Path) 
         assert any(text.endswith("▉") for text in seen)
 
 
-def test_stopping_in_the_middle_of_a_turn_loses_nothing(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_stopping_in_the_middle_of_a_turn_loses_nothing(
+    lab: Lab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes.gateway.stopping.TURN_SECONDS", 0.5)
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("slow=30 take your time " + "x " * 60)
         until(lambda: gateway.lanes.running, 20)

@@ -19,6 +19,7 @@ from tests.support.echo import Echo, reply_to
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+from tests.support.sizes import size
 
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
 
@@ -57,14 +58,14 @@ def record_of(home: Path) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, size(1, 2) + 1))
 def test_killed_again_and_again_under_load(lab: PlainLab, model: Echo, hermes_home: Path, seed: int) -> None:
     dice = random.Random(seed)
     said: dict[str, list[str]] = defaultdict(list)
     kinds = ["{}", "{}", "long=2600 {}", "slow=0.4 {} " + "x " * 39 + "x"]
-    messages = [(f"c{dice.randrange(12)}", dice.choice(kinds).format(f"n{n}")) for n in range(140)]
+    messages = [(f"c{dice.randrange(12)}", dice.choice(kinds).format(f"n{n}")) for n in range(size(60, 140))]
     pauses = [dice.uniform(0.0, 0.12) for _ in messages]
-    kills = [dice.uniform(0.05, 1.6) for _ in range(6)]
+    kills = [dice.uniform(0.05, 1.6) for _ in range(size(3, 6))]
 
     def feed() -> None:
         for (chat, text), pause in zip(messages, pauses, strict=True):

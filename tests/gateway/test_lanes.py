@@ -105,6 +105,7 @@ def test_a_lane_in_which_nothing_happens_is_forgotten_and_threads_are_few() -> N
 
 def test_after_a_stop_nothing_begins_and_what_runs_goes_on() -> None:
     free, begun, ended = threading.Event(), [], []
+    others = set(threading.enumerate())
 
     def work(lane: Lane, item: str) -> None:
         begun.append(item)
@@ -120,5 +121,5 @@ def test_after_a_stop_nothing_begins_and_what_runs_goes_on() -> None:
     lanes.add("b", "late elsewhere")
     free.set()
     until(lambda: not lanes.running)
-    time.sleep(0.05)  # whatever began wrongly would have been noted at once
+    until(lambda: not [one for one in set(threading.enumerate()) - others if one.name == "hermes-lane"])
     assert begun == ended == ["running"]

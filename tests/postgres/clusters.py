@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.postgres import NOBODY, SETTINGS, Cluster, available
+from tests.support.postgres import NOBODY, SETTINGS, VERSIONS, Cluster
 
-VERSIONS = [version for version in ("18", "15") if available(version)]
+__all__ = ["VERSIONS", "Wire", "cluster", "folder", "words_of"]
 
 
 @contextmanager

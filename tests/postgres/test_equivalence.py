@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hermes.errors import HermesError
 from hermes_state import SessionDB
 from tests.support import postgres
+from tests.support.sizes import size
 
 WORDS = ("docker", "Deploy", "getUserById", "déployé", "部署配置", "文", "ไทย", "🙂", "a_b", "get_user_by_id", "user by", "it's", "50%", "x\0y", "\ud800z",
          "\ufdd0", "user@host", "a/b.py", "#123")  # fmt: skip
@@ -207,5 +208,5 @@ class BothEngines(RuleBasedStateMachine):
         self.both(lambda db: db.acquire_lease(f"lease {key}", name))
 
 
-BothEngines.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+BothEngines.TestCase.settings = settings(max_examples=size(5, 25), stateful_step_count=30, deadline=None)
 TestBothEngines = pytest.mark.slow(BothEngines.TestCase)

@@ -78,7 +78,7 @@ def test_searches_at_the_same_time_index_nothing_twice(url: str, tmp_path: Path)
     stores = [SessionDB(db_path=tmp_path / f"{n}.db", url=url) for n in range(4)]
     try:
         stores[0].create_session("s", "cli")
-        for round_ in range(size(5, 20)):
+        for round_ in range(size(3, 12)):
             ids = {db.append_message("s", "user", f"round{round_} {'many words ' * 50}") for db in stores * 8}
             with ThreadPoolExecutor(len(stores)) as threads:
                 assert list(threads.map(found, stores, [f"round{round_}"] * len(stores))) == [ids] * len(stores)
@@ -209,7 +209,7 @@ def test_a_search_that_fails_to_index_says_so(url: str, tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_stored_is_found(url: str, tmp_path: Path) -> None:
-    for round_ in range(size(2, 6)):
+    for round_ in range(size(1, 5)):
         with Acks() as acks:
             writer = Remote(pass_fds=[acks.write_end])
             writer.begin("open", str(tmp_path / "there" / "state.db"), url=url)
@@ -235,7 +235,7 @@ def test_whoever_is_stopped_holds_up_nobody(url: str, tmp_path: Path) -> None:
         writer.begin("ensure_session", "shared", "cli")
         writer.begin("write_on", "s", "shared", "w", acks.write_end)
         with SessionDB(db_path=tmp_path / "here.db", url=url) as db:
-            for round_ in range(size(4, 12)):
+            for round_ in range(size(2, 8)):
                 acks.wait_for(20 * (round_ + 1))
                 _stopped(writer)
                 acks.drain()
@@ -424,7 +424,7 @@ def test_a_part_of_a_name_finds_exactly_the_messages_it_stands_in(engine: str, t
             db.append_message("s", dice.choice(("user", "tool")), text.upper() if n % 3 else text)
             for n, text in enumerate(texts)
         ]
-        for _ in range(size(60, 300)):
+        for _ in range(size(30, 200)):
             whole = dice.choice(texts).split("(")[0].split()[-1]
             start = dice.randrange(len(whole))
             part = whole[start : start + dice.randint(3, 12)]

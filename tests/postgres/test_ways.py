@@ -11,9 +11,10 @@ from hermes.store.moving import move
 from hermes_state import SessionDB
 from tests.support import postgres
 from tests.support.lives import LIVES, Life, Step, attached, facts, undone
+from tests.support.sizes import size
 
 
-@settings(max_examples=4)
+@settings(max_examples=size(1, 4))
 @given(LIVES)
 def test_whatever_a_store_lived_through_goes_to_a_server_and_back_as_it_was(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -37,7 +38,7 @@ def test_whatever_a_store_lived_through_goes_to_a_server_and_back_as_it_was(step
             postgres.server().forget(place)
 
 
-@settings(max_examples=4)
+@settings(max_examples=size(1, 4))
 @given(LIVES)
 def test_sessions_come_into_a_server_one_by_one(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as place:

@@ -9,6 +9,8 @@ import httpx
 import openai
 import pytest
 
+from hermes.config import Auxiliary
+from tests.chat.server import ModelServer
 from tests.support.labs.base import until
 from tests.support.wire import CUT, STALL, Wire, delta, end, error, said, sse
 
@@ -169,23 +171,21 @@ def test_a_session_may_have_a_name_in_any_script(serve: Any, make_db: Any) -> No
 
 
 def test_a_slow_title_does_not_part_a_conversation(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hermes.serve.served_agent import ServedAgent
-
     monkeypatch.setattr("hermes.serve.turns.LINGER", 0.0)
-    leaving, may_go = threading.Event(), threading.Event()
-    close = ServedAgent.close
+    asked, may_answer = threading.Event(), threading.Event()
 
-    def slowly(agent: ServedAgent) -> None:
-        leaving.set()
-        may_go.wait(10)
-        close(agent)
+    def slowly(body: dict[str, Any]) -> str:
+        asked.set()
+        may_answer.wait(10)
+        return "A Title That Took Its Time"
 
-    monkeypatch.setattr(ServedAgent, "close", slowly)
-    with Wire([said("One."), said("Two.")]) as wire:
+    with Wire([said("One."), said("Two.")]) as wire, ModelServer() as titles:
+        titles.task_answer = slowly
         served = serve(wire)
+        served.config.auxiliary.title = Auxiliary(model="test-model", base_url=titles.base_url)
         served.client().chat.completions.create(model="fake", messages=HELLO)
-        assert leaving.wait(10)
-        threading.Timer(0.3, may_go.set).start()
+        assert asked.wait(10)
+        threading.Timer(0.3, may_answer.set).start()
         messages = [*HELLO, {"role": "assistant", "content": "One."}, {"role": "user", "content": "b"}]
         served.client().chat.completions.create(model="fake", messages=messages)
         assert len(served.sessions()) == 1

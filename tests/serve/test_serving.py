@@ -29,6 +29,7 @@ from hermes_state import SessionDB
 from tests.serve.running import NOBODY, Loop
 from tests.support.aimock import fixtures_of
 from tests.support.labs.base import until
+from tests.support.sizes import size
 from tests.support.wire import STALL, Wire, delta, end, said, sse
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -409,7 +410,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     loop.close()
 
 
-@settings(max_examples=120)
+@settings(max_examples=size(25, 120))
 @given(
     path=st.sampled_from(["/v1/chat/completions", "/v1/responses"]), body=_body,
     session=st.one_of(st.none(), st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=20)),
@@ -426,7 +427,7 @@ def test_whatever_is_sent_the_answer_is_one_a_client_understands(
     assert "Traceback" not in got.text
 
 
-@settings(max_examples=100)
+@settings(max_examples=size(25, 100))
 @given(path=st.sampled_from(["/v1/chat/completions", "/v1/responses"]), body=st.binary(max_size=200))
 def test_bytes_that_are_no_request_are_refused(fuzzed: Any, path: str, body: bytes) -> None:
     got = fuzzed.post(path, content=body)

@@ -27,6 +27,7 @@ from support import (
     tip_of,
 )
 from support.old_files import OLD_VERSIONS, ROOT, TIP, build, columns
+from tests.support.sizes import size
 
 Made = dict[str, Any]
 Maker = Callable[..., tuple[Path, Made]]
@@ -398,7 +399,7 @@ with SessionDB(db_path=Path(sys.argv[1])) as db:
     db.catch_up()
 print(time.perf_counter() - began, flush=True)
 """
-KILLS = 12
+KILLS = size(5, 12)
 
 
 def opener(path: Path, *more: str) -> subprocess.Popen[str]:

@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hermes.store.query import MAX_DEPTH, And, Leaf, Node, Not, Or, Query, leaves, parse, positive
+from tests.support.sizes import size
 
 
 def word(text: str, prefix: bool = False) -> Leaf:
@@ -281,18 +282,21 @@ def test_a_tree_never_has_more_than_256_places() -> None:
     assert len(list(leaves(parse(text).tree))) <= 256
 
 
+LONG = size(200_000, 1_000_000)
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "(" * 1_000_000,
-        "(" * 500_000 + "a" + ")" * 500_000,
-        "( " * 300_000 + "a OR b",
-        "a " + "NOT b " * 160_000,
-        "a " + "OR b " * 200_000,
-        '"' * 1_000_000,
-        "\u00ab\u201e\u201c" * 300_000,
-        "x" * 1_000_000,
-        "a) (b " * 160_000,
+        "(" * LONG,
+        "(" * (LONG // 2) + "a" + ")" * (LONG // 2),
+        "( " * (LONG // 3) + "a OR b",
+        "a " + "NOT b " * (LONG // 6),
+        "a " + "OR b " * (LONG // 5),
+        '"' * LONG,
+        "\u00ab\u201e\u201c" * (LONG // 3),
+        "x" * LONG,
+        "a) (b " * (LONG // 6),
     ],
     ids=["open", "nested", "open-spaced", "not", "or", "quotes", "mixed-quotes", "one-word", "crossed"],
 )

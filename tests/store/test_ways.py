@@ -22,6 +22,7 @@ from tests.support.lives import (
     session_facts,
     undone,
 )
+from tests.support.sizes import size
 
 _COMPRESSED: list[Step] = [
     ("say", 0, 0, 0), ("say", 0, 0, 0), ("compress", 0, 1, 3), ("say", 2, 0, 0), ("say", 2, 0, 0), ("rewind", 2, 4, 1),
@@ -50,7 +51,7 @@ def _import(db: SessionDB, path: Path, unpack: Path) -> dict[str, int]:
     return counts
 
 
-@settings(max_examples=12)
+@settings(max_examples=size(2, 12))
 @given(LIVES)
 @example(_COMPRESSED)
 @example(_ORPHANED)

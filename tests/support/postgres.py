@@ -21,6 +21,7 @@ from typing import IO, Any
 from urllib.parse import quote
 
 from .environments import environment, missing
+from .sizes import THOROUGH
 
 DEBIAN = Path("/usr/lib/postgresql")
 NOBODY = 65534  # the server refuses to run as root
@@ -214,12 +215,10 @@ class Shared(Cluster):
             self._free.append(schema)
 
 
-ENGINES = [
-    name
-    for name in ("sqlite", "postgres18", "postgres15")
-    if name in os.environ.get("HERMES_TEST_ENGINES", name).split(",")
-    and (name == "sqlite" or available(name.removeprefix("postgres")))
-]
+VERSIONS = [version for version in (("18", "15") if THOROUGH else ("18",)) if available(version)]
+ENGINES = ["sqlite", *(f"postgres{version}" for version in VERSIONS)]
+if _wanted := os.environ.get("HERMES_TEST_ENGINES"):
+    ENGINES = [name for name in ("sqlite", "postgres18", "postgres15") if name in _wanted.split(",")]
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -312,10 +313,11 @@ class SessionDB(Keeping):
             except StoreUnreachable as error:
                 if error.maybe_stored or time.monotonic() > end:
                     raise
-        self._scribe.said(session_id, message_id, ready)
-        if changed:
-            self._scribe.changed(session_id, "usage", *changed)
-        self._engine.appended(message_id, ready.size)
+        with suppress(StoreClosed):  # by another thread, just now: it is stored, and the next opening writes its line
+            self._scribe.said(session_id, message_id, ready)
+            if changed:
+                self._scribe.changed(session_id, "usage", *changed)
+            self._engine.appended(message_id, ready.size)
         return message_id
 
     def keep_attachment(self, data: bytes) -> str:

@@ -242,9 +242,13 @@ def test_nothing_written_is_lost_without_asking(tmp_path: Path, stubs: Path, com
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["$((" * 60 + "x" + " ) )" * 60, "(" * 5000, "$(" * 5000, "`" * 9999, "{ " * 5000, "! " * 5000, "sh -c " * 50, "((" * 3000 + "))" * 3000,
-     "'" + "a" * 300_000, "a" * 99_000, "\\a" * 49_000, "<<E\n" * 2000, "${" * 3000, "f() " * 3000, "env " * 3000, "nice " * 20_000, "[[ " * 3000]
+    ("command", "reason"),
+    [("$((" * 60 + "x" + " ) )" * 60, "too deep"), ("(" * 5000, "too deep"), ("$(" * 5000, "too deep"), ("`" * 9999, "never closed"),
+     ("{ " * 5000, "too deep"), ("! " * 5000, "too deep"), ("sh -c " * 50, "whatever comes in"), ("((" * 3000 + "))" * 3000, None),
+     ("'" + "a" * 300_000, "too long"), ("a" * 99_000, None), ("\\a" * 49_000, None), ("<<E\n" * 2000, None), ("${" * 3000, "too deep"),
+     ("f() " * 3000, "too deep"), ("env " * 3000, "can't be judged"), ("nice " * 20_000, "can't be judged"), ("[[ " * 3000, "never closed")]
 )  # fmt: skip
-def test_monsters_end_soon(command: str, folder: Path) -> None:
-    is_destructive(command, folder)
+def test_monsters_end_soon(command: str, reason: str | None, folder: Path) -> None:
+    """Each gets an answer (a reading that tries every way would never end), and what can't be read is asked about."""
+    told = is_destructive(command, folder)
+    assert told is None if reason is None else told is not None and reason in told

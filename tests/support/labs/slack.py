@@ -215,6 +215,8 @@ class Lab(base.Lab):
         return self.state.problems + [f"would ping people: {text}" for text in self.state.pings]
 
     def reset(self) -> None:
+        self.server.wait(self.server.alone())  # what a connection of before still says is not said to the new state
+
         def inside() -> str:
             self.server.state = State()
             root = Said(self.server.now(), CHANNEL, IDS["alice"], None, "Let us talk about it here")

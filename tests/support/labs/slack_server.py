@@ -203,6 +203,16 @@ class Server:
             await asyncio.sleep(0.3)
         await socket.close()
 
+    async def alone(self) -> None:
+        """Wait until every connection that was left has ended; those that nobody ends are cut."""
+        for _ in range(300):
+            if not self._sockets:
+                return
+            await asyncio.sleep(0.01)
+        self.drop()
+        while self._sockets:
+            await asyncio.sleep(0.01)
+
     def drop(self) -> None:
         for request in self._sockets.values():
             if request.transport is not None:

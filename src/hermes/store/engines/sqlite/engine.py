@@ -242,7 +242,7 @@ class SqliteEngine:
         if lasting:
             if self._sync is not None:
                 self._make_lasting(self._sync, holding)
-            if not self._presence.holds():
+            if not self._presence.holds() and not self._closed:  # the last one to close removes files itself
                 raise self._files_lost(committed=True)
 
     def _make_lasting(self, sync: WalSync, sessions: Sequence[str]) -> None:
