@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hermes.cli.sessions.shared import counted, opened, progress
+from hermes.cli.sessions.shared import counted, note, opened, progress
 from hermes.harmless import one_line
 
 
@@ -60,10 +60,9 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]])
         security.switch_off(url)
         print("row-level security is off")
         return
-    security.switch_on(url)
-    for role, source, user_id in tenants:
-        security.let_in(url, role, source, user_id)
-    everyone = security.tenants(url)
+    everyone, said = security.switch_on(url, tenants)
+    for line in said:
+        note(one_line(line))
     print(f"row-level security is on; {counted(len(everyone), 'tenant')}")
     for role, source, user_id in everyone:
         print(one_line(f"{role}  sees what {source}:{user_id} may see"))
