@@ -55,17 +55,20 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]])
     if url is None or file_of(url) is not None:
         raise InvalidInput("only PostgreSQL keeps rows apart by role; the record is in a file, which is its reader's")
     from hermes.store.engines.postgres import security
+    from hermes.store.engines.postgres.tenant_views import quoted
 
     if not rls:
         security.switch_off(url)
         print("row-level security is off")
         return
-    everyone, said = security.switch_on(url, tenants)
-    for line in said:
+    apart = security.switch_on(url, tenants)
+    for line in apart.said:
         note(one_line(line))
-    print(f"row-level security is on; {counted(len(everyone), 'tenant')}")
-    for role, source, user_id in everyone:
+    print(f"row-level security is on; {counted(len(apart.tenants), 'tenant')}")
+    for role, source, user_id in apart.tenants:
         print(one_line(f"{role}  sees what {source}:{user_id} may see"))
+    if apart.tenants:
+        print(one_line(f"In SQL a tenant first says: SET search_path = {quoted(apart.schema)}"))
 
 
 def _copy(url: str) -> None:

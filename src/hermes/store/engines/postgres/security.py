@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -46,11 +47,19 @@ def _connected(url: str) -> Iterator[Run]:
         raise faults.translate(error, where, None) from error
 
 
-def switch_on(url: str, more: Sequence[Tenant] = ()) -> tuple[list[Tenant], list[str]]:
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How rows are kept apart."""
+
+    tenants: list[Tenant]
+    schema: str  # where a tenant finds what it is shown
+    said: list[str]  # what else there is to know, a line each
+
+
+def switch_on(url: str, more: Sequence[Tenant] = ()) -> Apart:
     """Keep rows apart for every role but the store's owner, and let in `more`; all of it or nothing.
 
-    May be called again, after an upgrade for example. Roles that are on the server no more are forgotten. Returns who is let
-    in, and what else there is to know, a line each.
+    May be called again, after an upgrade for example. Roles that are on the server no more are forgotten.
     """
     with _connected(url) as run:
         place = _begin(run)
@@ -61,7 +70,7 @@ def switch_on(url: str, more: Sequence[Tenant] = ()) -> tuple[list[Tenant], list
         for one in more:
             _let_in(run, place, *one)
         said = [f"the role {role} is not on the server any more; it is no tenant now" for role in gone]
-        return _tenants(run), [*said, *_close_large_objects(run)]
+        return Apart(_tenants(run), tenant_views.schema_of(place), [*said, *_close_large_objects(run)])
 
 
 def switch_off(url: str) -> None:

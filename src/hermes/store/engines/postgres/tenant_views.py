@@ -12,6 +12,7 @@ depends on who is logged in only, and EXPLAIN does not look into them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,11 @@ def schema_of(place: str) -> str:
     if len(name.encode()) > 63:
         raise StoreError(f"the store's schema {place!r} has too long a name for a schema of its tenants beside it")
     return name
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in SQL, in quotes if it needs them."""
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
 
 
 def has_schema(run: Run, place: str) -> bool:
