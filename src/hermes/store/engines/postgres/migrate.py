@@ -57,15 +57,16 @@ def the_fence(run: Run) -> None:
             f" WHERE {name} IN ('NaN', 'Infinity', '-Infinity')"
         )
     finite = " AND ".join(f"({name} IS NULL OR {name} NOT IN ('NaN', 'Infinity', '-Infinity'))" for name in marks)
+    run("ALTER TABLE sessions DROP CONSTRAINT IF EXISTS hermes_finite_marks")
     run(f"ALTER TABLE sessions ADD CONSTRAINT hermes_finite_marks CHECK ({finite})")
     run(
-        "CREATE FUNCTION hermes_refuse_older() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION"
+        "CREATE OR REPLACE FUNCTION hermes_refuse_older() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION"
         " 'a newer program has upgraded this store; upgrade this program and start it again'"
         " USING ERRCODE = 'read_only_sql_transaction'; END $$"
     )
     for table in ("sessions", "messages", "message_words", "unindexed", "session_refs", "session_rewinds", "leases"):
         run(
-            f"CREATE TRIGGER hermes_refuse_older BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH STATEMENT"
+            f"CREATE OR REPLACE TRIGGER hermes_refuse_older BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH STATEMENT"
             f" WHEN (current_setting('application_name') = '{OLDER_APPLICATION}') EXECUTE FUNCTION hermes_refuse_older()"
         )
 
