@@ -221,11 +221,34 @@ def test_the_program_itself_reads_lists_and_searches_as_a_tenant(house: House, t
         assert db.sql("SELECT count(*) AS number FROM messages") == [{"number": 2}]
 
 
-def test_the_program_writes_nothing_as_a_tenant_and_says_who_can(house: House) -> None:
-    with SessionDB(url=house.of(house.alice, tables=True)) as db:
-        with pytest.raises(StoreReadOnly, match="only the store's owner can write"):
-            db.append_message("alices", "user", "by Alice herself")
+def test_the_program_marks_a_tenants_own_sessions_and_writes_nothing_else(fresh: House, tmp_path: Path) -> None:
+    with SessionDB(url=fresh.of(fresh.alice, tables=True)) as db:
+        for write in (
+            lambda: db.append_message("alices", "user", "by Alice herself"),
+            lambda: db.create_session("new", "telegram", user_id="1"),
+            lambda: db.set_session_title("alices", f"{SECRET} plan"),
+            lambda: db.set_session_title("alices", "free"),
+            lambda: db.delete_session("alices"),
+        ):
+            with pytest.raises(StoreReadOnly, match="all else is the owner's"):
+                write()
         assert len(db.get_messages("alices")) == 1
+    home, at = tmp_path / "home", {"HERMES_STORE_URL": fresh.of(fresh.alice, tables=True)}
+    for words, status in (
+        (["sessions", "pin", "alices"], 0),
+        (["sessions", "pin", "shared"], 1),
+        (["sessions", "archive", "alices"], 0),
+        (["sessions", "show", "alices"], 0),
+        (["sessions", "show", "bobs"], 1),
+        (["sessions", "search", "teapot"], 0),
+        (["sessions", "stats"], 0),
+        (["sessions", "backup", "x.db"], 1),
+    ):
+        done = run(*words, home=home, env=at)
+        assert done.status == status and done.err.count("\n") <= 1 and SECRET not in done.out + done.err, done
+    marks = "SELECT pinned_at IS NOT NULL, archived_at IS NOT NULL FROM sessions WHERE id = "
+    assert fresh.ask(fresh.alice, f"{marks}'alices'") == [(True, True)]
+    assert fresh.ask(fresh.bob, f"{marks}'shared'") == [(False, False)]
 
 
 def test_the_owner_sees_and_writes_everything_as_before(fresh: House) -> None:

@@ -30,6 +30,7 @@ QUESTIONS = {
     "whose a message is": ("SELECT 1 FROM messages WHERE session_id = %s", "bobs", "free"),
     "a title": ("SELECT 1 FROM sessions WHERE title = %s", f"{SECRET} plan", f"{SECRET} none"),
     "the beginning of a title": ("SELECT 1 FROM sessions WHERE title >= %s", "xylophone pl", "xylophone pz"),
+    "a change": ("UPDATE sessions SET pinned_at = 1 WHERE title = %s", f"{SECRET} plan", f"{SECRET} none"),
     "an id": ("SELECT 1 FROM sessions WHERE id = %s", "bobs", "free"),
     "an id among what is shown": ("SELECT 1 FROM visible_sessions WHERE id = %s", "bobs", "free"),
     "a text among what is shown": ("SELECT 1 FROM visible_messages WHERE content >= %s", "xylophone", "xyz"),

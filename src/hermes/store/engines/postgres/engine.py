@@ -167,8 +167,8 @@ class PostgresEngine:
             self.read_only = True
             warnings.warn(self.notice, stacklevel=5)
         if state.tenant:
-            self._views, self.read_only = state.schema, True
-            self.notice = f"{self.where} shows this user what is its own; only the store's owner can write"
+            self._views = state.schema
+            self.read_only = self.read_only or state.version < len(migrate.MIGRATIONS)  # the owner upgrades it
         if self.read_only:
             if state.version == 0:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
@@ -260,7 +260,9 @@ class PostgresEngine:
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         with self._translated():
-            begin = _ALONE if alone else _STORING if storing else _TOGETHER
+            begin = _STORING if storing else _TOGETHER
+            if alone and self._views is None:  # a tenant only ever marks one of its sessions
+                begin = _ALONE
             connection, said = self._borrow(begin)
             self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
             if said is not None:
@@ -362,6 +364,10 @@ class PostgresEngine:
         except psycopg.Error as error:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed") from error
+            if self._views is not None and isinstance(error, faults.OWNERS_ONLY):
+                raise StoreReadOnly(
+                    f"{self.where} shows this user what is its own, to read, pin, archive and trash; all else is the owner's"
+                ) from error
             raise faults.translate(error, self.where, connection) from error
 
     # ------------------------------------------------------------------ tables
