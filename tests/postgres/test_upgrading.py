@@ -102,11 +102,11 @@ def test_an_upgrade_waits_for_a_write_that_has_begun(url: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     "sql",
     [
-        "INSERT INTO messages(session_id, role, content, timestamp) VALUES('s', 'user', 'too late', 1)",
+        "INSERT INTO sessions(id, source, started_at) VALUES('t', 'cli', 1)",
         "UPDATE sessions SET message_count = 7",
         "DELETE FROM messages",
         "UPDATE leases SET token = 1",
-        "INSERT INTO unindexed VALUES(1)",
+        "DELETE FROM message_words",
     ],
 )
 def test_a_program_from_before_the_fence_is_refused_by_the_server(url: str, sql: str) -> None:
