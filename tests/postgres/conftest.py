@@ -9,6 +9,8 @@ import pytest
 
 from tests.support import postgres
 
+from .houses import VERSIONS, House, built
+
 
 @pytest.fixture
 def new_store(tmp_path: Path) -> Iterator[Callable[[], str]]:
@@ -27,3 +29,17 @@ def new_store(tmp_path: Path) -> Iterator[Callable[[], str]]:
 @pytest.fixture
 def url(new_store: Callable[[], str]) -> str:
     return new_store()
+
+
+@pytest.fixture(params=VERSIONS, scope="module")
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One that tests only look at."""
+    with built(request.param, str(tmp_path_factory.mktemp("house"))) as made:
+        yield made
+
+
+@pytest.fixture(params=VERSIONS)
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    """One that a test changes."""
+    with built(request.param, str(tmp_path)) as made:
+        yield made

@@ -15,6 +15,7 @@ from hermes.errors import StoreReadOnly, StoreUnreachable
 from hermes.store.engines.postgres import engine as engine_module
 from hermes_state import SessionDB
 from tests.support.postgres import Cluster
+from tests.support.program import run
 
 from .clusters import VERSIONS, Wire, cluster, folder, words_of
 
@@ -197,6 +198,11 @@ def test_a_replica_is_opened_for_reading_and_says_so(lasting_pair: Pair, tmp_pat
         assert [hit["session_id"] for hit in db.search_messages("wisdom")] == ["wise"]
         with pytest.raises(StoreReadOnly, match="is a replica"):
             db.append_message("wise", "user", "x")
+    there = pair.url(pair.second.port)
+    for words in (["sessions", "rename", "wise", "x"], ["chat", "-q", "x"], ["sessions", "migrate", "--to", there]):
+        done = run(*words, home=tmp_path / "home", env={} if "--to" in words else {"HERMES_STORE_URL": there})
+        assert done.status == 1 and "UserWarning" not in done.err and ".py" not in done.err, done
+        assert all(line.startswith("hermes: ") for line in done.err.splitlines()), done
 
 
 def test_of_several_servers_that_are_all_away_each_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

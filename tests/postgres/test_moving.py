@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hermes.errors import InvalidInput
+from hermes.store.engines.choosing import without_password
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.moving import move, snapshot
 from hermes_state import SessionDB
@@ -299,6 +300,89 @@ def test_the_variable_goes_before_the_configuration(home: Path, new_store: Calla
     done = run("sessions", "list", home=home, env={"HERMES_STORE_URL": url})
     assert done.status == 0 and "birds" not in done.out
     assert "birds" in run("sessions", "list", home=home).out
+
+
+def small_home(folder: Path) -> Path:
+    """A home with one session in its file."""
+    folder.mkdir()
+    with SessionDB(db_path=folder / "state.db") as db:
+        db.create_session("s", "cli")
+        db.append_message("s", "user", "heron")
+        db.set_session_title("s", "birds")
+    return folder
+
+
+def test_the_guide_in_either_order_the_store_is_named_first_or_the_record_moved_first(
+    tmp_path: Path, new_store: Callable[[], str]
+) -> None:
+    for number, first in enumerate(("named", "moved")):
+        home, url = small_home(tmp_path / str(number)), new_store()
+        (home / ".env").write_text("HERMES_DB_PASSWORD=geheim\n")
+        address = url.replace("postgres@", "postgres:${HERMES_DB_PASSWORD}@", 1)
+        say = [["config", "set", "store.url", address], ["sessions", "migrate", "--to", address]]
+        for words in say if first == "named" else reversed(say):
+            done = run(*words, home=home)
+            assert done.status == 0, done
+            assert "geheim" not in done.out + done.err
+        listed = run("sessions", "list", home=home)
+        assert "birds" in listed.out, listed
+        with SessionDB(url=url, db_path=tmp_path / "x.db") as db:
+            assert [row["content"] for row in db.get_messages("s")] == ["heron"]
+
+
+def test_a_store_that_is_in_use_already_is_not_overwritten_by_the_file_that_was_in_use_before(
+    tmp_path: Path, url: str
+) -> None:
+    home = small_home(tmp_path / "home")
+    at = {"HERMES_STORE_URL": url}
+    assert run("sessions", "migrate", "--to", url, home=home, env=at).status == 0
+    assert run("sessions", "migrate", "--to", url, home=home, env=at).status == 0  # goes on where it was
+    assert run("sessions", "rename", "s", "fishes", home=home, env=at).status == 0
+    for text in (None, "written on the server"):
+        if text:
+            with SessionDB(url=url, db_path=home / "state.db") as db:
+                db.append_message("s", "user", text)
+        done = run("sessions", "migrate", "--to", url, home=home, env=at)
+        assert done.status == 1 and "is in use" in done.err and "hermes sessions import" in done.err, done
+    with SessionDB(url=url, db_path=home / "state.db") as db:
+        assert [row["content"] for row in db.get_messages("s")] == ["heron", "written on the server"]
+        assert db.get_session_title("s") == "fishes"
+    (home / "state.db").unlink()
+    done = run("sessions", "migrate", "--to", url, home=home, env=at)
+    assert done.status == 1 and "there is no file" in done.err
+
+
+def test_a_password_in_the_command_works_and_is_warned_of(tmp_path: Path, new_store: Callable[[], str]) -> None:
+    home = small_home(tmp_path / "home")
+    plain = new_store()
+    for url in (plain.replace("postgres@", "postgres:geh%40eim@", 1), f"{plain}&password=geheim"):
+        done = run("sessions", "migrate", "--to", url, home=home)
+        assert done.status == 0
+        assert done.err.count("\n") == 1 and "others can see a password in --to" in done.err
+        assert "geh" not in done.out and "${HERMES_DB_PASSWORD}" in done.out
+    done = run("sessions", "migrate", "--to", plain.replace("postgres@", "postgres:${NOT_SET}@", 1), home=home)
+    assert done.status != 0
+    assert done.err == (
+        "hermes: --to asks for the variable NOT_SET, which is not set; set it in the environment or in .env\n"
+    )
+    done = run("sessions", "migrate", "--to", plain, home=home)  # one that .pgpass or the server itself knows
+    assert (done.status, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("postgresql://me:geheim@host/db", "postgresql://me:${HERMES_DB_PASSWORD}@host/db"),
+        ("postgresql://me:${MINE}@host/db", None),
+        ("postgresql://me@host:5432/db", None),
+        ("postgresql://host:5432/db?user=me&password=x&a=b", "postgresql://host:5432/db?user=me&password=${HERMES_DB_PASSWORD}&a=b"),
+        ("postgresql://host/db?password=${MINE}", None),
+        ("sqlite:////home/me/state.db", None),
+        ("postgresql:///db?host=/run/postgresql:5432", None),
+    ],
+)  # fmt: skip
+def test_a_url_is_shown_without_its_password(given: str, shown: str | None) -> None:
+    assert without_password(given) == (shown or given)
 
 
 def test_a_server_that_is_not_there_is_one_line_without_the_password(home: Path) -> None:

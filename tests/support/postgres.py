@@ -184,7 +184,7 @@ class Shared(Cluster):
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 for schema in (*self._schemas.values(), *self._free):
-                    self.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+                    self.sql(f"DROP SCHEMA IF EXISTS {schema}, {schema}_tenants CASCADE")
                 return
             self.stop("immediate")
             shutil.rmtree(self.data, ignore_errors=True)

@@ -69,7 +69,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def script() -> None:
     """The installed program."""
     streams.prepare()
+    _show_warnings_as_notes()
     sys.exit(streams.finish(main()))
+
+
+def _show_warnings_as_notes() -> None:
+    """What the store warns of (a replica, a newer program's file) is one line, without the place in our code."""
+    import warnings
+
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if category is UserWarning:
+            print(f"hermes: {message}", file=sys.stderr)
+        else:
+            before(message, category, *rest, **more)
+
+    warnings.showwarning = show
 
 
 def _run(words: list[str]) -> int:

@@ -88,6 +88,26 @@ def snapshot(source: SessionDB, target: SessionDB) -> Moved:
         return move(source, target)
 
 
+def refuse_in_use(source: SessionDB, target: SessionDB) -> None:
+    """InvalidInput when the target holds what the source does not, or otherwise: it is no copy that was cut short.
+
+    For a target that is in use already, where `move` would remove and overwrite what was written there since.
+    """
+    moved = Moved()
+    for table in _tables(TABLES):
+        if table.name not in ("sessions", "messages"):
+            continue
+        copy = _Copy(source._engine, target._engine, table, moved, None)
+        there = copy._keys(target._engine)
+        more = len(set(there).difference(copy._keys(source._engine)))
+        changed = sum(copy.differing(there[start : start + AT_ONCE]) for start in range(0, len(there), AT_ONCE))
+        if more or changed:
+            raise InvalidInput(
+                f"{target.where} is in use: {more or changed} of its {table.name} are not in {source.where}, or other than there,"
+                f" and copying would undo that; bring the file's sessions in instead: hermes sessions import {source.path}"
+            )
+
+
 def move(source: SessionDB, target: SessionDB, progress: Progress | None = None) -> Moved:
     """Make the target hold what the source holds, and prove it. StoreError when others write to it all the time."""
     if target.read_only:
@@ -169,6 +189,16 @@ class _Copy:
     def _among(self, keys: Sequence[Key]) -> str:
         one = f"({', '.join('?' * len(self.table.key))})"
         return f"({', '.join(self.table.key)}) IN (VALUES {', '.join([one] * len(keys))})"
+
+    def differing(self, keys: Sequence[Key]) -> int:
+        """How many of these rows of the target the source has otherwise. Which host has a transcript is no difference."""
+        aside = self.table.columns.index("transcript") if "transcript" in self.table.columns else None
+        wanted, present = self._rows(self.there, keys), self._rows(self.here, keys)
+        return sum(
+            any(ours != theirs for at, (ours, theirs) in enumerate(zip(wanted[key], row, strict=True)) if at != aside)
+            for key, row in present.items()
+            if key in wanted
+        )
 
     def _bring(self, keys: Sequence[Key]) -> None:
         wanted, present = self._rows(self.there, keys), self._rows(self.here, keys)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import click
 
-from hermes.cli.sessions.shared import counted, opened, progress
+from hermes.cli.sessions.shared import configuration, counted, note, opened, progress
 from hermes.harmless import one_line
+from hermes.store.engines.choosing import without_password
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
 
 
 @click.command(
     help="Copy the whole record to another store: postgresql://USER@HOST/DATABASE, or sqlite:///PATH. Every row is compared"
     " afterwards. Said again after it was cut short, it goes on where it was. The record here stays as it is."
 )
-@click.option("--to", "url", metavar="URL", help="Where to. May be left out with --rls or --no-rls: the store in use.")
+@click.option(
+    "--to",
+    "given",
+    metavar="URL",
+    help="Where to; ${NAME} is filled in from the environment or .env, as in config.yaml. May be left out with --rls or"
+    " --no-rls: the store in use.",
+)
 @click.option(
     "--rls/--no-rls",
     default=None,
@@ -25,14 +39,15 @@ from hermes.harmless import one_line
     metavar="ROLE=SOURCE:USER_ID",
     help="With --rls: this database role sees what that user may see. Several times for several.",
 )
-def migrate(url: str | None, rls: bool | None, tenants: tuple[str, ...]) -> None:
+def migrate(given: str | None, rls: bool | None, tenants: tuple[str, ...]) -> None:
     pairs = [_tenant(given) for given in tenants]
     if pairs and not rls:
         raise click.UsageError("--tenant goes with --rls.")
-    if url is None and rls is None:
+    if given is None and rls is None:
         raise click.UsageError("Say where to (--to URL), or --rls.")
+    url = None if given is None else _filled_in(given)
     if url is not None:
-        _copy(url)
+        _copy(url, str(given))
     if rls is not None:
         _keep_apart(url, rls, pairs)
 
@@ -46,7 +61,6 @@ def _tenant(given: str) -> tuple[str, str, str]:
 
 
 def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]]) -> None:
-    from hermes.cli.sessions.shared import configuration
     from hermes.errors import InvalidInput
     from hermes.store.engines.choosing import file_of
     from hermes.store.opening import store_url
@@ -55,25 +69,69 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]])
     if url is None or file_of(url) is not None:
         raise InvalidInput("only PostgreSQL keeps rows apart by role; the record is in a file, which is its reader's")
     from hermes.store.engines.postgres import security
+    from hermes.store.engines.postgres.tenant_views import quoted
 
     if not rls:
         security.switch_off(url)
         print("row-level security is off")
         return
-    security.switch_on(url)
-    for role, source, user_id in tenants:
-        security.let_in(url, role, source, user_id)
-    everyone = security.tenants(url)
-    print(f"row-level security is on; {counted(len(everyone), 'tenant')}")
-    for role, source, user_id in everyone:
+    apart = security.switch_on(url, tenants)
+    for line in apart.said:
+        note(one_line(line))
+    print(f"row-level security is on; {counted(len(apart.tenants), 'tenant')}")
+    for role, source, user_id in apart.tenants:
         print(one_line(f"{role}  sees what {source}:{user_id} may see"))
+    if apart.tenants:
+        print(one_line(f"In SQL a tenant first says: SET search_path = {quoted(apart.schema)}"))
 
 
-def _copy(url: str) -> None:
+def _filled_in(given: str) -> str:
+    """A URL with its variables, which may be passwords, filled in."""
+    from hermes.config.variables import environment, expanded, unset_in
+    from hermes.errors import ConfigError
+
+    variables = environment()
+    if missing := unset_in(given, variables):
+        raise ConfigError(
+            f"--to asks for the variable {missing[0]}, which is not set; set it in the environment or in .env"
+        )
+    return expanded(given, variables) or ""
+
+
+@contextmanager
+def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
+    """Where to copy from: the store in use; where that is the target already, the file that was in use before.
+
+    With it, whether it is that file.
+    """
+    from hermes.errors import InvalidInput
+    from hermes.home import default_database
     from hermes.store.db import SessionDB
-    from hermes.store.moving import move
+    from hermes.store.engines.choosing import same_server
+    from hermes.store.opening import store_url
 
-    with opened(writing=True) as source, SessionDB(url=url, redact_secrets=False, transcripts=_transcripts()) as target:
+    if not same_server(store_url(configuration()), url):
+        with opened(writing=True) as db:
+            yield db, False
+        return
+    file = default_database()
+    if not file.exists():
+        raise InvalidInput(f"this store is in use already (store.url), and there is no file {file} to copy from")
+    with SessionDB(db_path=file, redact_secrets=False, transcripts=_transcripts()) as db:
+        yield db, True
+
+
+def _copy(url: str, given: str) -> None:
+    from hermes.store.db import SessionDB
+    from hermes.store.moving import move, refuse_in_use
+
+    with (
+        _source(url) as (source, is_file),
+        SessionDB(url=url, redact_secrets=False, transcripts=_transcripts()) as target,
+    ):
+        if is_file:
+            refuse_in_use(source, target)
+            note(f"store.url names this store already; the record is copied from {one_line(source.where)}")
         with progress("copying", max(1, source.message_count())) as step:
             moved = move(source, target, lambda done, _: step(done))
         where = target.where
@@ -85,10 +143,15 @@ def _copy(url: str) -> None:
         f"{one_line(where)} has {counted(moved.sessions, 'session')} and {counted(moved.messages, 'message')};"
         " every row was compared"
     )
-    print(f"To use it from now on: hermes config set store.url '{one_line(url)}'")
+    shown = without_password(given)
+    if shown != given:
+        note(
+            "others can see a password in --to, in the list of processes; put HERMES_DB_PASSWORD=… in .env and write"
+            " ${HERMES_DB_PASSWORD} in its place, or use ~/.pgpass"
+        )
+    if not is_file:
+        print(f"To use it from now on: hermes config set store.url '{one_line(shown)}'")
 
 
 def _transcripts() -> str:
-    from hermes.cli.sessions.shared import configuration
-
     return configuration().sessions.transcripts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -11,6 +12,7 @@ from hermes.errors import InvalidInput, MissingExtra
 if TYPE_CHECKING:
     from hermes.store.engines.base import Engine
 
+_PASSWORD = re.compile(r"(://[^:/?@]*:|[?&]password=)(?!\$\{)[^@&/]+(?=@|&|\Z)")
 _KINDS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
 
@@ -25,6 +27,21 @@ def file_of(url: str) -> Path | None:
         path = Path(unquote(urlsplit(url).path)[1:] if rest.startswith("////") else unquote(rest[2:]))
         return path.expanduser()
     raise InvalidInput(f"a store's URL is {_KINDS}, not {kind + ':…' if kind and rest else url!r}")
+
+
+def same_server(one: str | None, other: str) -> bool:
+    """Whether two URLs name the same store of a server, by the same words but for the password."""
+    return one is not None and file_of(one) is None and file_of(other) is None and _named(one) == _named(other)
+
+
+def without_password(url: str) -> str:
+    """The URL with ${HERMES_DB_PASSWORD} where a password stands in it. One that is a variable already stays."""
+    return _PASSWORD.sub(lambda found: f"{found[1]}${{HERMES_DB_PASSWORD}}", url)
+
+
+def _named(url: str) -> str:
+    bare = re.sub(r"(://[^:/?@]*):[^@/]*@", r"\1@", url)  # a password is no part of the name
+    return re.sub(r"([?&])password=[^&]*&?", r"\1", bare).rstrip("?&").replace("postgres://", "postgresql://", 1)
 
 
 def open_engine(path: Path, url: str | None, *, read_only: bool, durability: str) -> Engine:

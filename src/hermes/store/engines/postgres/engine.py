@@ -1,14 +1,13 @@
 """One PostgreSQL database (or a schema of it), many threads, processes and hosts.
 
-Readers see a snapshot (REPEATABLE READ). Writers that must be alone, as all of them are on SQLite, queue up on one
-advisory lock; appends and other short ones go side by side, and where they meet on a row its lock puts them in order. Every
+Readers see a snapshot (REPEATABLE READ). Writers that must be alone, as all of them are on SQLite, queue up on the lock of
+one table; appends and other short ones go side by side, and where they meet on a row its lock puts them in order. Every
 writing transaction knows its number, by which the server can say later whether it was committed: a lost connection neither
 loses nor doubles anything.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
@@ -37,7 +36,7 @@ PATIENCE_FOR_OTHERS = 1.0  # seconds in which they index what they have stored
 PAUSED_READER = 60  # it is in nobody's way
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
-    "application_name": "hermes",
+    "application_name": migrate.APPLICATION,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -50,6 +49,7 @@ _READ = (
 _SEARCH = _READ + b"; " + SET_OUT.encode()
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT"
 _TOGETHER = f"{_WRITE} {NUMBER}".encode()
+_ALONE = f"BEGIN ISOLATION LEVEL READ COMMITTED; {migrate.ALONE}; SELECT {NUMBER}".encode()
 _STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
 _SERVER = (
@@ -96,9 +96,16 @@ class PostgresEngine:
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
         self._conninfo = _complete(url, read_only)
-        with self._translated(), self._connect() as connection:
-            self._prepare(connection)
+        self._views: str | None = None  # the schema with what a tenant is shown
         self._pool = Pool(self._connect, CONNECTIONS, self.where)
+        try:
+            with self._translated(), self._link() as connection:
+                self._prepare(connection)
+                if self.read_only:  # perhaps only since it was looked at
+                    connection.execute(b"SET default_transaction_read_only = on")
+        except BaseException:
+            self._pool.close()
+            raise
 
     # ------------------------------------------------------------------ opening
 
@@ -126,6 +133,9 @@ class PostgresEngine:
         }
         if self._durability == "normal":
             settings["synchronous_commit"] = "off"
+        if self._views is not None:
+            settings["search_path"] = f'"{self._views.replace(chr(34), chr(34) * 2)}"'
+        connection.where = self.where
         said = [*(f"SET {name} = '{value}'" for name, value in settings.items()), _SERVER]
         cursor = connection.execute("; ".join(said).encode())
         while cursor.nextset():
@@ -156,15 +166,15 @@ class PostgresEngine:
         if self.notice is not None:
             self.read_only = True
             warnings.warn(self.notice, stacklevel=5)
-        self._key = int.from_bytes(hashlib.sha256(f"hermes {state.schema}".encode()).digest()[:8], "big", signed=True)
+        if state.tenant:
+            self._views = state.schema
+            self.read_only = self.read_only or state.version < len(migrate.MIGRATIONS)  # the owner upgrades it
         if self.read_only:
             if state.version == 0:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
             self.fulltext.has_names = state.version >= migrate.WITH_NAMES
         elif state.version < len(migrate.MIGRATIONS):
-            migrate.upgrade(connection, self._key, self.where)
-            self._secure(connection.execute)
-        self._alone = f"{_WRITE} pg_advisory_xact_lock({self._key}), {NUMBER}".encode()
+            migrate.upgrade(connection, self.where)
 
     # ------------------------------------------------------------------ transactions
 
@@ -250,11 +260,13 @@ class PostgresEngine:
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         with self._translated():
-            begin = self._alone if alone else _STORING if storing else _TOGETHER
+            begin = _STORING if storing else _TOGETHER
+            if alone and self._views is None:  # a tenant only ever marks one of its sessions
+                begin = _ALONE
             connection, said = self._borrow(begin)
             self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
             if said is not None:
-                tx.numbered(*said[-2:])
+                tx.numbered(*said)
             try:
                 with self._translated(connection):
                     if alone:
@@ -352,6 +364,10 @@ class PostgresEngine:
         except psycopg.Error as error:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed") from error
+            if self._views is not None and isinstance(error, faults.OWNERS_ONLY):
+                raise StoreReadOnly(
+                    f"{self.where} shows this user what is its own, to read, pin, archive and trash; all else is the owner's"
+                ) from error
             raise faults.translate(error, self.where, connection) from error
 
     # ------------------------------------------------------------------ tables
@@ -514,6 +530,8 @@ def _complete(url: str, read_only: bool) -> str:
             "the URL of the store can't be read; in names and passwords write : / @ % and the like as %3A %2F %40 %25"
         )
     defaults = dict(_DEFAULTS)
+    if given.get("application_name") == migrate.OLDER_APPLICATION:
+        del given["application_name"]  # as programs called themselves that can't write any more
     if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
         defaults["target_session_attrs"] = "read-write"  # of several servers the one that is no replica
     return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})

@@ -69,6 +69,13 @@ _WORDS: tuple[tuple[re.Pattern[str], type[HermesError], str], ...] = (
         "does not let this user in; look at the user name and the password in the URL",
     ),
 )
+# What a tenant's views answer to whatever they are not made for.
+OWNERS_ONLY = (
+    errors.InsufficientPrivilege,
+    errors.ObjectNotInPrerequisiteState,
+    errors.UndefinedTable,
+    errors.WrongObjectType,
+)
 _LOST = (
     errors.AdminShutdown,
     errors.CrashShutdown,

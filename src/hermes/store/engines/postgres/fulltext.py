@@ -27,6 +27,7 @@ from hermes.store.engines.postgres.lexemes import (
     quoted,
     words_and_names,
 )
+from hermes.store.engines.postgres.migrate import MIGRATIONS
 from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.transaction import PostgresTx
@@ -46,7 +47,9 @@ _ADD_WORDS, _ADD_NAMES = _NEW.format("word").encode(), _NEW.format("name").encod
 _ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) AS given(id, part, whole, size, words)"
 _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
 _INDEX = (
-    "WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) RETURNING message_id)"
+    # A newer program has upgraded the store: it indexes what is left, in its own way.
+    "WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s)"
+    f" AND (SELECT max(version) FROM hermes_migrations) <= {len(MIGRATIONS)} RETURNING message_id)"
     f" INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
     " WHERE id IN (SELECT message_id FROM taken)"
 ).encode()

@@ -7,10 +7,12 @@ time; a database that has taken steps this program does not know is opened for r
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg.sql import SQL, Identifier
 
 from hermes.errors import NotADatabase, StoreError
 from hermes.store.engines.postgres import schema
@@ -42,7 +44,49 @@ def the_origins(run: Run) -> None:
         run(f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} text COLLATE "C"')
 
 
-MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue, the_origins)
+def the_fence(run: Run) -> None:
+    """Marks are finite times; programs from before this step, which don't look at the version as they write, can't write.
+
+    Those call themselves `hermes`, and take turns by an advisory lock, which anybody who can log in could hold. Today's ones
+    have another name, lock this table of steps (ALONE), and read the version with each writing transaction.
+    """
+    marks = ("pinned_at", "archived_at", "trashed_at")
+    for name in marks:
+        run(
+            f"UPDATE sessions SET {name} = extract(epoch FROM clock_timestamp())::float8"
+            f" WHERE {name} IN ('NaN', 'Infinity', '-Infinity')"
+        )
+    finite = " AND ".join(f"({name} IS NULL OR {name} NOT IN ('NaN', 'Infinity', '-Infinity'))" for name in marks)
+    run("ALTER TABLE sessions DROP CONSTRAINT IF EXISTS hermes_finite_marks")
+    run(f"ALTER TABLE sessions ADD CONSTRAINT hermes_finite_marks CHECK ({finite})")
+    run(
+        "CREATE OR REPLACE FUNCTION hermes_refuse_older() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION"
+        " 'a newer program has upgraded this store; upgrade this program and start it again'"
+        " USING ERRCODE = 'read_only_sql_transaction'; END $$"
+    )
+    for table, events in _FENCED.items():
+        run(
+            f"CREATE OR REPLACE TRIGGER hermes_refuse_older BEFORE {events} ON {table} FOR EACH STATEMENT"
+            f" WHEN (current_setting('application_name') = '{OLDER_APPLICATION}') EXECUTE FUNCTION hermes_refuse_older()"
+        )
+
+
+# Whoever stores a message changes its session in the same transaction: an append pays for one of these triggers, not three.
+_FENCED = {
+    "sessions": "INSERT OR UPDATE OR DELETE",
+    "messages": "UPDATE OR DELETE",
+    "message_words": "INSERT OR UPDATE OR DELETE",
+    "session_refs": "INSERT OR UPDATE OR DELETE",
+    "session_rewinds": "INSERT OR UPDATE OR DELETE",
+    "leases": "INSERT OR UPDATE OR DELETE",
+}
+MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue, the_origins, the_fence)
+OLDER_APPLICATION = "hermes"  # what programs call themselves that do not know the fence
+APPLICATION = "hermes-sessions"
+# Held by a writer that must be alone until its transaction ends. Only the store's owner can take it.
+ALONE = "LOCK TABLE hermes_migrations IN SHARE ROW EXCLUSIVE MODE"
+# Waits for every transaction that has read the version, and keeps others from reading it.
+_UPGRADING = "LOCK TABLE hermes_migrations IN ACCESS EXCLUSIVE MODE"
 WITH_NAMES = 3  # steps after which there is a list of names, and one of what is not indexed yet
 
 
@@ -55,48 +99,70 @@ class State:
     strangers: bool  # another program's `sessions` lie there
     replica: bool
     encoding: str
+    tenant: bool  # it is looked at through a tenant's views
 
 
 def inspect(connection: psycopg.Connection[Any]) -> State:
-    """What is there; changes nothing."""
+    """What is there; changes nothing but where a tenant's connection looks: at the views beside the tables."""
     row = connection.execute(
-        "SELECT current_schema(), to_regclass(quote_ident(current_schema()) || '.hermes_migrations') IS NOT NULL,"
-        " to_regclass(quote_ident(current_schema()) || '.sessions') IS NOT NULL,"
-        " pg_is_in_recovery(), current_setting('server_encoding')"
+        "SELECT current_schema(), (SELECT relkind FROM pg_class WHERE oid = t.steps), t.sessions IS NOT NULL,"
+        " pg_is_in_recovery(), current_setting('server_encoding'), has_table_privilege(t.steps, 'SELECT'),"
+        " (SELECT nspname FROM pg_namespace WHERE nspname = current_schema() || '_tenants'"
+        " AND has_schema_privilege(oid, 'USAGE'))"
+        " FROM (SELECT to_regclass(quote_ident(current_schema()) || '.hermes_migrations') AS steps,"
+        " to_regclass(quote_ident(current_schema()) || '.sessions') AS sessions) t"
     ).fetchone()
     assert row is not None
+    place, steps, sessions, replica, encoding, open_to_us, door = row
+    if steps and not open_to_us and door:
+        connection.execute(SQL("SET search_path = {}").format(Identifier(door)))
+        return inspect(connection)
     version = 0
-    if row[1]:
+    if steps:
         taken = connection.execute("SELECT coalesce(max(version), 0) FROM hermes_migrations").fetchone()
         version = 0 if taken is None else int(taken[0])
-    return State(row[0] or "", version, bool(row[2] and not row[1]), row[3], row[4])
+    return State(place or "", version, bool(sessions and not steps), replica, encoding, steps == b"v" or steps == "v")
 
 
-def upgrade(connection: psycopg.Connection[Any], key: int, where: str) -> None:
+def upgrade(connection: psycopg.Connection[Any], where: str) -> None:
     """Take the steps that are missing."""
-    run = connection.execute
     if inspect(connection).strangers:
         raise NotADatabase(
             f"{where} holds tables of another program; give the record a database or a schema of its own"
         )
     _extension(connection, where)
-    while True:
-        with connection.transaction():
-            run("SELECT pg_advisory_xact_lock(%s)", (key,))
-            run(
-                "CREATE TABLE IF NOT EXISTS hermes_migrations (version integer PRIMARY KEY, name text NOT NULL,"
-                " at double precision NOT NULL)"
-            )
-            taken = run("SELECT coalesce(max(version), 0) FROM hermes_migrations").fetchone()
-            version = 0 if taken is None else int(taken[0])
-            if version >= len(MIGRATIONS):
-                return
-            step = MIGRATIONS[version]
-            step(lambda statement: run(statement.encode()))
-            run(
-                "INSERT INTO hermes_migrations(version, name, at) VALUES(%s, %s, extract(epoch FROM clock_timestamp()))",
-                (version + 1, step.__name__),
-            )
+    _list_of_steps(connection)
+    while _took_a_step(connection):
+        pass
+
+
+def _list_of_steps(connection: psycopg.Connection[Any]) -> None:
+    with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):  # another process was quicker
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS hermes_migrations (version integer PRIMARY KEY, name text NOT NULL,"
+            " at double precision NOT NULL)"
+        )
+
+
+def _took_a_step(connection: psycopg.Connection[Any]) -> bool:
+    """The next step, its record, and the views of tenants after it, all or nothing; False when there is none."""
+    from hermes.store.engines.postgres import security
+
+    run = connection.execute
+    with connection.transaction():
+        run(_UPGRADING)
+        taken = run("SELECT coalesce(max(version), 0) FROM hermes_migrations").fetchone()
+        version = 0 if taken is None else int(taken[0])
+        if version >= len(MIGRATIONS):
+            return False
+        step = MIGRATIONS[version]
+        step(lambda statement: run(statement.encode()))
+        run(
+            "INSERT INTO hermes_migrations(version, name, at) VALUES(%s, %s, extract(epoch FROM clock_timestamp()))",
+            (version + 1, step.__name__),
+        )
+        security.renew(run)
+    return True
 
 
 def _extension(connection: psycopg.Connection[Any], where: str) -> None:

@@ -22,6 +22,7 @@ IDLE = 300.0  # seconds after which a connection that nobody needed is closed
 class Link(psycopg.Connection[Any]):
     """A connection, and what is known of the server at its other end."""
 
+    where = ""  # as it may be shown
     timeline = ""  # "" on a replica; another one after a failover
     started_at = ""
     watched = True  # whether replicas may have to confirm a commit

@@ -1,174 +1,138 @@
-"""Row-level security: a tenant's own database role sees in SQL what `visible_to` lets it see, and nothing else.
+"""Tenants: a database role of its own sees in SQL what `visible_to` lets its user see, and nothing else.
 
 A tenant is one or more pairs (source, user_id), given to a role in the table `hermes_tenants`; a setting could be changed by
 whoever is logged in, a row there only by the store's owner. The owner sees everything, as do superusers and roles with
-BYPASSRLS; whoever else is not in that table sees nothing. A tenant reads its own sessions, those shared with it and the
+BYPASSRLS; a role that is not in that table sees nothing. A tenant reads its own sessions, those shared with it and the
 messages they carry, and may pin, archive or trash its own. It can't insert, delete or name: a unique title that is taken
 would tell of another's, so these stay with the program, which connects as the owner.
 
-Policies can't ask tables that have policies themselves without going round in circles, so functions that run as the owner
-answer "which sessions, which messages?". They take no argument: what they say depends on who is logged in only. A policy
-compares ids with their answer by `=`, which PostgreSQL knows to be leakproof, so an index leads to a tenant's rows; only then
-is anything looked at that could tell of a row by an error (`@@`, LIKE).
+What a tenant is shown lies in a schema of its own; `tenant_views` says what and why.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg.sql import SQL, Identifier, Literal
+from psycopg.sql import SQL, Identifier
 
 from hermes.errors import InvalidInput, StoreError
-from hermes.store.engines.postgres import faults, migrate, schema
-from hermes.store.engines.sqlite.schema import PROMPT_TEXT
-
-MAY_READ = (
-    "sessions", "messages", "system_prompts", "session_refs", "session_rewinds", "session_tags", "session_members",
-    "attachments", "attachment_data", "message_words", "unindexed", "words", "names", "state_meta", "schema_version",
-    "hermes_migrations", "hermes_tenants", "visible_sessions", "visible_messages",
-)  # fmt: skip
-MAY_CHANGE = ("pinned_at", "archived_at", "trashed_at")  # of its own sessions
-
-# Who is asking: the role that was switched to, else the one that logged in. Neither can be feigned, and a function that
-# runs as its owner does not change them.
-_ME = "CASE current_setting('role') WHEN 'none' THEN session_user::text ELSE current_setting('role') END"
-_OWN = f"(s.source, s.user_id) IN (SELECT t.source, t.user_id FROM hermes_tenants t WHERE t.role = {_ME}) AND s.purged IS NULL"
-_SHARED = (
-    "s.trashed_at IS NULL AND s.purged IS NULL AND s.id IN (SELECT v.session_id FROM session_members v JOIN hermes_tenants t"
-    f" ON t.source = v.source AND t.user_id = v.user_id WHERE t.role = {_ME})"
-)
-_FUNCTIONS: dict[str, tuple[str, str]] = {
-    "hermes_own_sessions": ("SETOF text", f"SELECT s.id FROM sessions s WHERE {_OWN}"),
-    "hermes_shared_sessions": ("SETOF text", f"SELECT s.id FROM sessions s WHERE {_SHARED}"),
-    "hermes_sessions": ("SETOF text", "SELECT hermes_own_sessions() UNION SELECT hermes_shared_sessions()"),
-    # Own ones (rewound ones too), those a shared session shows, and those that either carry from another session.
-    "hermes_messages": (
-        "SETOF bigint",
-        "SELECT m.id FROM messages m WHERE m.session_id = ANY (ARRAY(SELECT hermes_own_sessions()))"
-        " AND m.hidden IS DISTINCT FROM -1"
-        " UNION SELECT m.id FROM messages m WHERE m.session_id = ANY (ARRAY(SELECT hermes_shared_sessions()))"
-        " AND m.hidden IS NULL"
-        " UNION SELECT m.id FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN r.first_id"
-        " AND r.last_id WHERE r.rewound IS NULL AND r.session_id = ANY (ARRAY(SELECT hermes_sessions()))",
-    ),
-    "hermes_attachments": (
-        "SETOF text",
-        "SELECT a.hash FROM attachments a WHERE a.message_id = ANY (ARRAY(SELECT hermes_messages()))",
-    ),
-    "hermes_prompts": (
-        "SETOF text",
-        "SELECT s.system_prompt_hash FROM sessions s WHERE s.id = ANY (ARRAY(SELECT hermes_sessions()))",
-    ),
-}
-# A prompt may begin like another's; the whole of that other one must not be seen for it.
-_PROMPT = (
-    "SELECT CASE WHEN p.base_hash IS NULL THEN p.text ELSE substr((SELECT b.text FROM system_prompts b WHERE b.hash ="
-    " p.base_hash), 1, p.base_chars) || p.text END FROM system_prompts p WHERE p.hash = $1"
-    " AND p.hash = ANY (ARRAY(SELECT hermes_prompts()))"
-)
-_SESSIONS = "= ANY (ARRAY(SELECT hermes_sessions()))"
-_POLICIES: dict[str, str] = {
-    "sessions": f"id {_SESSIONS}",
-    "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
-    "message_words": "message_id = ANY (ARRAY(SELECT hermes_messages()))",
-    "attachments": "message_id = ANY (ARRAY(SELECT hermes_messages()))",
-    "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
-    "system_prompts": "base_hash IS NULL AND hash = ANY (ARRAY(SELECT hermes_prompts()))",
-    "session_refs": f"session_id {_SESSIONS}",
-    "session_rewinds": f"session_id {_SESSIONS}",
-    "session_tags": f"session_id {_SESSIONS}",
-    "session_members": f"session_id {_SESSIONS}",
-    "schema_version": "true",
-    "hermes_migrations": "true",
-    "hermes_tenants": f"role = {_ME}",
-}  # all other tables, among them the list of words and the gateway's, show a tenant nothing
+from hermes.store.engines.postgres import faults, migrate, schema, tenant_views
 
 Run = Callable[..., Any]
+Tenant = tuple[str, str, str]  # role, source, user id
+
+# Anybody can make a large object that the store's owner can't read, and pg_dump then stops.
+_LARGE_OBJECTS = ("lo_create(oid)", "lo_creat(integer)", "lo_from_bytea(oid, bytea)")
 
 
 @contextmanager
 def _connected(url: str) -> Iterator[Run]:
-    """The store's owner at work, in one transaction."""
+    """The store's owner at work, in one transaction. A superuser works as the owner, so that all of it is the owner's."""
     where = faults.shown(url)
     try:
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(url, application_name=migrate.APPLICATION) as connection:
             state = migrate.inspect(connection)
             if state.version == 0:
                 raise StoreError(f"{where} holds no record of sessions yet")
+            if state.tenant:
+                raise StoreError(f"{where}: only the owner of the store may say who its tenants are")
+            if state.version > len(migrate.MIGRATIONS):
+                raise StoreError(f"{where} was written by a newer program (version {state.version}); use that one")
             yield connection.execute
     except psycopg.Error as error:
         raise faults.translate(error, where, None) from error
 
 
-def switch_on(url: str) -> None:
-    """Enforce ownership of rows for every role but the store's owner. May be called again, after an upgrade for example."""
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How rows are kept apart."""
+
+    tenants: list[Tenant]
+    schema: str  # where a tenant finds what it is shown
+    said: list[str]  # what else there is to know, a line each
+
+
+def switch_on(url: str, more: Sequence[Tenant] = ()) -> Apart:
+    """Keep rows apart for every role but the store's owner, and let in `more`; all of it or nothing.
+
+    May be called again, after an upgrade for example. Roles that are on the server no more are forgotten.
+    """
     with _connected(url) as run:
-        _alone(run)
-        _enforce(run)
+        place = _begin(run)
+        gone = [role for role in _roles(run) if not _exists(run, role)] if is_on(run) else []
+        if gone:
+            run("DELETE FROM hermes_tenants WHERE role = ANY(%s)", (gone,))
+        _enforce(run, place)
+        for one in more:
+            _let_in(run, place, *one)
+        said = [f"the role {role} is not on the server any more; it is no tenant now" for role in gone]
+        return Apart(_tenants(run), tenant_views.schema_of(place), [*said, *_close_large_objects(run)])
 
 
 def switch_off(url: str) -> None:
     """Take all of it back: tenants lose what they were granted, and the tables are as they were."""
     with _connected(url) as run:
-        _alone(run)
+        place = _begin(run)
         if not is_on(run):
             return
-        for (role,) in run("SELECT DISTINCT role FROM hermes_tenants").fetchall():
-            _take_back(run, role)
+        _drop_older(run)
+        for role in _roles(run):
+            if _exists(run, role):
+                tenant_views.revoke(run, place, role)
         for (table,) in run(_TABLES, (True,)).fetchall():
             run(SQL("ALTER TABLE {} DISABLE ROW LEVEL SECURITY").format(Identifier(table)))
-            run(SQL("DROP POLICY IF EXISTS hermes_tenant ON {}").format(Identifier(table)))
-        run(SQL("DROP POLICY IF EXISTS hermes_marks ON sessions"))
-        for statement in schema.ALL_VIEWS:
-            run(statement.encode())
-        run(b"DROP FUNCTION hermes_prompt(text)")
-        for name in reversed(_FUNCTIONS):
-            run(f"DROP FUNCTION {name}()".encode())
+        tenant_views.remove(run, place)
         run(b"DROP TABLE hermes_tenants")
 
 
 def let_in(url: str, role: str, source: str, user_id: str) -> None:
     """From now on the database role `role` (which must exist) sees what the user (source, user_id) may see."""
+    with _connected(url) as run:
+        place = _begin(run)
+        if not is_on(run):
+            _enforce(run, place)
+        _let_in(run, place, role, source, user_id)
+
+
+def _let_in(run: Run, place: str, role: str, source: str, user_id: str) -> None:
     if not (role and source and user_id):
         raise InvalidInput("a tenant is a database role, a source and a user id")
-    with _connected(url) as run:
-        _alone(run)
-        if not is_on(run):
-            _enforce(run)
-        _refuse_the_mighty(run, role)
-        run(
-            "INSERT INTO hermes_tenants(role, source, user_id) VALUES(%s, %s, %s) ON CONFLICT DO NOTHING",
-            (role, source, user_id),
-        )
-        _grant(run, role)
+    _refuse_the_mighty(run, role)
+    run(
+        "INSERT INTO hermes_tenants(role, source, user_id) VALUES(%s, %s, %s) ON CONFLICT DO NOTHING",
+        (role, source, user_id),
+    )
+    tenant_views.revoke(run, place, role)
+    tenant_views.grant(run, place, role)
 
 
 def shut_out(url: str, role: str) -> bool:
     """The role sees nothing any more; False when it was no tenant."""
     with _connected(url) as run:
-        _alone(run)
+        place = _begin(run)
         if not is_on(run) or not run("DELETE FROM hermes_tenants WHERE role = %s", (role,)).rowcount:
             return False
-        _take_back(run, role)
+        if _exists(run, role):
+            tenant_views.revoke(run, place, role)
         return True
 
 
-def tenants(url: str) -> list[tuple[str, str, str]]:
+def tenants(url: str) -> list[Tenant]:
     """Who is let in: role, source and user id."""
     with _connected(url) as run:
-        if not is_on(run):
-            return []
-        return [
-            tuple(row) for row in run("SELECT role, source, user_id FROM hermes_tenants ORDER BY 1, 2, 3").fetchall()
-        ]
+        return _tenants(run) if is_on(run) else []
+
+
+def _tenants(run: Run) -> list[Tenant]:
+    return [tuple(row) for row in run("SELECT role, source, user_id FROM hermes_tenants ORDER BY 1, 2, 3").fetchall()]
 
 
 def is_on(run: Run) -> bool:
-    """Whether the policies are in force."""
+    """Whether rows are kept apart."""
     return bool(run(b"SELECT to_regclass('hermes_tenants') IS NOT NULL").fetchone()[0])
 
 
@@ -179,64 +143,111 @@ _TABLES = (
 
 
 def cover(run: Run) -> None:
-    """Tables made since it was switched on are closed to tenants, too, whatever they may have been granted.
-
-    That they may be asked, and answer with nothing, is what a tenant's search relies on.
-    """
+    """Tables made since it was switched on are closed, too, to a role that is granted a right on them by mistake."""
     for (table,) in run(_TABLES, (False,)).fetchall():
         run(SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(Identifier(table)))
-    for (role,) in run(b"SELECT DISTINCT role FROM hermes_tenants").fetchall():
-        _grant(run, role)
 
 
-def _alone(run: Run) -> None:
-    (place,) = run(b"SELECT current_schema()").fetchone()
-    key = int.from_bytes(hashlib.sha256(f"hermes {place}".encode()).digest()[:8], "big", signed=True)
-    run("SELECT pg_advisory_xact_lock(%s)", (key,))
+def renew(run: Run) -> None:
+    """After an upgrade, in its transaction: views of the tables as they are now. Older stores had policies instead.
+
+    An owner that may not make the schema for the views closes the store to its tenants, until a superuser or the database's
+    owner has said `hermes sessions migrate --rls`.
+    """
+    if not is_on(run):
+        return
+    place, may = run(b"SELECT current_schema(), has_database_privilege(current_database(), 'CREATE')").fetchone()
+    if may or tenant_views.has_schema(run, place):
+        tenant_views.make_schema(run, place, _owner(run))
+        _enforce(run, place)
+        return
+    _drop_older(run)
+    cover(run)
+    for role in _roles(run):
+        if _exists(run, role):
+            tenant_views.revoke(run, place, role)
 
 
-def _enforce(run: Run) -> None:
-    (place,) = run(b"SELECT current_schema()").fetchone()
+def _begin(run: Run) -> str:
+    """The store's schema. Nobody else writes alone or changes tenants meanwhile."""
+    place, mine, owner = run(
+        b"SELECT current_schema(), current_user::text, pg_get_userbyid(relowner)::text FROM pg_class"
+        b" WHERE oid = 'sessions'::regclass"
+    ).fetchone()
+    tenant_views.make_schema(run, place, owner)
+    if owner != mine:
+        run(SQL("SET LOCAL ROLE {}").format(Identifier(owner)))
+    run(migrate.ALONE.encode())
+    return str(place)
+
+
+def _owner(run: Run) -> str:
+    (owner,) = run(b"SELECT pg_get_userbyid(relowner)::text FROM pg_class WHERE oid = 'sessions'::regclass").fetchone()
+    return str(owner)
+
+
+def _roles(run: Run) -> list[str]:
+    return [row[0] for row in run(b"SELECT DISTINCT role FROM hermes_tenants ORDER BY 1").fetchall()]
+
+
+def _exists(run: Run, role: str) -> bool:
+    return run("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is not None
+
+
+def _enforce(run: Run, place: str) -> None:
     run(
         b'CREATE TABLE IF NOT EXISTS hermes_tenants (role text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL,'
         b' user_id text COLLATE "C" NOT NULL, PRIMARY KEY (role, source, user_id))'
     )
-    for name, (kind, body) in _FUNCTIONS.items():
-        _function(run, place, f"{name}()", kind, body)
-    _function(run, place, "hermes_prompt(text)", "text", _PROMPT)
+    _drop_older(run)
     cover(run)
-    for table, condition in _POLICIES.items():
-        run(f"DROP POLICY IF EXISTS hermes_tenant ON {table}".encode())
-        run(f"CREATE POLICY hermes_tenant ON {table} FOR SELECT USING ({condition})".encode())
-    run(b"DROP POLICY IF EXISTS hermes_marks ON sessions")
-    run(b"CREATE POLICY hermes_marks ON sessions FOR UPDATE USING (id = ANY (ARRAY(SELECT hermes_own_sessions())))")
-    for statement in schema.ALL_VIEWS:
-        run(_as_asked(statement).encode())
+    tenant_views.build(run, place)
+    for role in _roles(run):
+        if _exists(run, role):  # a backup may have been restored where it is not
+            tenant_views.revoke(run, place, role)
+            tenant_views.grant(run, place, role)
 
 
-def _function(run: Run, place: str, head: str, kind: str, body: str) -> None:
-    """A function that runs as the store's owner, looks in the store's schema only, and is not everyone's to call."""
-    run(
-        SQL(
-            "CREATE OR REPLACE FUNCTION {head} RETURNS {kind} LANGUAGE sql STABLE SECURITY DEFINER"
-            " SET search_path = {place}, pg_catalog, pg_temp AS {body}"
-        ).format(head=SQL(head), kind=SQL(kind), place=Identifier(place), body=Literal(body))
-    )
-    run(f"REVOKE ALL ON FUNCTION {head} FROM PUBLIC".encode())
+def _drop_older(run: Run) -> None:
+    """What stores had before there were views for tenants: policies, and the store's own views in another form."""
+    for table, policy in run(
+        b"SELECT tablename::text, policyname::text FROM pg_policies WHERE schemaname = current_schema()"
+        b" AND policyname IN ('hermes_tenant', 'hermes_marks')"
+    ).fetchall():
+        run(SQL("DROP POLICY {} ON {}").format(Identifier(policy), Identifier(table)))
+    if run(b"SELECT to_regprocedure('hermes_prompt(text)') IS NOT NULL").fetchone()[0]:
+        for statement in schema.ALL_VIEWS:
+            run(statement.encode())
+        run(b"DROP FUNCTION hermes_prompt(text)")
 
 
-def _as_asked(view: str) -> str:
-    """A view that shows each role what it may see itself, and whole prompts."""
-    name, _, body = view.partition(" AS SELECT ")
-    body = body.replace(PROMPT_TEXT, _VIEWED_PROMPT)
-    return f"{name} WITH (security_invoker = true) AS SELECT {body}"
+def _close_large_objects(run: Run) -> list[str]:
+    """Take the making of large objects from everybody, which only a superuser can; what there is to say about it."""
+    opened = [name for name in _LARGE_OBJECTS if _is_open(run, name)]
+    if opened and _is_superuser(run):
+        run(b"RESET ROLE")
+        for name in opened:
+            with suppress(psycopg.errors.InternalError_):  # another process does the same in this moment
+                run(b"SAVEPOINT large")
+                run(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{name} FROM PUBLIC".encode())
+                run(b"RELEASE SAVEPOINT large")
+                continue
+            run(b"ROLLBACK TO SAVEPOINT large")
+        opened = [name for name in _LARGE_OBJECTS if _is_open(run, name)]
+    if not opened:
+        return []
+    return [
+        "a tenant can make large objects, at which pg_dump stops; let a superuser say in this database: REVOKE EXECUTE ON"
+        f" FUNCTION {', '.join(opened)} FROM PUBLIC, or use pg_dump -B"
+    ]
 
 
-# The owner, who is no tenant, reads prompts as before.
-_VIEWED_PROMPT = (
-    f"CASE WHEN row_security_active('system_prompts') THEN coalesce(s.system_prompt, hermes_prompt(s.system_prompt_hash))"
-    f" ELSE {PROMPT_TEXT} END"
-)
+def _is_open(run: Run, function: str) -> bool:
+    return bool(run("SELECT has_function_privilege('public', %s, 'EXECUTE')", (function,)).fetchone()[0])
+
+
+def _is_superuser(run: Run) -> bool:
+    return bool(run(b"SELECT rolsuper FROM pg_roles WHERE rolname = session_user").fetchone()[0])
 
 
 def _refuse_the_mighty(run: Run, role: str) -> None:
@@ -251,27 +262,3 @@ def _refuse_the_mighty(run: Run, role: str) -> None:
         raise InvalidInput(
             f"the database role {role!r} sees everything (the owner, or a superuser); a tenant needs another"
         )
-
-
-def _grant(run: Run, role: str) -> None:
-    (place,) = run(b"SELECT current_schema()").fetchone()
-    whom = Identifier(role)
-    run(SQL("GRANT USAGE ON SCHEMA {} TO {}").format(Identifier(place), whom))
-    run(SQL("GRANT SELECT ON {} TO {}").format(SQL(", ").join(map(Identifier, MAY_READ)), whom))
-    run(SQL("GRANT UPDATE ({}) ON sessions TO {}").format(SQL(", ").join(map(Identifier, MAY_CHANGE)), whom))
-    run(SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(SQL(", ").join(map(SQL, _signatures())), whom))
-
-
-def _take_back(run: Run, role: str) -> None:
-    (place,) = run(b"SELECT current_schema()").fetchone()
-    if run("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is None:
-        return
-    whom = Identifier(role)
-    run(SQL("REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}").format(Identifier(place), whom))
-    run(SQL("REVOKE UPDATE ({}) ON sessions FROM {}").format(SQL(", ").join(map(Identifier, MAY_CHANGE)), whom))
-    run(SQL("REVOKE EXECUTE ON FUNCTION {} FROM {}").format(SQL(", ").join(map(SQL, _signatures())), whom))
-    run(SQL("REVOKE USAGE ON SCHEMA {} FROM {}").format(Identifier(place), whom))
-
-
-def _signatures() -> list[str]:
-    return [*(f"{name}()" for name in _FUNCTIONS), "hermes_prompt(text)"]

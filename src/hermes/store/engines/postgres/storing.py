@@ -31,6 +31,6 @@ def store(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params])
     row = tx.ask(_statement(count[0], insert[0]), texts.values([*count[1], *insert[1]])).fetchone()
     if row is None:
         return None
-    message_id, number, now = row
-    tx.numbered(number, now)
+    message_id, *told = row
+    tx.numbered(*told)
     return int(message_id)

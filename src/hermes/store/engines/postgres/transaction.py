@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import errors
 
-from hermes.errors import InvalidInput
+from hermes.errors import InvalidInput, StoreReadOnly
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.postgres import texts
+from hermes.store.engines.postgres.migrate import MIGRATIONS
 
 if TYPE_CHECKING:
     from hermes.store.engines.postgres.fulltext import PostgresFullText
     from hermes.store.engines.postgres.pool import Link
 
-NUMBER = "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8"  # of the transaction, and the time
+# Of the transaction, the time, and the version of the store: reading it keeps an upgrade away until the transaction ends.
+NUMBER = (
+    "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8,"
+    " (SELECT max(version) FROM hermes_migrations)"
+)
 _QUOTED = re.compile(r"('(?:[^']|'')*')|(\?)|(%)")
 
 
@@ -64,8 +69,13 @@ class PostgresTx:
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
         self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
 
-    def numbered(self, number: str, now: float) -> None:
-        """The server has said by which number it knows this transaction, and what time it is."""
+    def numbered(self, number: str, now: float, version: int) -> None:
+        """The server has said by which number it knows this transaction, what time it is, and what version the store has."""
+        if version > len(MIGRATIONS):
+            raise StoreReadOnly(
+                f"{self.connection.where} was upgraded by a newer program (version {version}); nothing was stored, upgrade this"
+                " program and start it again"
+            )
         self.xid, self.ahead = number, now - time.time()
 
     def ask(self, sql: str | bytes, params: Params = ()) -> Any:

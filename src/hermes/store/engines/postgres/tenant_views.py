@@ -1,0 +1,217 @@
+"""What a tenant's database role is shown: views in a schema beside the store's own, and no right on any of its tables.
+
+Policies on the tables would not hold. PostgreSQL runs a cheap leakproof comparison (`content >= 'P'`) before a policy's
+condition, and EXPLAIN ANALYZE then tells whether a row of another tenant matched: in a few hundred questions a message is read.
+So each table has a view that runs with the owner's rights, and its condition lies behind a fence (OFFSET 0, or a materialized
+WITH) that no condition of a tenant's question is moved across: such a question only ever compares the tenant's own rows. The
+tables themselves have row-level security switched on and no policy at all: a right that is granted by mistake shows nothing.
+
+Which sessions and messages are a tenant's, functions that run as the owner say. They take no argument: what they answer
+depends on who is logged in only, and EXPLAIN does not look into them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from psycopg.sql import SQL, Identifier, Literal
+
+from hermes.errors import StoreError
+from hermes.store.engines.postgres import schema
+
+Run = Callable[..., Any]
+
+MAY_CHANGE = ("pinned_at", "archived_at", "trashed_at")  # of its own sessions
+LATEST = 253402300799  # seconds: the end of the year 9999, after which nothing can show a time
+
+# Who is asking: the role that was switched to, else the one that logged in. Neither can be feigned, and a function that
+# runs as its owner does not change them.
+_ME = "CASE current_setting('role') WHEN 'none' THEN session_user::text ELSE current_setting('role') END"
+_OWN = f"(s.source, s.user_id) IN (SELECT t.source, t.user_id FROM hermes_tenants t WHERE t.role = {_ME}) AND s.purged IS NULL"
+_SHARED = (
+    "s.trashed_at IS NULL AND s.purged IS NULL AND s.id IN (SELECT v.session_id FROM session_members v JOIN hermes_tenants t"
+    f" ON t.source = v.source AND t.user_id = v.user_id WHERE t.role = {_ME})"
+)
+_FUNCTIONS: dict[str, tuple[str, str]] = {
+    "hermes_own_sessions": ("SETOF text", f"SELECT s.id FROM sessions s WHERE {_OWN}"),
+    "hermes_shared_sessions": ("SETOF text", f"SELECT s.id FROM sessions s WHERE {_SHARED}"),
+    "hermes_sessions": ("SETOF text", "SELECT hermes_own_sessions() UNION SELECT hermes_shared_sessions()"),
+    # Own ones (rewound ones too), those a shared session shows, and those that either carry from another session.
+    "hermes_messages": (
+        "SETOF bigint",
+        "SELECT m.id FROM messages m WHERE m.session_id = ANY (ARRAY(SELECT hermes_own_sessions()))"
+        " AND m.hidden IS DISTINCT FROM -1"
+        " UNION SELECT m.id FROM messages m WHERE m.session_id = ANY (ARRAY(SELECT hermes_shared_sessions()))"
+        " AND m.hidden IS NULL"
+        " UNION SELECT m.id FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN r.first_id"
+        " AND r.last_id WHERE r.rewound IS NULL AND r.session_id = ANY (ARRAY(SELECT hermes_sessions()))",
+    ),
+    "hermes_attachments": (
+        "SETOF text",
+        "SELECT a.hash FROM attachments a WHERE a.message_id = ANY (ARRAY(SELECT hermes_messages()))",
+    ),
+    "hermes_prompts": (
+        "SETOF text",
+        "SELECT s.system_prompt_hash FROM sessions s WHERE s.id = ANY (ARRAY(SELECT hermes_sessions()))",
+    ),
+}
+_SESSIONS = "session_id = ANY (ARRAY(SELECT hermes_sessions()))"
+_MESSAGES = "message_id = ANY (ARRAY(SELECT hermes_messages()))"
+_ROWS: dict[str, str] = {
+    "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
+    "message_words": _MESSAGES,
+    "attachments": _MESSAGES,
+    "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
+    "session_refs": _SESSIONS,
+    "session_rewinds": _SESSIONS,
+    "session_tags": _SESSIONS,
+    "session_members": _SESSIONS,
+    "schema_version": "true",
+    "hermes_tenants": f"role = {_ME}",
+    # The program asks these; what is in them is everybody's, and therefore nobody's.
+    "words": "false",
+    "names": "false",
+    "unindexed": "false",
+    "state_meta": "false",
+}  # all other tables, among them the gateway's, have no view
+# WITH, since FOR UPDATE of a view locks the rows of its tables unless they come from there: a tenant may change its own
+# sessions, and would lock those that are shared with it. OFFSET, since a condition that was moved to where the WITH is read
+# would be estimated from the statistics of all rows.
+_ALL_SESSIONS = (
+    "WITH mine AS MATERIALIZED (SELECT s.* FROM sessions s WHERE s.id = ANY (ARRAY(SELECT hermes_sessions())))"
+    " SELECT * FROM mine OFFSET 0"
+)
+# A prompt may be stored as the end of another's, of which nothing else must be seen: here each is whole.
+_PROMPTS = (
+    "SELECT p.hash, {others}, CASE WHEN p.base_hash IS NULL THEN p.text ELSE substr(b.text, 1, p.base_chars) || p.text END"
+    " AS text, NULL::text AS base_hash, NULL::integer AS base_chars FROM system_prompts p LEFT JOIN system_prompts b"
+    " ON b.hash = p.base_hash WHERE p.hash = ANY (ARRAY(SELECT hermes_prompts())) OFFSET 0"
+)
+_MARK = (
+    "BEGIN"
+    + "".join(
+        f" IF NEW.{name} NOT BETWEEN 0 AND {LATEST} THEN RAISE EXCEPTION '{name} is a time in seconds since 1970'"
+        " USING ERRCODE = 'check_violation'; END IF;"
+        for name in MAY_CHANGE
+    )
+    + f" UPDATE sessions SET {', '.join(f'{name} = NEW.{name}' for name in MAY_CHANGE)}"
+    " WHERE id = OLD.id AND id = ANY (ARRAY(SELECT hermes_own_sessions()));"
+    " IF NOT FOUND THEN RETURN NULL; END IF; RETURN NEW; END"
+)
+_INSTR = "CREATE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN strpos($1, $2)"
+
+
+def schema_of(place: str) -> str:
+    """The schema that a tenant of the store in the schema `place` works in."""
+    name = f"{place}_tenants"
+    if len(name.encode()) > 63:
+        raise StoreError(f"the store's schema {place!r} has too long a name for a schema of its tenants beside it")
+    return name
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in SQL, in quotes if it needs them."""
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
+
+
+def has_schema(run: Run, place: str) -> bool:
+    """Whether it is there."""
+    return run("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema_of(place),)).fetchone() is not None
+
+
+def make_schema(run: Run, place: str, owner: str) -> None:
+    """The empty schema, if it is not there yet. It takes the right CREATE on the database, which its owner has."""
+    if not has_schema(run, place):
+        run(SQL("CREATE SCHEMA {} AUTHORIZATION {}").format(Identifier(schema_of(place)), Identifier(owner)))
+
+
+def build(run: Run, place: str) -> None:
+    """Make the functions and views, in place of any there were. Within a transaction, so that nobody sees a part of it."""
+    door = schema_of(place)
+    for (view,) in run(
+        "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
+        " AND c.relkind = 'v'",
+        (door,),
+    ).fetchall():
+        run(SQL("DROP VIEW IF EXISTS {}.{} CASCADE").format(Identifier(door), Identifier(view)))
+    for name, (kind, body) in _FUNCTIONS.items():
+        _function(run, place, f"{name}()", f"{kind} LANGUAGE sql STABLE", body)
+    _function(run, place, "hermes_mark()", "trigger LANGUAGE plpgsql", _MARK)
+    for name, text in _views(run, place).items():
+        run(SQL("CREATE VIEW {}.{} WITH (security_barrier) AS ").format(Identifier(door), Identifier(name)) + SQL(text))
+    run(
+        SQL(
+            "CREATE TRIGGER hermes_mark INSTEAD OF UPDATE ON {}.sessions FOR EACH ROW EXECUTE FUNCTION {}.hermes_mark()"
+        ).format(Identifier(door), Identifier(place))
+    )
+    (before,) = run(b"SELECT current_setting('search_path')").fetchone()
+    run(SQL("SET LOCAL search_path = {}").format(Identifier(door)))
+    if run(b"SELECT to_regproc('instr') IS NULL").fetchone()[0]:
+        run(_INSTR.encode())
+    for statement in schema.ALL_VIEWS:
+        run(statement.encode())
+    run("SELECT set_config('search_path', %s, true)", (before,))
+
+
+def _views(run: Run, place: str) -> dict[str, str]:
+    """Name and text of each view on a table."""
+    others = [
+        row[0]
+        for row in run(
+            "SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = 'system_prompts'::regclass AND a.attnum > 0"
+            " AND NOT a.attisdropped AND a.attname NOT IN ('hash', 'text', 'base_hash', 'base_chars') ORDER BY a.attnum"
+        ).fetchall()
+    ]
+    there = {row[0] for row in run("SELECT tablename::text FROM pg_tables WHERE schemaname = %s", (place,)).fetchall()}
+    prompts = _PROMPTS.replace("{others}, ", "".join(f"p.{name}, " for name in others))
+    (version,) = run(b"SELECT max(version) FROM hermes_migrations").fetchone()
+    return {
+        "sessions": _ALL_SESSIONS,
+        "system_prompts": prompts,
+        # A number, not the table: who reads that holds up the next upgrade.
+        "hermes_migrations": f"SELECT {int(version)} AS version",
+        **{
+            table: f"SELECT t.* FROM {table} t WHERE {condition} OFFSET 0"
+            for table, condition in _ROWS.items()
+            if table in there
+        },
+    }
+
+
+def _function(run: Run, place: str, head: str, kind: str, body: str) -> None:
+    """A function that runs as the store's owner, looks in the store's schema only, and is not everyone's to call."""
+    run(
+        SQL(
+            "CREATE OR REPLACE FUNCTION {head} RETURNS {kind} SECURITY DEFINER"
+            " SET search_path = pg_catalog, {place}, pg_temp AS {body}"
+        ).format(head=SQL(head), kind=SQL(kind), place=Identifier(place), body=Literal(body))
+    )
+    run(f"REVOKE ALL ON FUNCTION {head} FROM PUBLIC".encode())
+
+
+def remove(run: Run, place: str) -> None:
+    """Take the schema, its views and the functions away."""
+    run(SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(Identifier(schema_of(place))))
+    for name in ("hermes_mark", *reversed(_FUNCTIONS)):
+        run(f"DROP FUNCTION IF EXISTS {name}()".encode())
+
+
+def grant(run: Run, place: str, role: str) -> None:
+    """Let a role use the views."""
+    door, whom = Identifier(schema_of(place)), Identifier(role)
+    run(SQL("GRANT USAGE ON SCHEMA {}, {} TO {}").format(Identifier(place), door, whom))
+    run(SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}").format(door, whom))
+    changing = SQL(", ").join(map(Identifier, MAY_CHANGE))
+    run(SQL("GRANT UPDATE ({}) ON {}.sessions TO {}").format(changing, door, whom))
+    run(SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(SQL(", ").join(SQL(f"{name}()") for name in _FUNCTIONS), whom))
+
+
+def revoke(run: Run, place: str, role: str) -> None:
+    """Take every right on the store from a role, those of older policies included."""
+    names = [place, *([schema_of(place)] if has_schema(run, place) else [])]
+    where, whom = SQL(", ").join(map(Identifier, names)), Identifier(role)
+    run(SQL("REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}").format(where, whom))
+    run(SQL("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {} FROM {}").format(where, whom))
+    run(SQL("REVOKE USAGE ON SCHEMA {} FROM {}").format(where, whom))

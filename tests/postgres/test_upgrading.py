@@ -1,0 +1,128 @@
+"""A process that is older than the store: it reads, and stores nothing, from the moment a newer program upgrades it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from hermes_state import SessionDB
+from tests.faults import Refused, Remote
+from tests.support import postgres
+
+VERSIONS = [name.removeprefix("postgres") for name in postgres.ENGINES if name != "sqlite"]
+NEWER = b"INSERT INTO hermes_migrations VALUES(999, 'of_a_newer_program', 0)"
+
+
+@pytest.fixture(params=VERSIONS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    server = postgres.server(request.param)
+    made = server.store(str(tmp_path))
+    with SessionDB(url=made, db_path=tmp_path / "own.db") as db:
+        db.create_session("s", "cli")
+        db.append_message("s", "user", "before")
+    yield made
+    with psycopg.connect(made) as connection:
+        connection.execute(b"DELETE FROM hermes_migrations WHERE version = 999")
+    server.forget(str(tmp_path))
+
+
+def words(url: str) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        return [row[0] for row in connection.execute(b"SELECT content FROM messages ORDER BY id").fetchall()]
+
+
+def until(connection: psycopg.Connection[Any], question: bytes) -> None:
+    """Wait until there is an answer."""
+    end = time.monotonic() + 60
+    while connection.execute(question).fetchone() is None:
+        assert time.monotonic() < end, question
+
+
+def test_a_running_process_stores_nothing_after_an_upgrade(url: str, tmp_path: Path) -> None:
+    with Remote() as older:
+        older.open(str(tmp_path / "older.db"), url=url)
+        for number in range(5):  # its statements are prepared
+            older.append_message("s", "user", f"while it may {number}")
+        with psycopg.connect(url) as newer:
+            newer.execute(NEWER)
+        for name, *arguments in (
+            ("append_message", "s", "user", "too late"),
+            ("create_session", "t", "cli"),
+            ("set_session_title", "s", "too late"),
+            ("tag_session", "s", "late"),
+            ("delete_session", "s"),
+            ("rewind", "s", 1),
+            ("set_meta", "k", "v"),
+            ("acquire_lease", "l", "me"),
+        ):
+            with pytest.raises(Refused, match=r"was upgraded by a newer program \(version 999\); nothing was stored"):
+                getattr(older, name)(*arguments)
+        assert [row["content"] for row in older.get_messages("s")][-1] == "while it may 4"  # it reads on
+    assert words(url) == ["before", *(f"while it may {number}" for number in range(5))]
+
+
+@pytest.mark.parametrize("call", [("append_message", "s", "user", "too late"), ("create_session", "t", "cli")])
+def test_a_write_that_meets_the_upgrade_waits_for_it_and_is_refused(
+    url: str, tmp_path: Path, call: tuple[str, ...]
+) -> None:
+    with Remote() as older, psycopg.connect(url) as newer, psycopg.connect(url, autocommit=True) as watching:
+        older.open(str(tmp_path / "older.db"), url=url)
+        for number in range(5):
+            older.append_message("s", "user", f"while it may {number}")
+        newer.execute(b"LOCK TABLE hermes_migrations IN ACCESS EXCLUSIVE MODE")
+        newer.execute(NEWER)
+        older.begin(*call)
+        until(watching, b"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'hermes_migrations'::regclass")
+        newer.commit()
+        with pytest.raises(Refused, match="newer program"):
+            older.answer()
+    assert "too late" not in words(url)
+
+
+def test_an_upgrade_waits_for_a_write_that_has_begun(url: str, tmp_path: Path) -> None:
+    """What is stored before the upgrade is there when it looks; nothing is stored beside it."""
+    with Remote() as older, psycopg.connect(url) as holding, psycopg.connect(url, autocommit=True) as newer:
+        older.open(str(tmp_path / "older.db"), url=url)
+        holding.execute(b"SELECT 1 FROM sessions WHERE id = 's' FOR UPDATE")
+        older.begin("append_message", "s", "user", "just in time")
+        until(newer, b"SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
+        with pytest.raises(psycopg.errors.LockNotAvailable), newer.transaction():
+            newer.execute(b"SET LOCAL lock_timeout = '100ms'")
+            newer.execute(b"LOCK TABLE hermes_migrations IN ACCESS EXCLUSIVE MODE")
+        holding.rollback()
+        assert older.answer() > 0
+    assert words(url) == ["before", "just in time"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO sessions(id, source, started_at) VALUES('t', 'cli', 1)",
+        "UPDATE sessions SET message_count = 7",
+        "DELETE FROM messages",
+        "UPDATE leases SET token = 1",
+        "DELETE FROM message_words",
+    ],
+)
+def test_a_program_from_before_the_fence_is_refused_by_the_server(url: str, sql: str) -> None:
+    """Such programs did not look at the version; they called themselves `hermes`."""
+    with psycopg.connect(url, application_name="hermes") as older:
+        assert older.execute(b"SELECT count(*) FROM messages").fetchone() == (1,)
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="a newer program has upgraded this store"):
+            older.execute(sql.encode())
+    with psycopg.connect(url, application_name="psql") as person:
+        person.execute(sql.encode())
+        person.rollback()
+
+
+def test_the_name_that_older_programs_had_may_stand_in_the_url(url: str, tmp_path: Path) -> None:
+    with SessionDB(url=f"{url}&application_name=hermes", db_path=tmp_path / "x.db") as db:
+        assert db.append_message("s", "user", "by today's program") > 0
+    with SessionDB(url=f"{url}&application_name=reports", db_path=tmp_path / "x.db") as db:
+        assert db.append_message("s", "user", "by its own name") > 0
+        assert db.sql("SELECT current_setting('application_name') AS name") == [{"name": "reports"}]
