@@ -24,7 +24,7 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from hermes.errors import InvalidInput, StoreError
 from hermes.store.engines.postgres import faults, migrate, schema
-from hermes.store.engines.sqlite.schema import PROMPT_TEXT
+from hermes.store.engines.sqlite.schema import CARRIABLE, PROMPT_TEXT
 
 MAY_READ = (
     "sessions", "messages", "system_prompts", "session_refs", "session_rewinds", "session_tags", "session_members",
@@ -53,7 +53,7 @@ _FUNCTIONS: dict[str, tuple[str, str]] = {
         " UNION SELECT m.id FROM messages m WHERE m.session_id = ANY (ARRAY(SELECT hermes_shared_sessions()))"
         " AND m.hidden IS NULL"
         " UNION SELECT m.id FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN r.first_id"
-        " AND r.last_id WHERE r.rewound IS NULL AND r.session_id = ANY (ARRAY(SELECT hermes_sessions()))",
+        f" AND r.last_id WHERE r.rewound IS NULL AND {CARRIABLE} AND r.session_id = ANY (ARRAY(SELECT hermes_sessions()))",
     ),
     "hermes_attachments": (
         "SETOF text",
@@ -108,7 +108,7 @@ def switch_on(url: str) -> None:
     """Enforce ownership of rows for every role but the store's owner. May be called again, after an upgrade for example."""
     with _connected(url) as run:
         _alone(run)
-        _enforce(run)
+        enforce(run)
 
 
 def switch_off(url: str) -> None:
@@ -138,7 +138,7 @@ def let_in(url: str, role: str, source: str, user_id: str) -> None:
     with _connected(url) as run:
         _alone(run)
         if not is_on(run):
-            _enforce(run)
+            enforce(run)
         _refuse_the_mighty(run, role)
         run(
             "INSERT INTO hermes_tenants(role, source, user_id) VALUES(%s, %s, %s) ON CONFLICT DO NOTHING",
@@ -195,7 +195,8 @@ def _alone(run: Run) -> None:
     run("SELECT pg_advisory_xact_lock(%s)", (key,))
 
 
-def _enforce(run: Run) -> None:
+def enforce(run: Run) -> None:
+    """Functions, policies and views as they are today; may be said again."""
     (place,) = run(b"SELECT current_schema()").fetchone()
     run(
         b'CREATE TABLE IF NOT EXISTS hermes_tenants (role text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL,'
