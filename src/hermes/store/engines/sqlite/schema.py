@@ -165,6 +165,8 @@ INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_sessions_handoff ON sessions(handoff_state) WHERE handoff_state IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_sessions_prompt ON sessions(system_prompt_hash) WHERE system_prompt_hash IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_sessions_behind ON sessions(id) WHERE transcript = 0",
+    "CREATE INDEX IF NOT EXISTS idx_messages_platform ON messages(platform_message_id)"
+    " WHERE platform_message_id IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_refs_from ON session_refs(from_session, first_id)",
     "CREATE INDEX IF NOT EXISTS idx_tags_tag ON session_tags(tag)",
     "CREATE INDEX IF NOT EXISTS idx_members_user ON session_members(source, user_id)",
