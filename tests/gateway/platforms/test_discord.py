@@ -290,6 +290,24 @@ def test_bots_announcements_edits_and_empty_messages_are_no_events(lab: Lab, tmp
     asyncio.run(story())
 
 
+def test_edits_and_deletions_are_told_and_previews_are_not(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with connected(lab, tmp_path) as (_, link):
+            numbers = [lab.say(f"message {n}", where="channel") for n in range(4)]
+            await eventually(lambda: len(link.events) == 4)
+            lab.redeliver_as_update(numbers[0])  # a preview was added: nobody edited it
+            lab.change(numbers[0], "message zero")
+            lab.take_back(numbers[1])
+            lab.take_back_all(numbers[2:])
+            await eventually(lambda: len(link.revisions) == 4)
+            edit, *gone = link.revisions
+            assert (edit.revises, edit.event.text) == (link.events[0].id, "message zero")
+            assert [one.event for one in gone] == [None] * 3
+            assert [one.revises for one in gone] == [event.id for event in link.events[1:]]
+
+    asyncio.run(story())
+
+
 def test_a_forwarded_message_is_read(lab: Lab, tmp_path: Path) -> None:
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):

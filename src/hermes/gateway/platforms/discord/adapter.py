@@ -212,7 +212,8 @@ class Discord(Adapter):
         elif heard.data.get("edited_timestamp") and client.user is not None:  # else a preview was added, or the like
             event = message_event(heard.message, client.user)
             if event is not None:
-                name = f"edited:{event.id}:{heard.data['edited_timestamp']}"
+                words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
+                name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
                 await _kept(link, Revision(id=name, revises=event.id, event=event))
 
     async def _take_command(self, client: Client, link: Link, seen: Seen, interaction: discord.Interaction) -> None:

@@ -30,4 +30,5 @@ async def revision_of(
     if edit.get("user") not in (None, author):
         return None
     made = await read({**message, "channel": chat_id, "channel_type": event.get("channel_type")})
-    return Revision(id=f"edited:{made.id}:{edit.get('ts')}", revises=made.id, event=made)
+    when = event.get("event_ts") or event.get("ts")  # the edit's own says no more than the second
+    return Revision(id=f"edited:{made.id}:{when}", revises=made.id, event=made)
