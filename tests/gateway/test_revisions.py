@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB, Name
+from hermes.store.mail import Revised
 from tests.gateway.test_conformance import PNG
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -145,3 +148,25 @@ def test_where_several_talk_the_name_stays_before_the_words(lab: PlainLab, model
         lab.change(number, "two [Bob] three", where="thread")
         taken(lab)
         assert said(gateway) == ["[Alice] two [Bob] three"]
+
+
+def test_what_is_edited_in_the_very_moment_it_is_taken_up_is_not_stored_as_it_was(hermes_home: Path) -> None:
+    with SessionDB(hermes_home / "state.db") as db:
+        store = GatewayDB(db)
+        db.create_session("s", "plain")
+        number = store.receive("plain", "e1", "key", '{"text": "old"}')
+        assert number is not None
+        assert store.revise(number, '{"text": "new"}')
+        for texts in (("old", "old"), ("", "")):
+            with pytest.raises(Revised):
+                store.say(number, "key", "s", "old", name=Name("e1", texts))
+        assert db.get_messages("s") == []
+        message, _ = store.say(number, "key", "s", "new", name=Name("e1", ("new", "new")))
+        known = store.find_said("plain", "e1")
+        assert known is not None and known.message_ids == [message]
+        assert store.revise(number, None) is False, "it is a message by now"
+        later = store.receive("plain", "e2", "key", '{"text": "gone"}')
+        assert later is not None and store.revise(later, None)
+        with pytest.raises(Revised):
+            store.say(later, "key", "s", "gone", name=Name("e2", ("gone", "gone")))
+        assert [m["content"] for m in db.get_messages("s")] == ["new"]
