@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.events import Event, as_json, from_json
+from hermes.gateway.events import Event, Revision, as_json, from_json
 from hermes.gateway.platforms import adapter_class
 from tests.support.labs.discord import Lab
 from tests.support.labs.discord_server import TOKEN
@@ -29,6 +29,7 @@ class Recorder:
     def __init__(self, before: Callable[[Event], Awaitable[None]] | None = None) -> None:
         self.events: list[Event] = []
         self.identities: list[str] = []
+        self.revisions: list[Revision] = []
         self.errors: list[Exception] = []
         self._before = before
 
@@ -36,6 +37,9 @@ class Recorder:
         if self._before is not None:
             await self._before(event)
         self.events.append(event)
+
+    async def revised(self, revision: Revision) -> None:
+        self.revisions.append(revision)
 
     def connected(self, identity: str) -> None:
         self.identities.append(identity)
