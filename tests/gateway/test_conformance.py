@@ -115,6 +115,49 @@ def test_a_redelivered_event_is_answered_once(lab: Lab, model: Echo, hermes_home
         answered(lab, "echo: only once", "echo: after it", "echo: after a restart")
 
 
+def _shown_to_the_model(model: Echo, text: str) -> list[str]:
+    """What people said in the last request that says this."""
+    (*_, request) = [one for one in model.requests if text in str(one["messages"])]
+    return [str(one["content"]) for one in request["messages"] if one["role"] == "user"]
+
+
+def test_an_edited_message_is_replaced_and_a_deleted_one_hidden(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    needs(lab, "change")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        (connection,) = gateway.connections.values()
+        told = connection.adapter.capabilities
+        assert (told.tells_edits, told.tells_deletions) == (True, "take_back" in lab.can)
+        first = lab.say("the first albatross")
+        answered(lab, "echo: the first albatross")
+        second = lab.say("the second bittern")
+        answered(lab, "echo: the first albatross", "echo: the second bittern")
+        (row,) = gateway.db.list_sessions_rich(source=lab.platform)
+
+        def said() -> list[str]:
+            return [str(one["content"]).strip() for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
+
+        lab.change(first, "the first cormorant")
+        until(lambda: said() == ["the first cormorant", "the second bittern"], 20, str(said()))
+        lab.change(first, "the first dunlin")
+        until(lambda: said() == ["the first dunlin", "the second bittern"], 20, str(said()))
+        if "take_back" in lab.can:
+            lab.take_back(second)
+            until(lambda: said() == ["the first dunlin"], 20, str(said()))
+        lab.say("the third egret")
+        until(lambda: any("third egret" in text for text in lab.shown()), 30)
+        seen = _shown_to_the_model(model, "third egret")
+        assert "albatross" not in str(seen) and "cormorant" not in str(seen) and "dunlin" in str(seen)
+        assert ("bittern" in str(seen)) == ("take_back" not in lab.can)
+        assert [hit["role"] for hit in gateway.db.search_messages("albatross")] == ["assistant"]
+        kept = gateway.db.export_session(row["id"])["rewound_messages"]
+        assert {str(one["content"]).strip() for one in kept if one["hidden"] == -4} == {
+            "the first albatross",
+            "the first cormorant",
+        }
+        assert len(lab.shown()) == 3, "nothing is answered anew"
+        assert gateway.db.check() == []
+
+
 def test_strangers_get_no_answer(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("let me in", who="mallory")

@@ -242,7 +242,8 @@ def _live(db: SessionDB) -> None:
     db.record_event("first", "model_error", "HTTP 400: no such model")
     db.compress_session("first", "second", summary="in short", head_until=one, tail_from=last)
     db.branch_session("first", "third", at_message=one, title="another way")
-    db.append_message("third", "user", "and now")
+    for change in (db.redact_message, lambda key: db.edit_message(key, "and now?")):
+        change(db.append_message("third", "user", "and now"))
     db.rewind("third", one)
     db.unrewind("third")
     db.rewind("second", one)
@@ -442,4 +443,5 @@ def test_the_sample_lines_can_be_rebuilt(tmp_path: Path) -> None:
     (folder / name).write_text("".join(f"{line}\n" for line in lines) + '{"type":"message","id":9')
     counts = rebuild(folder, tmp_path / "new.db")
     assert counts["sessions"] == 1
-    assert counts["messages"] == len([entry for entry in _samples() if entry["type"] == "message"])
+    kept = [message for entry in _samples() for message in entry.get("keeps", ())]
+    assert counts["messages"] == len([entry for entry in _samples() if entry["type"] == "message"]) + len(kept)

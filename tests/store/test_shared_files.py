@@ -225,6 +225,23 @@ def test_a_file_of_ours_that_another_program_opened_can_be_read_without_being_al
     assert digest(path) == before
 
 
+def test_another_program_does_not_bring_a_redacted_message_back(tmp_path):
+    path = sample(OPENED, tmp_path)
+    with opened(path) as db:
+        first = db.get_messages("ours")[0]["id"]
+        last = db.append_message("ours", "user", "said by mistake")
+        db.redact_message(last)
+        db.edit_message(first, "first of all")
+    rows = dict(plain_sql(path, "SELECT content, active FROM messages WHERE session_id = 'ours'"))
+    assert (rows["said by mistake"], rows["first of ours"], rows["first of all"]) == (0, 0, 1)
+    plain_sql(path, "UPDATE messages SET active = 1 WHERE session_id = 'ours'")
+    with opened(path) as db:
+        db.list_sessions_rich()
+        shown = texts(db, "ours")
+        assert shown[0] == "first of all" and "said by mistake" not in shown and "first of ours" not in shown
+        assert db.check() == []
+
+
 def test_both_programs_hide_the_same_messages_from_then_on(tmp_path):
     path = sample(OPENED, tmp_path)
     with opened(path) as db:

@@ -18,6 +18,7 @@ from tests.support.lives import (
     Step,
     all_ids,
     assert_only_what_is_shown_is_found,
+    assert_stays_away,
     facts,
     session_facts,
     undone,
@@ -29,6 +30,15 @@ _COMPRESSED: list[Step] = [
 ]  # fmt: skip
 _ORPHANED: list[Step] = [*_COMPRESSED, ("branch", 0, 1, 0), ("delete", 0, 0, 0)]
 _TWICE_UNDONE: list[Step] = [("branch", 0, 2, 0), ("rewind", 2, 1, 1), ("say", 2, 0, 0), ("rewind", 2, 0, 1), ("replace", 0, 1, 0)]  # fmt: skip
+
+_TAKEN_BACK: list[Step] = [
+    *_COMPRESSED, ("redact", 0, 1, 0), ("edit", 2, 0, 0), ("redact", 2, 1, 0), ("branch", 2, 4, 0), ("edit", 0, 3, 1),
+    ("unrewind", 2, 0, 0), ("delete", 0, 0, 0), ("edit", 3, 0, 1), ("redact", 3, 1, 0),
+]  # fmt: skip
+_CUT_REDACTED: list[Step] = [
+    ("rewind", 0, 1, 1), ("redact", 0, 1, 0), ("say", 0, 0, 0), ("branch", 1, 2, 0), ("rewind", 2, 1, 1), ("redact", 1, 1, 0),
+    ("edit", 1, 0, 0), ("delete", 1, 0, 0), ("edit", 2, 0, 4),
+]  # fmt: skip
 
 
 def _open(folder: Path, name: str) -> SessionDB:
@@ -56,16 +66,20 @@ def _import(db: SessionDB, path: Path, unpack: Path) -> dict[str, int]:
 @example(_COMPRESSED)
 @example(_ORPHANED)
 @example(_TWICE_UNDONE)
+@example(_TAKEN_BACK)
+@example(_CUT_REDACTED)
 def test_whatever_a_store_lived_through_comes_out_and_in_as_it_was(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         with _open(folder, "one") as db:
-            Life(db).live(steps)
+            life = Life(db)
+            life.live(steps)
+            assert_stays_away(db, life.gone)
             assert_only_what_is_shown_is_found(db)
             assert db.check() == []
             whole = facts(db)
             seen = facts(db, trash=False, parents=not whole["trash"], lists=not whole["trash"])
-            undoing = _undone_elsewhere(db, folder)
+            undoing = _undone_elsewhere(db, folder, life.gone)
             _all_at_once(db, folder, seen, undoing)
             _one_by_one(db, folder, seen, undoing)
             db.backup(folder / "copy.db")
@@ -97,13 +111,15 @@ def _all_at_once(db: SessionDB, folder: Path, seen: dict[str, object], undoing: 
         assert used.check() == []
 
 
-def _undone_elsewhere(db: SessionDB, folder: Path) -> dict[str, object]:
+def _undone_elsewhere(db: SessionDB, folder: Path, gone: set[str]) -> dict[str, object]:
     """What undoing would show, without doing it here."""
     copy = folder / "undone" / "state.db"
     copy.parent.mkdir()
     db.backup(copy)
     with SessionDB(copy, transcripts="off") as other:
-        return undone(other)
+        told = undone(other)
+        assert_stays_away(other, gone)
+        return told
 
 
 def _one_by_one(db: SessionDB, folder: Path, seen: dict[str, object], undoing: dict[str, object]) -> None:

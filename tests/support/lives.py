@@ -13,7 +13,8 @@ from hermes_state import SessionDB
 _NUMBER = st.integers(min_value=0, max_value=40)
 _KINDS = (
     "open", "say", "say", "say", "reply", "tool", "compress", "compress", "branch", "branch", "rewind", "rewind", "unrewind",
-    "delete", "trash", "restore", "replace", "clear", "title", "tag", "pin", "usage", "end", "picture",
+    "delete", "trash", "restore", "replace", "clear", "title", "tag", "pin", "usage", "end", "picture", "redact", "redact",
+    "edit", "edit",
 )  # fmt: skip
 Step = tuple[str, int, int, int]
 LIVES: st.SearchStrategy[list[Step]] = st.lists(
@@ -27,6 +28,7 @@ class Life:
 
     def __init__(self, db: SessionDB) -> None:
         self.db, self.names, self.words = db, list[str](), 0
+        self.gone: set[str] = set()  # words of messages that were redacted, or that had another text then
         for _ in range(2):
             self._open()
 
@@ -50,6 +52,18 @@ class Life:
         self.db.create_session(name, "cli", system_prompt=f"be kind {len(name)}", model_config={"n": 1})
         for _ in range(3):
             self.db.append_message(name, "user", self._text())
+
+    def _redact(self, place: int | None) -> None:
+        if place is not None:
+            self._note_old(place)
+            assert self.db.redact_message(place)
+
+    def _note_old(self, place: int) -> None:
+        """What a message says now is never shown or found again."""
+        ((content,),) = [
+            tuple(row.values()) for row in self.db.sql("SELECT content FROM messages WHERE id = ?", [place])
+        ]
+        self.gone.update(word for word in str(content).replace('"', " ").split() if word.endswith("q"))
 
     def _place(self, name: str, number: int) -> int | None:
         shown = self.db.get_messages(name)
@@ -80,6 +94,15 @@ class Life:
             db.rewind(name, 0 if c == 0 else self._place(name, b) or 0)
         elif kind == "unrewind":
             db.unrewind(name)
+        elif kind == "redact":
+            self._redact(self._place(name, b))
+        elif kind == "edit":
+            text = self._text()
+            parts = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": PICTURE}}]
+            place = self._place(name, b)
+            if place is not None:
+                self._note_old(place)
+                assert db.edit_message(place, parts if c % 4 == 0 else text)
         elif kind == "delete":
             db.delete_session(name)
         elif kind == "trash":
@@ -156,6 +179,16 @@ def assert_only_what_is_shown_is_found(db: SessionDB) -> None:
     words = {word for text in shown for word in text.replace('"', " ").split() if word.endswith("q")}
     found = found_words(db)
     assert found == sorted(words), f"found {found}, shown {sorted(words)}"
+
+
+def assert_stays_away(db: SessionDB, gone: set[str]) -> None:
+    """What was redacted or replaced is neither shown nor found, nor the beginning of a session."""
+    shown = json.dumps([db.get_messages(name) for name in all_ids(db)])
+    previews = json.dumps([row["preview"] for row in db.list_sessions_rich(limit=1000, include_children=True)])
+    for word in sorted(gone):
+        assert f"{word} " not in shown and f'{word}"' not in shown, word
+        assert word not in previews.replace('"', " ").replace("...", " ").split(), word
+        assert db.search_messages(word, limit=100) == [], word
 
 
 def undone(db: SessionDB) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from hermes.errors import SendRefused
-from hermes.gateway.events import Attachment, Chat, Event
+from hermes.gateway.events import Attachment, Chat, Event, Revision
 
 
 def utf16_units(text: str) -> int:
@@ -36,6 +36,8 @@ class Capabilities:
     menu: bool = False  # show_menu works
     idempotent: bool = False  # the same nonce twice makes one message, also minutes later and after a restart
     quotes: bool = False  # replies quote their question (`reply_to`): in groups; where replies do not grow, everywhere
+    tells_edits: bool = False  # when people edit a message we are told (`Link.revised`)
+    tells_deletions: bool = False  # … when they delete one
     mention_needed: bool = False  # where nothing else is configured: in groups only what addresses us is answered
 
 
@@ -60,6 +62,11 @@ class Link(Protocol):
 
     async def received(self, event: Event) -> None:
         """Keep an event. When this returns it is safe: tell the platform. One that was kept before is ignored."""
+        ...
+
+    async def revised(self, revision: Revision) -> None:
+        """A message was edited or deleted: the record follows. When this returns it is safe; one known before is ignored,
+        and so is one about a message that nobody gave us."""
         ...
 
     async def moved(self, old: str, new: str) -> None:

@@ -15,7 +15,7 @@ from hermes.gateway.delivery import Delivery
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
-    from hermes.gateway.events import Event
+    from hermes.gateway.events import Event, Revision
     from hermes.gateway.settings import PlatformSettings
     from hermes.gateway.writer import Writer
     from hermes.store.gateway_db import GatewayDB
@@ -32,7 +32,7 @@ class Connection:
 
     def __init__(
         self, adapter: Adapter, settings: PlatformSettings, store: GatewayDB, writer: Writer, config: Config,
-        take: Callable[[Connection, Event], Awaitable[None]],
+        take: Callable[[Connection, Event], Awaitable[None]], revise: Callable[[Connection, Revision], Awaitable[None]],
     ) -> None:  # fmt: skip
         self.adapter = adapter
         self.settings = settings
@@ -42,7 +42,7 @@ class Connection:
         self.identity: str | None = None
         self.accepts = True
         self._store, self._writer = store, writer
-        self._take = take
+        self._take, self._revise = take, revise
         self._link: _Link | None = None
         self._statuses: set[asyncio.Task[None]] = set()
 
@@ -56,6 +56,12 @@ class Connection:
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; this comes again")
         await self._take(self, event)
+
+    async def revised(self, revision: Revision) -> None:
+        """A message was edited or deleted (see adapter.Link)."""
+        if not self.accepts:
+            raise PlatformUnreachable("the gateway is stopping; this comes again")
+        await self._revise(self, revision)
 
     async def moved(self, old: str, new: str) -> None:
         """A chat has another id (see adapter.Link)."""
@@ -174,6 +180,9 @@ class _Link:
 
     async def received(self, event: Event) -> None:
         await self._connection.received(event)
+
+    async def revised(self, revision: Revision) -> None:
+        await self._connection.revised(revision)
 
     async def moved(self, old: str, new: str) -> None:
         await self._connection.moved(old, new)

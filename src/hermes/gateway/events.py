@@ -65,6 +65,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     addressed: bool = True  # in groups: we were mentioned, or it answers one of our messages
 
 
+class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message was edited or deleted, by who may do so there: its author, or, where it is deleted, a moderator."""
+
+    id: str  # unique on the platform, and no event's id: a redelivered one has the same
+    revises: str  # the id of the event that said it
+    event: Event | None = None  # the message as it is now, under that id; None: it was deleted
+
+
 OWN = Sender(user_id=None, name="gateway")  # who "says" what nobody typed
 OWN_ID = "handoff:"  # how the ids of such events begin
 
@@ -80,6 +88,11 @@ Kept = TypeVar("Kept", Chat, Event)
 def as_json(thing: Chat | Event) -> str:
     """An event or a chat as text for the store."""
     return msgspec.json.encode(thing).decode()
+
+
+def deleted(event_id: str) -> Revision:
+    """A message is gone; that happens once."""
+    return Revision(id=f"deleted:{event_id}", revises=event_id)
 
 
 def writable(event: Event) -> Event:

@@ -36,6 +36,7 @@ from hermes.gateway.index import Index
 from hermes.gateway.keys import build_session_key, is_shared, key_beside, source_of
 from hermes.gateway.lanes import Lanes
 from hermes.gateway.questions import Question, read_answer
+from hermes.gateway.revisions import Revisions
 from hermes.gateway.sharing import Sharing
 from hermes.gateway.stopping import wind_down
 from hermes.gateway.turns import Expired, Said, Turns, is_turn, said_of
@@ -78,6 +79,7 @@ class Gateway:
         self._adapters = adapters
         self._nonce = self.store.identity()
         self._in_hand: set[int] = set()  # events that are in a lane, or were until a moment ago
+        self.revised: set[int] = set()  # events whose text was changed, or that were deleted, while they waited
         self._done: set[int] = set()  # of them those that are in none any more
         self._left: dict[int, str] = {}  # parts, and their platforms, that are left for a look into the outbox to find
         names = [adapter.platform for adapter, _ in adapters]
@@ -97,7 +99,9 @@ class Gateway:
         self.loop = asyncio.get_running_loop()
         self.writer = Writer(self.store)
         self.connections = {
-            adapter.platform: Connection(adapter, settings, self.store, self.writer, self.config, self._received)
+            adapter.platform: Connection(
+                adapter, settings, self.store, self.writer, self.config, self._received, Revisions(self).take
+            )
             for adapter, settings in self._adapters
         }
         await asyncio.to_thread(self.agents.toolbox.tools)  # reaches the MCP servers
@@ -231,6 +235,7 @@ class Gateway:
     def done_with(self, inbox_id: int) -> None:
         """An event is no longer in a lane; from any thread."""
         self.brake.done(inbox_id)
+        self.revised.discard(inbox_id)
         if self.sharing is None:
             self._in_hand.discard(inbox_id)
         else:

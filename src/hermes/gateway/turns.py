@@ -26,11 +26,12 @@ from hermes.gateway.host import ChatHost, Seat
 from hermes.gateway.media import content_of, quotation
 from hermes.gateway.speaking import escaped, said_by, speaker
 from hermes.store import instances, mail
-from hermes.store.gateway_db import Notice, Received, Route
+from hermes.store.gateway_db import Name, Notice, Received, Route
 
 if TYPE_CHECKING:
     from hermes.gateway.lanes import Lane
     from hermes.gateway.runner import Gateway
+    from hermes.store.db import SessionDB
 
 STOPPED = "⏹ (stopped)"
 NOT_YOURS = "Only the person who asked, or the owner, stops an answer."
@@ -78,6 +79,17 @@ def said_of(row: Received, fence: tuple[str, int] | None = None, stop: Stop | No
     )  # fmt: skip
 
 
+def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
+    """What was said, as the model reads it: nobody's text can pass for another's, or for the gateway's."""
+    text, sender = text_of(event.text.strip()), event.sender
+    if is_own(event):
+        return text
+    text = f"{quotation(event.quoted)}{text}"
+    if shared and sender.id:
+        return said_by(speaker(db, event.chat.platform, sender), text)
+    return escaped(text, shared=shared)
+
+
 def is_turn(item: Any) -> bool:
     """Whether the agent answers something just now: a message, or the last one again. Other commands are not cut short."""
     command = parse(item.event.text.strip()) if isinstance(item, Said) else None
@@ -111,6 +123,11 @@ class Turns:
                     return
                 except StoreClosed:
                     return
+                except mail.Revised:  # in this very moment
+                    known = self._again(item)
+                    if known is None:
+                        return
+                    item = known
                 except StoreError as error:
                     if isinstance(error, Fenced) and item.fence is not None and error.lease == item.fence[0]:
                         _log.warning("%s is answered by another gateway: %s", lane.key, error)
@@ -145,7 +162,7 @@ class Turns:
         """
         gateway, sharing = self._gateway, self._gateway.sharing
         if sharing is None or said.fence is None:
-            return said
+            return self._again(said) if said.inbox_id in gateway.revised else said
         name, platform = said.fence[0].partition(":")[2], said.event.chat.platform
         while True:
             row = self._store.look(
@@ -211,6 +228,8 @@ class Turns:
         if not seat.wait_for_turn():
             return None
         try:
+            if said.message_id is not None and self._store.is_redacted(said.message_id):
+                return ""  # it was deleted while a process that died was answering it
             self._share(seat)
             heard = self._only_heard(seat, said)
             if heard and taken_up:
@@ -253,15 +272,20 @@ class Turns:
         notice = self._notice(route, event)
         if notice is None and answer:
             gateway.begin(reply)
-        content = content_of(gateway, event, self._words(route, event))
+        words = words_of(self._db, event, shared=route.shared)
+        content = content_of(gateway, event, words)
         if content is None:
             return None
+        masked = self._db.masked
+        name = Name(
+            event.id, (event.text, masked(event.text)), len(masked(words.strip())) if event.attachments else None
+        )  # fmt: skip
 
         if route.session_id != seat.session_id:  # it may have to be made: whoever takes this up must not make another
             self._store.begin(said.inbox_id, seat.session_id)
 
         def keep(session_id: str, what: str | list[Any]) -> int:
-            message_id, told = self._store.say(said.inbox_id, route.key, session_id, what, notice=notice)
+            message_id, told = self._store.say(said.inbox_id, route.key, session_id, what, notice=notice, name=name)
             if told is not None:
                 gateway.send(told)
             if answer:
@@ -269,16 +293,6 @@ class Turns:
             return message_id
 
         return said.stop.bind(seat.agent.turn(content, keep=keep) if answer else seat.agent.hear(content, keep=keep))
-
-    def _words(self, route: Route, event: Event) -> str:
-        """What was said, as the model reads it: nobody's text can pass for another's, or for the gateway's."""
-        text, sender = text_of(event.text.strip()), event.sender
-        if is_own(event):
-            return text
-        text = f"{quotation(event.quoted)}{text}"
-        if route.shared and sender.id:
-            return said_by(speaker(self._db, event.chat.platform, sender), text)
-        return escaped(text, shared=route.shared)
 
     def _notice(self, route: Route, event: Event) -> Notice | None:
         text = renewal.told(self._gateway, route)

@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes.store import codec, exchange, lineage, messages
 from hermes.store.attachments import Attachments, listed
-from hermes.store.engines.base import COMPACTED, KEPT, Engine, Tx
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.engines.sqlite import shared_columns
 
 
@@ -88,7 +88,7 @@ def follow(tx: Tx, session_id: str) -> None:
             (session_id, shared_columns.UNDONE, before),
         )
     for message_id, active, compacted, hidden in rows:
-        if hidden == KEPT:  # only there for other sessions: never shown here
+        if hidden in (KEPT, REDACTED, REPLACED):  # only there for other sessions, or taken out: never shown here
             tx.run("UPDATE messages SET active = 0 WHERE id = ?", (message_id,))
             continue
         now = None if active else COMPACTED if compacted else shared_columns.UNDONE

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from hermes.store import codec, lineage, messages
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
 
 SHELL = "~deleted~"  # how the id of what is kept of an absent session begins
@@ -70,10 +70,16 @@ class _Stored:
         self._taken: set[int] = set()
 
     def take(self, message: dict[str, Any], preferred: Any) -> Place | None:
-        """Where this very message is stored: under the id it is expected to have, else wherever its like is."""
+        """Where this very message is stored: under the id it is expected to have, else wherever its like is.
+
+        An earlier version of a message is like it in all but the text: it is no one's like.
+        """
+        if message.get("hidden") == REPLACED:
+            return None
         if usable_id(preferred) and preferred not in self._taken:
-            row = self._tx.row("SELECT session_id, timestamp, role FROM messages WHERE id = ?", (preferred,))
-            if row is not None and row[0] in self._owners and row[1:] == (message.get("timestamp"), message["role"]):
+            row = self._tx.row("SELECT session_id, timestamp, role, hidden FROM messages WHERE id = ?", (preferred,))
+            like = (message.get("timestamp"), message["role"])
+            if row is not None and row[0] in self._owners and row[1:3] == like and row[3] != REPLACED:
                 self._taken.add(preferred)
                 return preferred, row[0]
         if self._by_identity is None:
@@ -87,8 +93,10 @@ class _Stored:
     def _read(self) -> dict[Identity, list[Place]]:
         found: dict[Identity, list[Place]] = defaultdict(list)
         for owner in self._owners:
-            sql = f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? ORDER BY m.id"
-            for row in self._tx.rows(sql, (owner,)):
+            sql = (
+                f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND coalesce(m.hidden, 0) <> {REPLACED}"
+            )
+            for row in self._tx.rows(f"{sql} ORDER BY m.id", (owner,)):
                 found[_identity(messages.decode(row))].append((row[0], owner))
         return found
 
@@ -112,7 +120,8 @@ def keep(
             _make(tx, shell, absent)
             for entry in absent:
                 message_id = _insert(engine, tx, shell, entry)
-                tx.run("UPDATE messages SET hidden = -1 WHERE id = ?", (message_id,))
+                hidden = REDACTED if entry.get("hidden") == REDACTED else KEPT
+                tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (hidden, message_id))
                 places[entry["id"]] = (message_id, shell)
             assert not moved
         touched.shells.add(shell)

@@ -17,7 +17,7 @@ from typing import Any
 from hermes.errors import StoreCorrupt
 from hermes.store import messages, recovery
 from hermes.store.carried import SHELL
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import REPLACED, Engine, Tx
 from hermes.store.prompt_files import read_prompt
 from hermes.store.transcript import entries, is_intact
 
@@ -225,6 +225,9 @@ class Comparer:
 
     def _judge(self, out: Comparison, message_id: int, entry: Entry, message: Entry) -> None:
         """A row and its line differ: whose fault is it?"""
+        if self._is_earlier_version(entry, message):
+            out.unlined.append(message_id)
+            return
         ours = self._tx.value("SELECT writer FROM messages WHERE id = ?", (message_id,)) is not None
         if message_id in self._changed or not ours:
             out.edited.append(message_id)
@@ -233,6 +236,15 @@ class Comparer:
             out.broken[message_id] = entry
         else:
             out.differing[message_id] = entry
+
+    def _is_earlier_version(self, entry: Entry, message: Entry) -> bool:
+        """Whether a line tells what its message said before it was edited; that is kept as a row of its own."""
+        sql = f"SELECT {messages._ROW} FROM messages m WHERE m.hidden = {REPLACED} AND m.timestamp = ? AND m.role = ?"
+        try:
+            rows = [messages.decode(row) for row in self._tx.rows(sql, (message["timestamp"], message["role"]))]
+        except (StoreCorrupt, UnicodeDecodeError):
+            return False
+        return any(reads_same(entry, {**row, "id": message["id"]}) for row in rows)
 
     def _find_absent(self, out: Comparison, told: Told, stored: dict[int, Entry]) -> None:
         """Lines without a row: lost, deleted, or the row lies elsewhere."""

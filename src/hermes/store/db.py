@@ -24,7 +24,19 @@ from hermes.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from hermes.store import adoption, codec, events, exchange, lineage, listing, messages, retention, sessions, titles
+from hermes.store import (
+    adoption,
+    codec,
+    events,
+    exchange,
+    lineage,
+    listing,
+    messages,
+    retention,
+    revising,
+    sessions,
+    titles,
+)
 from hermes.store import usage as _usage
 from hermes.store.attachments import references
 from hermes.store.db_keeping import Keeping
@@ -357,6 +369,48 @@ class SessionDB(Keeping):
             retention.audit(tx, action, session_id, "", f"{count} messages")
         for table in ("session_refs", "session_rewinds"):
             tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+
+    def redact_message(self, message_id: int) -> bool:
+        """Hide one message for good; False when there is none, or it is hidden for good already.
+
+        No session shows it from now on, also none that carries it over; it is not replayed, found or counted, and undoing
+        a rewind does not bring it back. Its row stays (`hidden` -3), and so does its line in the transcript.
+        """
+        with self._engine.read() as tx:
+            place = revising.find(tx, message_id)
+        if place is None:
+            return False
+        with self._writing(*place.sessions) as tx:
+            place = revising.find(tx, message_id)
+            if place is None:
+                return False
+            revising.redact(tx, message_id, place)
+            owner = place.owner
+        self._scribe.restated(owner, "redact", hides=[message_id])
+        return True
+
+    def edit_message(self, message_id: int, content: str | list[Any] | dict[str, Any]) -> bool:
+        """Put other content in place of one message's, where it stands; False when there is none that could be shown.
+
+        What it said before is kept in a row of its own that nothing shows (`hidden` -4). Sessions that carry the message
+        over show the new text, too. The same content again changes nothing, and is True.
+        """
+        with self._engine.read() as tx:
+            place = revising.find(tx, message_id)
+            role = tx.value("SELECT role FROM messages WHERE id = ?", (message_id,))
+        if place is None:
+            return False
+        ready = self._ready({"role": codec.restored(role), "content": content})
+        with self._writing(*place.sessions) as tx:
+            place = revising.find(tx, message_id)
+            if place is None:
+                return False
+            if revising.same_content(tx, message_id, ready):
+                return True
+            self._attachments.secure(tx, ready.lifted)
+            version, keeper = revising.edit(self._engine, tx, message_id, ready, place)
+        self._scribe.edited(place.owner, message_id, version, keeper)
+        return True
 
     def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[dict[str, Any]]:
         """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""

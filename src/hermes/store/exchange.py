@@ -12,7 +12,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.store import carried, codec, events, lineage, messages, recovery, sessions
 from hermes.store.carried import HIGHEST, Touched, usable_id
-from hermes.store.engines.base import KEPT, Engine, Tx
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
 from hermes.store.retention import META_LAST_PRUNE
 from hermes.store.visibility import User, session_clause
@@ -36,7 +36,9 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     if happened := events.of_session(tx, session_id):
         session[_EVENTS] = happened
     if rewound := _rewound(tx, session_id, session["messages"], state):
-        session["rewound_messages"] = rewound
+        session["rewound_messages"] = (
+            rewound if visible_to is None else [one for one in map(_for_others, rewound) if one]
+        )
     every = [*session["messages"], *session.get("rewound_messages", ())]
     told = messages.attached(tx, session_id)
     if listed := {message["id"]: told[message["id"]] for message in every if message["id"] in told}:
@@ -47,19 +49,29 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
 
 
 def _rewound(tx: Tx, session_id: str, shown: list[dict[str, Any]], state: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a session shows no more and can show again, its own and what it carries, each with the batch that took it away."""
+    """What a session shows no more, its own and what it carries, each with `hidden`: the batch of the rewind that took it
+    away, or that a person did."""
     hidden = {row[0]: row[1] for row in state["hidden"] if row[1] != KEPT}
     found = {m["id"]: m for m in recovery.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
     told = {message["id"] for message in shown}
     for _, owner, first, last, _, rewound, _ in state["refs"]:
+        sql = f"SELECT {messages._ROW}, m.hidden FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ?"
         if rewound is None:
-            continue
-        sql = f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? ORDER BY m.id"
-        for row in tx.rows(sql, (owner, first, last)):
-            if row[0] not in told:
-                found[row[0]] = messages.decode(row)
-                hidden.setdefault(row[0], rewound)
+            sql += f" AND m.hidden = {REDACTED}"
+        for *row, kind in tx.rows(f"{sql} ORDER BY m.id", (owner, first, last)):
+            if row[0] not in told and kind != REPLACED:
+                found[row[0]] = messages.decode(tuple(row))
+                hidden.setdefault(row[0], REDACTED if kind == REDACTED else rewound)
     return [{**message, "hidden": hidden[number]} for number, message in sorted(found.items())]
+
+
+def _for_others(message: dict[str, Any]) -> dict[str, Any] | None:
+    """What others than the owner get of a hidden message: of a redacted one its place, of an earlier version nothing."""
+    if message["hidden"] == REPLACED:
+        return None
+    if message["hidden"] != REDACTED:
+        return message
+    return {key: message[key] for key in ("id", "session_id", "role", "timestamp", "hidden")} | {"content": None}
 
 
 def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]:
@@ -102,6 +114,8 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     carried.state(tx, session_id, _ranges(tx, refs, others, places, here))
     shown_here = {id(m): new_id for m, new_id in zip(own, given, strict=True)}
     expected = [shown_here[id(m)] if id(m) in shown_here else places[m["id"]][0] for m in shown]
+    gone = f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}"  # here, since the export was made
+    expected = [one for one in expected if not others or tx.row(gone, (one,)) is None]
     if [place[0] for place in lineage.shown_places(tx, session_id)] != expected:
         _lay_out(tx, session_id, expected, {place[0]: place for place in places.values()})
     if has_events(data):

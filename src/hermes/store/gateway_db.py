@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hermes.store import instances, mail, people, routes
-from hermes.store.engines.base import Tx
+from hermes.store import instances, mail, people, recovery, routes
+from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.gateway_tables import INDEXES, TABLES
-from hermes.store.mail import Outgoing, Received
+from hermes.store.mail import Known, Outgoing, Received
 from hermes.store.routes import Route
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-__all__ = ["GatewayDB", "Notice", "Outgoing", "Placed", "Received", "Route"]
+__all__ = ["GatewayDB", "Name", "Notice", "Outgoing", "Placed", "Received", "Route"]
 
 T = TypeVar("T")
 IDENTITY = "gateway_identity"
@@ -36,6 +36,15 @@ class Notice:
     chat: str  # JSON
     text: str
     nonce: str
+
+
+@dataclass(slots=True, frozen=True)
+class Name:
+    """What a message is called on its platform, and what it is stored with, so that an edit or a deletion finds it."""
+
+    event_id: str
+    texts: tuple[str, str]  # what it is taken up with, as it is and masked: if the inbox says another, it is not stored
+    words: int | None = None  # how much of the content was said, where the rest tells of what came with it
 
 
 @dataclass(slots=True, frozen=True)
@@ -217,16 +226,20 @@ class GatewayDB:
             mail.begin(tx, inbox_id, self.clock(), session_id)
 
     def say(
-        self, inbox_id: int, key: str, session_id: str, content: str | list[Any], *, notice: Notice | None = None
-    ) -> tuple[int, Outgoing | None]:
+        self, inbox_id: int, key: str, session_id: str, content: str | list[Any], *, notice: Notice | None = None,
+        name: Name | None = None,
+    ) -> tuple[int, Outgoing | None]:  # fmt: skip
         """Store what an event says as the user's message; its id. The event and its route know of it at once.
 
-        A notice for the user enters the outbox with it, so that it is told once.
+        A notice for the user enters the outbox with it, so that it is told once. mail.Revised when the event was edited or
+        deleted meanwhile: nothing is stored then.
         """
         now = self.clock()
         posted: list[Outgoing] = []
 
         def also(tx: Tx, message_id: int) -> None:
+            if name is not None:
+                mail.check_unrevised(tx, inbox_id, name.texts)
             mail.link(tx, inbox_id, session_id, message_id, now)
             routes.spoken(tx, key, session_id, now)
             if notice is not None:
@@ -234,9 +247,45 @@ class GatewayDB:
                     mail.post(tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked)
                 )
 
-        ready = self.db._ready({"role": "user", "content": content})
+        called: dict[str, Any] = {} if name is None else {"platform_message_id": name.event_id}
+        if name is not None and name.words is not None:
+            called["meta"] = {"words": name.words}
+        ready = self.db._ready({"role": "user", "content": content, **called})
         message_id = self.db._append(session_id, ready, also=also)
         return message_id, posted[-1] if posted else None
+
+    def find_said(self, platform: str, event_id: str) -> Known | None:
+        """What became of an event; None when there is nothing of it that could be shown or answered."""
+        with self._engine.read() as tx:
+            return mail.find_said(tx, platform, event_id)
+
+    def content_of(self, message_id: int) -> tuple[Any, Any] | None:
+        """A message's content and its meta."""
+        with self._engine.read() as tx:
+            if tx.row("SELECT 1 FROM messages WHERE id = ?", (message_id,)) is None:
+                return None
+            found = recovery.message(tx, message_id)
+        return found["content"], found["meta"]
+
+    def is_redacted(self, message_id: int) -> bool:
+        """Whether a message was hidden for good."""
+        with self._engine.read() as tx:
+            return tx.row(f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}", (message_id,)) is not None
+
+    def revise(self, inbox_id: int | None, event: str | None) -> bool:
+        """What waits says something else (None: nothing); False when it does not wait any more, or became a message."""
+        with self.db._changing() as tx:
+            return inbox_id is not None and mail.revise(tx, inbox_id, event, self.clock())
+
+    def is_noted(self, platform: str, event_id: str) -> bool:
+        """Whether something of this name was done before (within a week)."""
+        with self._engine.read() as tx:
+            return mail.is_noted(tx, platform, event_id)
+
+    def note(self, platform: str, event_id: str, message_id: int | None = None) -> None:
+        """Something that needs no answer was done (to this message): if it comes again, it is recognised."""
+        with self.db._changing() as tx:
+            mail.note(tx, platform, event_id, message_id, self.clock())
 
     def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[dict[str, Any]] = ()) -> list[Outgoing]:
         """An event is answered: it leaves the inbox and its reply enters the outbox, both or neither.

@@ -175,13 +175,14 @@ def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
         for row in tx.rows("SELECT ord FROM session_refs WHERE session_id = ? AND rewound = ?", (session_id, batch))
     ]
     before = shown_places(tx, session_id)
-    since = _after(before, cut, session_id)
+    known = set(before)
+    everywhere = [(row[0], row[1]) for row in messages.shown_rows(tx, session_id, "m.id, m.session_id", redacted=True)]
+    since = [place for place in _after(everywhere, cut, session_id) if place in known]  # the cut may be redacted by now
     tx.run("DELETE FROM session_refs WHERE session_id = ? AND born = ?", (session_id, batch))
     for ord_ in refs:
         tx.run("UPDATE session_refs SET rewound = NULL WHERE session_id = ? AND ord = ?", (session_id, ord_))
     for message_id in own:
         tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (message_id,))
-    known = set(before)
     back = [place[0] for place in shown_places(tx, session_id) if place not in known]
     if since:
         _hide(tx, session_id, since, batch)

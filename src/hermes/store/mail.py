@@ -13,10 +13,12 @@ The only indexes are on what waits. `ORDER BY +id` has SQLite read those instead
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hermes.store.engines.base import Tx
+from hermes.errors import StoreError
+from hermes.store.engines.base import REDACTED, Tx
 
 _INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
 _OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
@@ -36,6 +38,19 @@ class Received:
     session_id: str | None
     message_id: int | None  # what it became in that session
     shown: str | None  # the platform's ids of the messages that show its growing reply, one a line; "": perhaps one
+
+
+class Revised(StoreError):
+    """What was to be stored is not what the event says by now."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What became of an event."""
+
+    inbox_id: int | None  # it waits there, or is being answered
+    event: str | None  # JSON, as long as it does
+    message_ids: list[int]  # what it became in the record
 
 
 @dataclass(slots=True)
@@ -119,6 +134,54 @@ def link(tx: Tx, inbox_id: int, session_id: str, message_id: int, now: float) ->
     tx.run(
         "UPDATE gateway_inbox SET session_id = ?, message_id = ?, begun_at = coalesce(begun_at, ?) WHERE id = ?",
         (session_id, message_id, now, inbox_id),
+    )
+
+
+def check_unrevised(tx: Tx, inbox_id: int, texts: Sequence[str]) -> None:
+    """Revised, unless an event still waits and says one of these: what it is taken up with, as it is or masked."""
+    event = tx.value("SELECT event FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
+    if event is None or json.loads(event).get("text", "") not in texts:
+        raise Revised(f"event {inbox_id} was edited or deleted before it was taken up")
+
+
+def find_said(tx: Tx, platform: str, event_id: str) -> Known | None:
+    """What became of an event, however long ago: where it waits, and the messages it became that can still be shown."""
+    row = tx.row(
+        "SELECT id, event, message_id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?",
+        (platform, event_id),
+    )
+    known = "platform_message_id = ?" if row is None or row[2] is None else "(platform_message_id = ? OR id = ?)"
+    stored = tx.rows(
+        f"SELECT id FROM messages WHERE {known} AND role = 'user' AND (hidden IS NULL OR hidden > {REDACTED}) ORDER BY id",
+        (event_id,) if row is None or row[2] is None else (event_id, row[2]),
+    )
+    ids = [int(one[0]) for one in stored]
+    if row is not None and row[3] is None:
+        return Known(int(row[0]), row[1], ids)
+    return Known(None, None, ids) if ids else None
+
+
+def revise(tx: Tx, inbox_id: int, event: str | None, now: float) -> bool:
+    """What waits says something else (None: nothing, and is done with); False when it became a message, or is answered."""
+    waits = "id = ? AND finished_at IS NULL AND message_id IS NULL"
+    if event is None:
+        sql = f"UPDATE gateway_inbox SET finished_at = ?, event = NULL, shown = NULL WHERE {waits}"
+        return bool(tx.run(sql, (now, inbox_id)))
+    return bool(tx.run(f"UPDATE gateway_inbox SET event = ? WHERE {waits}", (event, inbox_id)))
+
+
+def is_noted(tx: Tx, platform: str, event_id: str) -> bool:
+    """Whether something of this name was done."""
+    sql = "SELECT 1 FROM gateway_inbox WHERE platform = ? AND event_id = ?"
+    return tx.row(sql, (platform, event_id)) is not None
+
+
+def note(tx: Tx, platform: str, event_id: str, message_id: int | None, now: float) -> None:
+    """Something that needs no answer was done (to this message): if it comes again, it is recognised."""
+    tx.run(
+        "INSERT INTO gateway_inbox(platform, event_id, key, message_id, received_at, finished_at)"
+        " VALUES(?, ?, '', ?, ?, ?) ON CONFLICT(platform, event_id) DO NOTHING",
+        (platform, event_id, message_id, now, now),
     )
 
 

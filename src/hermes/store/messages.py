@@ -15,13 +15,20 @@ from typing import Any
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
 from hermes.store.attachments import PREFIX, as_told, listed, references
-from hermes.store.engines.base import COMPACTED, Engine, Row, Tx
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Row, Tx
 from hermes.store.text import plain_parts
 from hermes.store.visibility import User, session_clause
 
 PREVIEW = 60
 _ID = itemgetter(0)
 FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
+CARRIABLE = f"(m.hidden IS NULL OR m.hidden > {REDACTED})"  # messages that a session may show which carries them
+# Rows that a deletion has yet to look at: not those that are only there for others (of a redacted one: its place).
+UNSETTLED = (
+    f"(m.hidden IS NULL OR m.hidden NOT IN ({KEPT}, {REDACTED}) OR (m.hidden = {REDACTED} AND NOT EXISTS (SELECT 1 FROM"
+    " session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id AND m.id BETWEEN r.first_id AND"
+    " r.last_id)))"
+)
 
 STORED = (
     "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count", "finish_reason",
@@ -75,6 +82,11 @@ class Ready:
     is_json: bool = False
     clean_json: bool = True  # the JSON fields were encoded here, so their text is known to be JSON
     lifted: tuple[tuple[str, str, int], ...] = ()  # attachments: hash, mime, bytes
+
+    @property
+    def form(self) -> str | None:
+        """The content_format."""
+        return self.values[_FORM]  # type: ignore[no-any-return]
 
 
 def preview_of(text: str | None) -> str:
@@ -218,6 +230,16 @@ def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:
     tx.changed_by_us([message_id])
 
 
+def set_content(tx: Tx, message_id: int, ready: Ready) -> None:
+    """Put other content into a row; everything else about the message stays."""
+    names = ("content", "content_format", "content_rest")
+    values = [ready.values[STORED.index(name) - 1] for name in names]
+    tx.run(f"UPDATE messages SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*values, message_id))
+    tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
+    refer(tx, message_id, ready.lifted)
+    tx.changed_by_us([message_id])
+
+
 def recount(tx: Tx, session_id: str) -> None:
     """Set a session's counters, last activity and preview from its own rows."""
     tx.hold(session_id)
@@ -252,9 +274,15 @@ def _first_words(tx: Tx, session_id: str) -> str | None:
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def shown_rows(tx: Tx, session_id: str, columns: str = _ROW) -> list[Row]:
-    """The rows a session shows, in order: its own, with the carried ones in their places. Column 0 must be m.id."""
+def shown_rows(tx: Tx, session_id: str, columns: str = _ROW, *, redacted: bool = False) -> list[Row]:
+    """The rows a session shows, in order: its own, with the carried ones in their places. Column 0 must be m.id.
+
+    With `redacted`, also those that were taken out, in the places they had.
+    """
     own = tx.rows(f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.hidden IS NULL", (session_id,))
+    if redacted:
+        sql = f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.hidden = {REDACTED}"
+        own += tx.rows(sql, (session_id,))
     own.sort(key=_ID)  # they come by time, so nearly in order; the database would copy every text to sort them
     refs = tx.rows(
         "SELECT from_session, first_id, last_id, after_id FROM session_refs WHERE session_id = ? AND rewound IS NULL"
@@ -264,20 +292,29 @@ def shown_rows(tx: Tx, session_id: str, columns: str = _ROW) -> list[Row]:
     if not refs:
         return own
     carried: dict[int, list[Row]] = {}
+    which = "TRUE" if redacted else CARRIABLE
     for from_session, first, last, after in refs:
         carried.setdefault(after, []).extend(
             tx.rows(
-                f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? ORDER BY m.id",
+                f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? AND {which} ORDER BY m.id",
                 (from_session, first, last),
             )
         )
     out = carried.pop(0, [])
-    for row in own:
-        out.append(row)
-        out += carried.pop(row[0], [])
+    gaps = _redacted(tx, session_id, carried.keys() - {row[0] for row in own}) if carried else set()
+    for row in sorted([*own, *((one,) for one in gaps)], key=_ID) if gaps else own:
+        if row[0] not in gaps:
+            out.append(row)
+        out += carried.pop(row[0], [])  # what stands after a redacted message stays where it is
     for rows in carried.values():  # their anchor was rewound: they still come after what is left
         out += rows
     return out
+
+
+def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
+    """Of a session's own messages with these ids those that were redacted."""
+    sql = f"SELECT id FROM messages WHERE id = ? AND session_id = ? AND hidden = {REDACTED}"
+    return {row[0] for one in ids for row in tx.rows(sql, (one, session_id))}
 
 
 def decode(row: Row) -> dict[str, Any]:
@@ -380,7 +417,7 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
         return str(own)
     other = tx.value(
         "SELECT s.id FROM messages m JOIN session_refs r ON r.from_session = m.session_id AND m.id BETWEEN r.first_id AND"
-        f" r.last_id JOIN sessions s ON s.id = r.session_id WHERE m.id = ? AND r.rewound IS NULL AND {where}"
+        f" r.last_id JOIN sessions s ON s.id = r.session_id WHERE m.id = ? AND r.rewound IS NULL AND {CARRIABLE} AND {where}"
         " ORDER BY s.started_at LIMIT 1",
         [message_id, *params],
     )
@@ -443,11 +480,11 @@ def attachments_shown(tx: Tx, session_id: str) -> list[str]:
 def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | None = None, *, cap: int = _ALL) -> int:
     """Remove a session's own rows (all, or those given, at most `cap`); how many were looked at.
 
-    What other sessions refer to stays for them, marked as kept (hidden = -1).
+    What other sessions refer to stays for them, marked as kept (hidden = -1) unless it was redacted.
     """
     if ids is None:
-        ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND (hidden IS NULL OR hidden <> -1)"
-                                         " ORDER BY id LIMIT ?", (session_id, cap))]  # fmt: skip
+        sql = f"SELECT m.id FROM messages m WHERE m.session_id = ? AND {UNSETTLED} ORDER BY m.id LIMIT ?"
+        ids = [row[0] for row in tx.rows(sql, (session_id, cap))]
     ids = list(ids)
     ranges = tx.rows(
         "SELECT first_id, last_id FROM session_refs WHERE from_session = ? AND session_id <> ?",
@@ -455,7 +492,10 @@ def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | Non
     )
     kept = [i for i in ids if any(first <= i <= last for first, last in ranges)]
     for message_id in kept:
-        tx.run("UPDATE messages SET hidden = -1 WHERE id = ?", (message_id,))
+        tx.run(
+            f"UPDATE messages SET hidden = {KEPT} WHERE id = ? AND (hidden IS NULL OR hidden <> {REDACTED})",
+            (message_id,),
+        )
     gone = [i for i in ids if i not in set(kept)] if kept else ids
     engine.fulltext.drop(tx, gone)
     for message_id in gone:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.store import events, messages, titles
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
 from hermes.store.messages import make_ready
 from hermes.store.prompt_files import read_prompt
@@ -114,14 +114,13 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             started = started or entry.get("type") == "session"
             if isinstance(entry.get("id"), int):
                 present.add(entry["id"])
+            present.update(one["id"] for one in _messages_in(entry, "keeps"))
         told = journal.prompts.named(columns)
         out = [] if started else [header({key: value for key, value in told.items() if value is not None})]
-        attached = messages.attached(tx, session_id)
-        for one in own_messages(tx, session_id):
-            if one["id"] in attached or messages.mentions(one["content"]):
-                one["attachments"] = attached.get(one["id"], [])
-            if one["id"] not in present:
-                out.append(line(message_entry(one)))
+        rows = with_attachments(tx, session_id, own_messages(tx, session_id))
+        out += [line(message_entry(one)) for one in rows if one["id"] not in present]
+        if changed := [message_entry(one) for one in _changed_since(tx, session_id, rows, present)]:
+            out.append(line(event("edit", replaces=changed)))
         out += [line(events.line_of(one)) for one in events.of_session(tx, session_id) if one["at"] not in noted]
         state = session_state(tx, session_id)
         state.update(successors(tx, session_id))
@@ -130,6 +129,25 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
         return b"".join(out)
 
     return journal.revise(session_id, missing, anew=anew)
+
+
+def with_attachments(tx: Tx, session_id: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same messages with the files that belong to each, as a transcript's line lists them."""
+    attached = messages.attached(tx, session_id)
+    for one in rows:
+        if one["id"] in attached or messages.mentions(one["content"]):
+            one["attachments"] = attached.get(one["id"], [])
+    return rows
+
+
+def _changed_since(tx: Tx, session_id: str, rows: list[dict[str, Any]], present: set[int]) -> list[dict[str, Any]]:
+    """Messages whose text was changed after their line was written: their earlier version has no line yet."""
+    earlier = {
+        row[0]
+        for row in tx.rows(f"SELECT id FROM messages WHERE session_id = ? AND hidden = {REPLACED}", (session_id,))
+    }
+    untold = {(one["timestamp"], one["role"]) for one in rows if one["id"] in earlier - present}
+    return [one for one in rows if one["id"] in present - earlier and (one["timestamp"], one["role"]) in untold]
 
 
 # ------------------------------------------------------------------------------------------- from files to rows
@@ -157,6 +175,7 @@ class Replayed:
                 self.events.append(happened)
             self._set(entry.get("set") or {})
             self.state.update({k: entry[k] for k in ("tags", "members", "refs", "rewinds", "hidden") if k in entry})
+            self._revise(entry)
             removed = entry.get("removed")
             if removed == "all":
                 self.messages.clear()
@@ -165,6 +184,17 @@ class Replayed:
                     self.messages.pop(message_id, None)
         elif "role" in entry:
             self._take_message(entry)
+
+    def _revise(self, entry: dict[str, Any]) -> None:
+        """Messages whose text was changed: `replaces` has them as they are now, `keeps` as they were."""
+        crc = {"crc": entry["crc"]} if "crc" in entry else {}
+        for one in _messages_in(entry, "replaces"):
+            if one["id"] in self.messages:
+                self.messages[one["id"]] = {**one, **crc}
+            else:
+                self._take_message({**one, **crc})
+        for one in _messages_in(entry, "keeps"):
+            self._take_message({**one, **crc})
 
     def _take_message(self, entry: dict[str, Any]) -> None:
         """If an id comes twice the first line counts, but a damaged line (perhaps in its id) never takes another's place."""
@@ -183,6 +213,16 @@ class Replayed:
             if told in columns:
                 self.columns.pop(other, None)
         self.columns.update(columns)
+
+
+def _messages_in(entry: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The messages that an event lists."""
+    told = entry.get(key)
+    return (
+        [one for one in told if isinstance(one, dict) and isinstance(one.get("id"), int) and "role" in one]
+        if isinstance(told, list)
+        else []
+    )
 
 
 def _seconds(text: str) -> float | None:
@@ -357,4 +397,8 @@ def set_state(tx: Tx, session_id: str, state: dict[str, Any]) -> None:
             values = row if isinstance(row, list) else [row]
             tx.run(f"INSERT INTO {table}(session_id, {names}) VALUES({marks})", [session_id, *values])
     for message_id, hidden in state.get("hidden", ()):
-        tx.run("UPDATE messages SET hidden = ? WHERE id = ? AND session_id = ?", (hidden, message_id, session_id))
+        tx.run(
+            "UPDATE messages SET hidden = ? WHERE id = ? AND session_id = ?"
+            f" AND (hidden IS NULL OR hidden > {REDACTED} OR hidden = ?)",  # what was taken out never comes back
+            (hidden, message_id, session_id, hidden),
+        )

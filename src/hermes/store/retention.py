@@ -216,8 +216,7 @@ def finish_deletions(engine: Engine, witness: Witness) -> int:
     with engine.read() as tx:
         left = tx.rows(
             "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
-            " m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND (m.hidden IS NULL"
-            " OR m.hidden <> -1)))"
+            f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
         )
     for (session_id,) in left:
         _finish(engine, session_id, witness)

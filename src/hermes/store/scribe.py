@@ -91,7 +91,7 @@ class Scribe:
         if deleted or (row is None and session_id.startswith(SHELL)):
             self.journal.forget(session_id)
         elif row is not None and (row[1] is not None or self.wanted(row[0]) or self.journal.exists(session_id)):
-            self._fill_in(session_id, anew=self._removal_pending(session_id))
+            self._fill_in(session_id, anew=session_id.startswith(SHELL) or self._removal_pending(session_id))
 
     def _removal_pending(self, session_id: str) -> bool:
         """Whether messages were removed on purpose after the transcript was last written."""
@@ -155,6 +155,22 @@ class Scribe:
             with self._engine.read() as tx:
                 state = recovery.session_state(tx, session_id)
             self._write(session_id, line(event(what, **state, **also)))
+
+    def edited(self, session_id: str, message_id: int, version: int, kept_in: str) -> None:
+        """A message's text was changed: one line has it as it is now, and as it was (under an id of its own)."""
+        if session_id.startswith(SHELL):
+            self.kept(session_id)
+            self.adopted([kept_in])
+        elif self._keeps(session_id):
+            with self._engine.read() as tx:
+                state = recovery.session_state(tx, session_id)
+                rows = [recovery.message(tx, one) for one in (message_id, version)]
+                now, was = map(recovery.message_entry, recovery.with_attachments(tx, session_id, rows))
+            self._write(session_id, line(event("edit", **state, replaces=[now], keeps=[was])))
+
+    def adopted(self, session_ids: Iterable[str]) -> None:
+        """These sessions have messages that no line tells of yet."""
+        self._adopted(session_ids)
 
     def rewritten(self, session_id: str) -> None:
         """A session's messages were replaced, or it came in whole: its transcript starts anew."""

@@ -141,7 +141,8 @@ def make_scope(filters: Filters, visible_to: User | None) -> Scope:
     other, other_params = _session_filter(filters, visible_to, "o")
     where = (
         f"(({messages.FOUND} AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
-        f" WHERE r.from_session = m.session_id AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {other}))"
+        f" WHERE r.from_session = m.session_id AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL"
+        f" AND {messages.CARRIABLE} AND {other}))"
     )
     params = own_params + other_params
     if filters.role_filter is not None:

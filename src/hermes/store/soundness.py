@@ -95,8 +95,7 @@ def _half_deleted(tx: Tx) -> list[Problem]:
         problem("half-deleted", f"session {row[0]}", "its deletion was cut short")
         for row in tx.rows(
             "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
-            " m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id"
-            " AND (m.hidden IS NULL OR m.hidden <> -1)))"
+            f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
         )
     ]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.events import Event, as_json, from_json
+from hermes.gateway.events import Event, Revision, as_json, from_json
 from hermes.gateway.platforms import adapter_class
 from tests.support.labs.discord import Lab
 from tests.support.labs.discord_server import TOKEN
@@ -29,6 +29,7 @@ class Recorder:
     def __init__(self, before: Callable[[Event], Awaitable[None]] | None = None) -> None:
         self.events: list[Event] = []
         self.identities: list[str] = []
+        self.revisions: list[Revision] = []
         self.errors: list[Exception] = []
         self._before = before
 
@@ -36,6 +37,9 @@ class Recorder:
         if self._before is not None:
             await self._before(event)
         self.events.append(event)
+
+    async def revised(self, revision: Revision) -> None:
+        self.revisions.append(revision)
 
     def connected(self, identity: str) -> None:
         self.identities.append(identity)
@@ -286,6 +290,24 @@ def test_bots_announcements_edits_and_empty_messages_are_no_events(lab: Lab, tmp
             lab.say("last")
             await eventually(lambda: "last" in link.texts)
             assert link.texts == ["first", "last"]
+
+    asyncio.run(story())
+
+
+def test_edits_and_deletions_are_told_and_previews_are_not(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with connected(lab, tmp_path) as (_, link):
+            numbers = [lab.say(f"message {n}", where="channel") for n in range(4)]
+            await eventually(lambda: len(link.events) == 4)
+            lab.redeliver_as_update(numbers[0])  # a preview was added: nobody edited it
+            lab.change(numbers[0], "message zero")
+            lab.take_back(numbers[1])
+            lab.take_back_all(numbers[2:])
+            await eventually(lambda: len(link.revisions) == 4)
+            edit, *gone = link.revisions
+            assert (edit.revises, edit.event.text) == (link.events[0].id, "message zero")
+            assert [one.event for one in gone] == [None] * 3
+            assert [one.revises for one in gone] == [event.id for event in link.events[1:]]
 
     asyncio.run(story())
 

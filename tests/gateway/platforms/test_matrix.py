@@ -290,6 +290,24 @@ def test_a_file_can_be_fetched_also_after_a_restart(lab: Lab, tmp_path: Path) ->
 # ---------------------------------------------------------------------------------------------------- sending
 
 
+def test_nobody_edits_a_message_of_somebody_else(lab: Lab, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with connected(matrix(lab, tmp_path)) as link:
+            said = lab.say("in a group", where="group")
+            await link.event("in a group")
+            lab.change(said, "words in her mouth", who="bob", where="group")
+            lab.change(said, "in this group", where="group")
+            lab.take_back(said, where="group")
+            await link.until(lambda: len(link.revisions) == 2)
+            edit, gone = link.revisions
+            assert edit.event is not None and (edit.revises, edit.event.text) == (said, "in this group")
+            assert edit.event.sender.user_id == lab.user_id("alice")
+            assert (gone.revises, gone.event) == (said, None)
+            assert link.texts == ["in a group"]
+
+    run(work())
+
+
 def test_a_message_is_formatted_and_can_be_edited(lab: Lab, tmp_path: Path) -> None:
     async def work() -> None:
         adapter = matrix(lab, tmp_path)

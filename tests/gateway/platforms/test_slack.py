@@ -217,6 +217,31 @@ def test_what_changes_or_bots_say_is_no_event_and_is_acknowledged(lab: Lab) -> N
     run(scene())
 
 
+def test_an_edit_of_its_author_and_a_deletion_are_told_and_nothing_else_is(lab: Lab) -> None:
+    async def scene() -> None:
+        async with connected(lab) as (_, link):
+            first, root = lab.say("first", where="channel"), lab.say("root", where="channel")
+            await eventually(lambda: len({event.id for event in link.events}) == 2)
+            place = lab.chat_id("channel")
+            preview = {"type": "message", "user": "UALICE001", "ts": first, "text": "first", "attachments": [{"id": 1}]}
+            tombstone = {"type": "message", "subtype": "tombstone", "user": "USLACKBOT", "ts": root, "text": "deleted"}
+            about = {"type": "message", "subtype": "message_changed", "hidden": True, "channel": place, "ts": "9.1"}
+            lab.announce(about | {"message": preview})
+            lab.change(first, "words in her mouth", by="UBOB00001")
+            lab.change(first, "first, mended")
+            lab.announce(about | {"message": tombstone})
+            lab.take_back(first)
+            await eventually(lambda: len(link.revisions) == 3)
+            assert [one.revises for one in link.revisions] == [
+                f"{place}:{first}",
+                f"{place}:{root}",
+                f"{place}:{first}",
+            ]
+            assert [one.event and one.event.text for one in link.revisions] == ["first, mended", None, None]
+
+    run(scene())
+
+
 def test_people_channels_and_links_are_spelled_as_they_were_typed(lab: Lab) -> None:
     async def scene() -> None:
         async with connected(lab) as (_, link):

@@ -313,7 +313,12 @@ def test_bots_edits_and_happenings_are_no_events(lab: Lab) -> None:
                        "allows_revoting": False, "members_only": False})  # fmt: skip
     lab.say("the only one")
     assert [one.text for one in heard(lab, 1)] == ["the only one"]
-    assert lab.calls("getUpdates")[0]["allowed_updates"] == ["message", "channel_post"]
+    assert lab.calls("getUpdates")[0]["allowed_updates"] == [
+        "message",
+        "channel_post",
+        "edited_message",
+        "edited_channel_post",
+    ]
 
 
 def test_what_is_sent_instead_of_words_is_put_into_words(lab: Lab) -> None:

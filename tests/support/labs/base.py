@@ -17,7 +17,9 @@ class Lab:
 
     platform: ClassVar[str]
     places: ClassVar[frozenset[str]] = frozenset({"dm"})  # of dm, group, channel, thread
-    can: ClassVar[frozenset[str]] = frozenset()  # of redeliver, rate_limit, fail, drop, attach, unordered, edits
+    can: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -48,6 +50,14 @@ class Lab:
 
     def redeliver(self, message_id: str) -> None:
         """The platform sends an event again (can: redeliver)."""
+        raise NotImplementedError
+
+    def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
+        """A person edits a message (can: change)."""
+        raise NotImplementedError
+
+    def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
+        """A person deletes a message (can: take_back)."""
         raise NotImplementedError
 
     def rate_limit(self, seconds: float, times: int = 1) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.support.labs import base
-from tests.support.labs.discord_server import TOKEN, DiscordServer, answer, person
+from tests.support.labs.discord_server import TOKEN, DiscordServer, answer, person, stamp
 
 
 class Lab(base.Lab):
@@ -18,7 +18,7 @@ class Lab(base.Lab):
 
     platform = "discord"
     places = frozenset({"dm", "channel", "thread"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back"})
 
     def __init__(self) -> None:
         self.server = DiscordServer()
@@ -123,12 +123,6 @@ class Lab(base.Lab):
         """A message of the platform's own (7: somebody joined)."""
         return self._post(text, "bob", where, False, type=kind, **more)
 
-    def change(self, message_id: str, text: str) -> None:
-        """A person edits what they said."""
-        message = self.server.find(message_id)
-        message["content"] = text
-        self.server.call(self.server.dispatch("MESSAGE_UPDATE", self.server.event(message)))
-
     @property
     def menu(self) -> list[dict[str, Any]]:
         """The slash commands Discord shows."""
@@ -185,6 +179,32 @@ class Lab(base.Lab):
         return list(self.server.problems)
 
     # ------------------------------------------------------------------------------------------ what goes wrong
+
+    def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
+        """The author edits a message."""
+        message = self.server.find(message_id)
+        mention = message["content"].startswith("<@")
+        message["content"] = f"<@{self.server.bot['id']}> {text}" if mention else text
+        message["edited_timestamp"] = stamp()
+        self.server.call(self.server.dispatch("MESSAGE_UPDATE", self.server.event(message)))
+
+    def redeliver_as_update(self, message_id: str) -> None:
+        """Discord has added something to a message that nobody edited."""
+        self.server.call(self.server.dispatch("MESSAGE_UPDATE", self.server.event(self.server.find(message_id))))
+
+    def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
+        """A message is deleted."""
+        self.take_back_all([message_id], bulk=False)
+
+    def take_back_all(self, message_ids: Sequence[str], *, bulk: bool = True) -> None:
+        """Several messages of a channel are deleted at once, as moderators do it."""
+        channel = self.server.find(message_ids[0])["channel_id"]
+        said = self.server.messages[channel]
+        said[:] = [one for one in said if one["id"] not in message_ids]
+        guild = self.server.channels[channel].get("guild_id")
+        which = {"ids": list(message_ids)} if bulk else {"id": message_ids[0]}
+        data = {**which, "channel_id": channel, **({"guild_id": guild} if guild else {})}
+        self.server.call(self.server.dispatch("MESSAGE_DELETE_BULK" if bulk else "MESSAGE_DELETE", data))
 
     def redeliver(self, message_id: str) -> None:
         """The same event once more."""

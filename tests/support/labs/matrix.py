@@ -210,7 +210,7 @@ class Lab(Base):
 
     platform = "matrix"
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset({"attach", "edits", "fail", "rate_limit", "drop"})
+    can = frozenset({"attach", "edits", "fail", "rate_limit", "drop", "change", "take_back"})
 
     def __init__(self) -> None:
         self.synapse = Synapse.running()
@@ -246,6 +246,16 @@ class Lab(Base):
             content["body"] = f"Hermes: {text}"
             content["m.mentions"] = {"user_ids": [self.agent.user_id]}
         return self.people[who].send(self.chat_id(where, who), self._placed(content, where))
+
+    def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
+        new: dict[str, Any] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
+        relation = {"rel_type": "m.replace", "event_id": message_id}
+        content = {**new, "body": f"* {text}", "m.new_content": new, "m.relates_to": relation}
+        self.people[who].send(self.chat_id(where, who), content)
+
+    def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
+        room, number = quote(self.chat_id(where, who)), secrets.token_hex(8)
+        self.people[who].ask("PUT", f"/rooms/{room}/redact/{quote(message_id)}/{number}", json={"reason": "oops"})
 
     def _placed(self, content: dict[str, Any], where: str) -> dict[str, Any]:
         if where == "thread":

@@ -11,14 +11,14 @@ import base64
 import itertools
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
-from hermes.gateway.events import Attachment, Chat, Event, Sender
+from hermes.gateway.events import Attachment, Chat, Event, Revision, Sender
 from tests.support.labs.base import Lab as Base
 
 
@@ -32,8 +32,9 @@ class Plain(Adapter):
         Setting(name="token", help="the token", secret=True, default="right"),
     )
     capabilities = Capabilities(
-        longest=1000, edits=True, typing=True, threads=True, media=True, menu=True, idempotent=True, quotes=True
-    )
+        longest=1000, edits=True, typing=True, threads=True, media=True, menu=True, idempotent=True, quotes=True,
+        tells_edits=True, tells_deletions=True,
+    )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -79,15 +80,24 @@ class Plain(Adapter):
             await asyncio.gather(*[self._keep_one(link, raw) for raw in [await queue.get(), *_rest(queue)]])
 
     async def _keep_one(self, link: Link, raw: dict[str, Any]) -> None:
+        if raw.get("gone"):
+            await self._safe(link, raw, link.revised(Revision(id=raw["id"], revises=raw["revises"])))
+            return
         chat = Chat(platform=self.platform, **raw["chat"])
         files = tuple(Attachment(**one) for one in raw.get("files", ()))
         sender = Sender(user_id=raw["user"], name=raw["name"])
         event = Event(
-            id=raw["id"], chat=chat, sender=sender, text=raw["text"], attachments=files, message_id=raw["id"],
+            id=raw.get("revises", raw["id"]), chat=chat, sender=sender, text=raw["text"], attachments=files, message_id=raw["id"],
             addressed=raw.get("addressed", True), reply_to=raw.get("reply_to"), quoted=raw.get("quoted"),
         )  # fmt: skip
+        if "revises" in raw:
+            await self._safe(link, raw, link.revised(Revision(id=raw["id"], revises=event.id, event=event)))
+        else:
+            await self._safe(link, raw, link.received(event))
+
+    async def _safe(self, link: Link, raw: dict[str, Any], keeping: Awaitable[None]) -> None:
         try:
-            await link.received(event)
+            await keeping
         except Exception as error:
             link.log.info("not kept: %s", error)
         else:
@@ -162,7 +172,9 @@ class PlainLab(Base):
 
     platform = "plain"
     places = frozenset({"dm", "group", "channel", "thread"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "thread"})
+    can = frozenset(
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "thread", "change", "take_back"}
+    )
     adapter: type[Plain] = Plain
     knows_nonces = True
 
@@ -338,6 +350,19 @@ class PlainLab(Base):
     def shown_in(self, chat_id: str, thread_id: str | None = None) -> list[str]:
         with self._lock:
             return [one["text"] for one in self.messages.values() if one["place"] == (chat_id, thread_id)]
+
+    def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
+        self.revise(f"c{next(self._numbers)}", {**self.events[message_id], "user": self.user_id(who), "text": text})
+
+    def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
+        self.revise(f"d{next(self._numbers)}", {"id": message_id, "gone": True})
+
+    def revise(self, number: str, about: dict[str, Any]) -> None:
+        """An edit or a deletion, under a name of its own."""
+        event = {**about, "id": number, "revises": about["id"]}
+        with self._lock:
+            self.events[number] = self.unacknowledged[number] = event
+        self._deliver(event)
 
     def redeliver(self, message_id: str) -> None:
         self._deliver(self.events[message_id])

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from hermes.gateway.adapter import Adapter
-from hermes.gateway.events import Event
+from hermes.gateway.events import Event, Revision
 
 
 class Recorder:
@@ -19,6 +19,7 @@ class Recorder:
     def __init__(self) -> None:
         self.log = logging.getLogger("tests.gateway")
         self.events: list[Event] = []
+        self.revisions: list[Revision] = []
         self.identities: list[str] = []
         self.losses: list[Exception] = []
         self.moves: list[tuple[str, str]] = []
@@ -29,6 +30,12 @@ class Recorder:
         if self.refuse is not None:
             raise self.refuse
         self.events.append(event)
+
+    async def revised(self, revision: Revision) -> None:
+        await asyncio.sleep(0)
+        if self.refuse is not None:
+            raise self.refuse
+        self.revisions.append(revision)
 
     async def moved(self, old: str, new: str) -> None:
         self.moves.append((old, new))

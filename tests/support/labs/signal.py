@@ -103,11 +103,12 @@ class Lab(Base):
 
     platform = "signal"
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back"})
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clock = itertools.count(int(time.time() * 1000))
+        self._newest: dict[str, str] = {}  # of a message that was edited, the name of its newest version
         self._streams: dict[queue.Queue[str | None], socket.socket] = {}
         self._closed = False
         self.numbers = {name: f"+49151000001{index:02}" for index, name in enumerate(PEOPLE)}
@@ -176,6 +177,24 @@ class Lab(Base):
         self._envelopes[name] = {"envelope": envelope, "account": ACCOUNT}
         self.redeliver(name)
         return name
+
+    def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
+        """An edit has a time of its own, in which the next edit names it."""
+        target = self._newest.get(message_id, message_id)
+        message = {"message": text, "expiresInSeconds": 0, "viewOnce": False}
+        if where == "group":
+            message["groupInfo"] = {"groupId": GROUP, "groupName": "The team", "revision": 1, "type": "DELIVER"}
+        about = {
+            "targetSentTimestamp": int(target.partition(":")[0]),
+            "dataMessage": {**message, "timestamp": next(self._clock)},
+        }
+        name = self.deliver(who, about, kind="editMessage")
+        self._newest[message_id] = f"{about['dataMessage']['timestamp']}:{name.partition(':')[2]}"
+
+    def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
+        target = self._newest.get(message_id, message_id)
+        about = {"message": None, "remoteDelete": {"timestamp": int(target.partition(":")[0])}}
+        self.deliver(who, about, where)
 
     def redeliver(self, message_id: str) -> None:
         self.emit(f"event:receive\ndata:{json.dumps(self._envelopes[message_id])}\n\n")

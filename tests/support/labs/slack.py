@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from aiohttp import web
 
 from tests.support.labs import base
-from tests.support.labs.slack_server import BOT, Said, Server, State
+from tests.support.labs.slack_server import BOT, TEAM, Said, Server, State, _type
 
 GROUP, CHANNEL, PRIVATE, FOREIGN, ARCHIVED, STRANGE = "GFRIENDS1", "CGENERAL1", "CSECRET01", "CFOREIGN1", "CARCHIVE1", "DSTRANGE1"  # fmt: skip
 IDS = {"alice": "UALICE001", "bob": "UBOB00001", "mallory": "UMALLORY1"}
@@ -55,7 +55,7 @@ class Lab(base.Lab):
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "channel", "thread"})  # and "private"
     typing_place: ClassVar[str] = "thread"  # Slack shows it nowhere else
     can: ClassVar[frozenset[str]] = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits"}
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back"}
     )
 
     def __init__(self) -> None:
@@ -157,6 +157,41 @@ class Lab(base.Lab):
         return [_visible(one) for one in list(self.state.messages) if one.user == BOT and not one.blocks]
 
     # ------------------------------------------------------------------------------------------ what goes wrong
+
+    def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm", by: str = "") -> None:
+        def inside() -> None:
+            said = next(one for one in self.state.messages if one.ts == message_id)
+            before, now = self._told(said), self.server.now()
+            said.text = f"<@{BOT}> {_encoded(text)}" if said.text.startswith("<@") else _encoded(text)
+            after = {**self._told(said), "edited": {"user": by or said.user, "ts": now}}
+            self._revised(said.chat, "message_changed", now, message=after, previous_message=before)
+
+        self.server.do(inside)
+
+    def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
+        def inside() -> None:
+            said = next(one for one in self.state.messages if one.ts == message_id)
+            self.state.messages.remove(said)
+            about = {"deleted_ts": said.ts, "previous_message": self._told(said)}
+            self._revised(said.chat, "message_deleted", self.server.now(), **about)
+
+        self.server.do(inside)
+
+    def _told(self, said: Said) -> dict[str, Any]:
+        thread = {} if said.thread is None else {"thread_ts": said.thread}
+        return {"type": "message", "user": said.user, "ts": said.ts, "text": said.text, "team": TEAM, **thread}
+
+    def _revised(self, chat: str, subtype: str, ts: str, **more: Any) -> None:
+        event = {
+            "type": "message",
+            "subtype": subtype,
+            "hidden": True,
+            "channel": chat,
+            "ts": ts,
+            "event_ts": ts,
+            **more,
+        }
+        self.server.announce({**event, "channel_type": _type(self.server.chats[chat])}, f"revised {ts}")
 
     def redeliver(self, message_id: str) -> None:
         def inside() -> None:

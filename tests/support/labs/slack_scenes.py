@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.events import Chat, Event
+from hermes.gateway.events import Chat, Event, Revision
 from hermes.gateway.platforms import adapter_class
 from tests.support.labs.slack import Lab
 
@@ -22,6 +22,7 @@ class Recorder:
     def __init__(self) -> None:
         self.log = logging.getLogger("test.slack")
         self.events: list[Event] = []
+        self.revisions: list[Revision] = []
         self.identities: list[str] = []
         self.errors: list[Exception] = []
         self.before_keeping: Callable[[Event], Awaitable[None]] | None = None
@@ -30,6 +31,9 @@ class Recorder:
         if self.before_keeping is not None:
             await self.before_keeping(event)
         self.events.append(event)
+
+    async def revised(self, revision: Revision) -> None:
+        self.revisions.append(revision)
 
     def connected(self, identity: str) -> None:
         self.identities.append(identity)

@@ -43,7 +43,7 @@ class Lab(base.Lab):
     platform: ClassVar[str] = "telegram"
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "thread"})
     can: ClassVar[frozenset[str]] = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits"}
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change"}
     )
 
     def __init__(self) -> None:
@@ -91,6 +91,14 @@ class Lab(base.Lab):
         with self.turn:
             self._again += [one for one in self._past if str(_message(one)["message_id"]) == message_id][:1]
             self.turn.notify_all()
+
+    def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
+        with self.turn:
+            (update,) = [one for one in self._past if str(_message(one)["message_id"]) == message_id][:1]
+            words = "caption" if "caption" in _message(update) else "text"
+            addressed = self._addressed(text, where, True)
+            kind = "edited_channel_post" if where == "channel" else "edited_message"
+            self._announce({kind: {**_message(update), words: addressed, "edit_date": int(time.time())}})
 
     def rate_limit(self, seconds: float, times: int = 1) -> None:
         wait = max(1, math.ceil(seconds))  # whole seconds only, in this API

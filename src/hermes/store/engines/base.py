@@ -22,7 +22,9 @@ Document = tuple[Any, Any, Any, Any]  # what of a message is searched: whole con
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
-KEPT, COMPACTED = -1, -2  # messages.hidden: only there for other sessions; replaced by a summary, still found by search
+# messages.hidden: only there for other sessions; replaced by a summary, still found by search; taken out by a person;
+# an earlier version of a message whose text was changed. The last two are shown by no session and never come back.
+KEPT, COMPACTED, REDACTED, REPLACED = -1, -2, -3, -4
 
 
 class NothingThere(StoreError):

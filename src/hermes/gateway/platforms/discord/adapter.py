@@ -19,13 +19,15 @@ import discord
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
-from hermes.gateway.events import DM, Attachment, Chat, Event
+from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, deleted
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
     GATEWAY_URL,
     INTENTS_ADVICE,
     TOKEN_ADVICE,
     Client,
+    Heard,
+    Revised,
     our_errors,
     translated,
 )
@@ -58,7 +60,7 @@ class Discord(Adapter):
     )
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
-        idempotent=True, mention_needed=True, quotes=True,
+        idempotent=True, mention_needed=True, quotes=True, tells_edits=True, tells_deletions=True,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -67,7 +69,7 @@ class Discord(Adapter):
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
-        self._heard: asyncio.Queue[discord.Message | discord.Interaction | None] = asyncio.Queue()
+        self._heard: asyncio.Queue[Heard | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -173,6 +175,8 @@ class Discord(Adapter):
                     await self._take_missed(client, link, seen)
                 elif isinstance(heard, discord.Interaction):
                     await self._take_command(client, link, seen, heard)
+                elif isinstance(heard, Revised):
+                    await self._take_revised(client, link, heard)
                 else:
                     await self._take_message(client, link, heard)
                     seen.note(heard.id, heard.channel.id if heard.guild is None else None)
@@ -197,6 +201,20 @@ class Discord(Adapter):
         event = message_event(message, client.user)
         if event is not None:
             await _kept(link, event)
+
+    async def _take_revised(self, client: Client, link: Link, heard: Revised) -> None:
+        """An edit (by its author, Discord lets nobody else), or a deletion."""
+        if isinstance(heard, discord.RawBulkMessageDeleteEvent):
+            for one in sorted(heard.message_ids):
+                await _kept(link, deleted(f"{heard.channel_id}:{one}"))
+        elif isinstance(heard, discord.RawMessageDeleteEvent):
+            await _kept(link, deleted(f"{heard.channel_id}:{heard.message_id}"))
+        elif heard.data.get("edited_timestamp") and client.user is not None:  # else a preview was added, or the like
+            event = message_event(heard.message, client.user)
+            if event is not None:
+                words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
+                name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
+                await _kept(link, Revision(id=name, revises=event.id, event=event))
 
     async def _take_command(self, client: Client, link: Link, seen: Seen, interaction: discord.Interaction) -> None:
         event = command_event(interaction)
@@ -292,12 +310,12 @@ class Discord(Adapter):
         return self._connected().get_partial_messageable(number)
 
 
-async def _kept(link: Link, event: Event) -> None:
+async def _kept(link: Link, event: Event | Revision) -> None:
     """Hand an event over until it is safe: Discord would not bring it again, so we hold it."""
     pause = 1.0
     while True:
         try:
-            return await link.received(event)
+            return await (link.revised(event) if isinstance(event, Revision) else link.received(event))
         except Exception as error:
             link.log.warning("a Discord message could not be kept (%s); next try in %g s", type(error).__name__, pause)
             await asyncio.sleep(pause)

@@ -41,6 +41,10 @@ discord.VoiceClient.warn_nacl = False
 discord.VoiceClient.warn_dave = False
 
 
+Revised = discord.RawMessageUpdateEvent | discord.RawMessageDeleteEvent | discord.RawBulkMessageDeleteEvent
+Heard = discord.Message | discord.Interaction | Revised
+
+
 class Client(discord.Client):
     """A client that hands over every message, slash command, and each time the connection stands."""
 
@@ -50,7 +54,7 @@ class Client(discord.Client):
         gateway_url: str,
         *,
         stands: Callable[[bool], None] = lambda resumed: None,
-        heard: Callable[[discord.Message | discord.Interaction], None] = lambda said: None,
+        heard: Callable[[Heard], None] = lambda said: None,
     ) -> None:
         super().__init__(
             intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
@@ -76,6 +80,15 @@ class Client(discord.Client):
 
     async def on_message(self, message: discord.Message) -> None:
         self._heard(message)
+
+    async def on_raw_message_edit(self, payload: discord.RawMessageUpdateEvent) -> None:
+        self._heard(payload)
+
+    async def on_raw_message_delete(self, payload: discord.RawMessageDeleteEvent) -> None:
+        self._heard(payload)
+
+    async def on_raw_bulk_message_delete(self, payload: discord.RawBulkMessageDeleteEvent) -> None:
+        self._heard(payload)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:
         self._heard(interaction)

@@ -15,12 +15,12 @@ from typing import Any
 from uuid import uuid4
 
 from nio import Event as RoomEvent  # type: ignore[import-untyped]
-from nio import MegolmEvent, SyncResponse
+from nio import MatrixRoom, MegolmEvent, SyncResponse
 from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 
-from hermes.errors import HermesError, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
-from hermes.gateway.events import Attachment, Chat
+from hermes.gateway.events import Attachment, Chat, Revision, deleted
 from hermes.gateway.platforms.matrix import incoming, outgoing
 from hermes.gateway.platforms.matrix.client import Client, can_encrypt
 from hermes.gateway.platforms.matrix.login import log_in
@@ -83,7 +83,15 @@ class Matrix(Adapter):
         Setting(name="auto_join", help="accept invitations", default=True, kind=bool),
     )
     capabilities = Capabilities(
-        longest=6000, measure=utf16_units, edits=True, typing=True, media=True, idempotent=True, mention_needed=True
+        longest=6000,
+        measure=utf16_units,
+        edits=True,
+        typing=True,
+        media=True,
+        idempotent=True,
+        mention_needed=True,
+        tells_edits=True,
+        tells_deletions=True,
     )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -238,6 +246,12 @@ class Matrix(Adapter):
         if isinstance(event, MegolmEvent):
             self._wait_for_key(room_id, event)
             return
+        if (gone := incoming.redacted(event.source)) is not None:
+            await link.revised(deleted(gone))
+            return
+        if (edited := incoming.edited(event.source)) is not None:
+            await self._take_edit(client, link, room, event, edited)
+            return
         content = incoming.content_of(event.source)
         if content is None:
             return
@@ -246,6 +260,19 @@ class Matrix(Adapter):
         made = incoming.event_of(room, event.source, client.user_id, answers_us=answers_us)
         if made is not None:
             await link.received(made)
+
+    async def _take_edit(self, client: Client, link: Link, room: MatrixRoom, event: RoomEvent, first: str) -> None:
+        """An edit counts where it is by whoever said the first version; the server looks at that as little as at its words."""
+        try:
+            answer = await client.room_get_event(room.room_id, first)
+        except (SendRefused, PlatformRefused):
+            return  # there is no such message, or not for us
+        if answer.event.sender != event.sender:
+            link.log.warning("%s wanted to edit a message of somebody else in %s", event.sender, room.room_id)
+            return
+        made = incoming.event_of(room, incoming.as_edited(event.source, answer.event.source, first), client.user_id)
+        if made is not None:
+            await link.revised(Revision(id=event.event_id, revises=first, event=made))
 
     async def _is_ours(self, room_id: str, event_id: str) -> bool:
         """Whether a message that somebody answered was sent by us."""

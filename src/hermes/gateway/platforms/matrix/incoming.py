@@ -1,7 +1,7 @@
 """What people said: Matrix events as events of the gateway.
 
-Everything in an event's content was written by someone else, so every field is looked at before it is used. Edits,
-reactions, notices (what bots say) and state are no events for us.
+Everything in an event's content was written by someone else, so every field is looked at before it is used. Reactions,
+notices (what bots say) and state are no events for us; edits and redactions are about events.
 """
 
 from __future__ import annotations
@@ -25,6 +25,37 @@ def content_of(source: dict[str, Any]) -> dict[str, Any] | None:
     if content.get("msgtype") not in ("m.text", "m.emote", *KINDS) or not isinstance(content.get("body"), str):
         return None
     return None if _relation(content).get("rel_type") == "m.replace" else content
+
+
+def redacted(source: dict[str, Any]) -> str | None:
+    """The event that a redaction takes back; the server has looked whether its sender may."""
+    if source.get("type") != "m.room.redaction":
+        return None
+    content = source.get("content")
+    told = source.get("redacts") or (
+        content.get("redacts") if isinstance(content, dict) else None
+    )  # by the room's version
+    return told if isinstance(told, str) else None
+
+
+def edited(source: dict[str, Any]) -> str | None:
+    """The event that a message replaces."""
+    content = source.get("content")
+    if source.get("type") != "m.room.message" or "state_key" in source or not isinstance(content, dict):
+        return None
+    relation = _relation(content)
+    told = relation.get("event_id") if relation.get("rel_type") == "m.replace" else None
+    return told if isinstance(told, str) and isinstance(content.get("m.new_content"), dict) else None
+
+
+def as_edited(source: dict[str, Any], first: dict[str, Any], event_id: str) -> dict[str, Any]:
+    """The first version of a message with the words of an edit: where it stands, and what it answers, stays."""
+    content = {**source["content"]["m.new_content"]}
+    content.pop("m.relates_to", None)
+    before = first.get("content")
+    if isinstance(before, dict) and _relation(before):
+        content["m.relates_to"] = _relation(before)
+    return {**source, "content": content, "event_id": event_id, "origin_server_ts": first.get("origin_server_ts")}
 
 
 def answered(content: dict[str, Any]) -> str | None:

@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
 from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
 from hermes.gateway.platforms.signal.text import styled
 
@@ -50,7 +52,14 @@ class Signal(Adapter):
     )
     # No edits: a Signal message can be edited ten times only, too few for a reply that grows as it is written.
     capabilities = Capabilities(
-        longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True, quotes=True
+        longest=2000,
+        measure=utf16_units,
+        typing=True,
+        media=True,
+        mention_needed=True,
+        quotes=True,
+        tells_edits=True,
+        tells_deletions=True,
     )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -61,7 +70,8 @@ class Signal(Adapter):
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._ourselves = {self._account}
-        self._unkept: list[Event] = []  # the daemon does not send them again
+        self._versions: OrderedDict[str, str] = OrderedDict()  # by an edit's name, that of the message it edits
+        self._unkept: list[Event | Revision] = []  # the daemon does not send them again
         self._texts: OrderedDict[str, str] = OrderedDict()  # of recent messages, for quotes
 
     # ---------------------------------------------------------------------------------------------- login
@@ -145,7 +155,7 @@ class Signal(Adapter):
                 await self._keep(link)
                 async for data in daemon.events(open_again):
                     attempts = 0
-                    event = self._event_of(data, link)
+                    event = self._revision_of(data) or self._event_of(data, link)
                     if event is not None:
                         self._unkept.append(event)
                         await self._keep(link)
@@ -170,13 +180,38 @@ class Signal(Adapter):
     async def _keep(self, link: Link) -> None:
         """Give the gateway what it has not taken yet. What it refuses is offered again after the next connect."""
         while self._unkept:
-            await link.received(self._unkept[0])
+            first = self._unkept[0]
+            await (link.revised(first) if isinstance(first, Revision) else link.received(first))
             del self._unkept[0]
 
-    def _event_of(self, data: dict[str, Any], link: Link) -> Event | None:
-        """The gateway's event for a message; None for receipts, typing, edits, reactions and our own devices."""
+    def _revision_of(self, data: dict[str, Any]) -> Revision | None:
+        """An edit or a deletion. Whom either is about is named by when and by whom it was sent: nobody revises another's."""
         envelope = data.get("envelope")
-        if data.get("exception"):
+        if not isinstance(envelope, dict):
+            return None
+        person = envelope.get("sourceUuid") or envelope.get("sourceNumber") or envelope.get("source")
+        edit, message = envelope.get("editMessage"), envelope.get("dataMessage")
+        if isinstance(edit, dict) and isinstance(edit.get("dataMessage"), dict):
+            made = self._event_of({"envelope": {**envelope, "dataMessage": edit["dataMessage"]}}, None)
+            stamp = edit.get("targetSentTimestamp")
+            if made is None or not isinstance(stamp, int):
+                return None
+            before = f"{made.chat.chat_id}:{person}:{stamp}"
+            first = self._versions.get(before, before)
+            self._versions[made.id] = first
+            while len(self._versions) > 500:
+                self._versions.popitem(last=False)
+            return Revision(id=made.id, revises=first, event=msgspec.structs.replace(made, id=first))
+        gone = message.get("remoteDelete") if isinstance(message, dict) else None
+        if not isinstance(message, dict) or not isinstance(gone, dict) or not isinstance(gone.get("timestamp"), int):
+            return None
+        name = f"{_chat(message, str(person), None).chat_id}:{person}:{gone['timestamp']}"
+        return deleted(self._versions.get(name, name))
+
+    def _event_of(self, data: dict[str, Any], link: Link | None) -> Event | None:
+        """The gateway's event for a message; None for receipts, typing, reactions and our own devices."""
+        envelope = data.get("envelope")
+        if data.get("exception") and link is not None:
             link.log.warning("a Signal message could not be read by signal-cli: %s", data["exception"])
         if not isinstance(envelope, dict) or not isinstance(envelope.get("dataMessage"), dict):
             return None

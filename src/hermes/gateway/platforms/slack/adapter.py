@@ -21,6 +21,7 @@ from hermes.gateway.platforms.slack import format as form
 from hermes.gateway.platforms.slack.answers import Unformattable, ask, kind, seconds
 from hermes.gateway.platforms.slack.connection import Connection, Envelope
 from hermes.gateway.platforms.slack.directory import Directory, Place, Recent, courtesy
+from hermes.gateway.platforms.slack.revised import revision_of
 
 BASE_URL = "https://slack.com/api/"
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # kinds of message in which a person says something
@@ -56,6 +57,8 @@ class Slack(Adapter):
         threads=True,
         media=True,
         mention_needed=True,
+        tells_edits=True,
+        tells_deletions=True,
     )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -89,6 +92,10 @@ class Slack(Adapter):
             identity = await self._log_in()
 
             async def keep(envelope: Envelope) -> None:
+                revision = await revision_of(envelope, self._us, self._message)
+                if revision is not None:
+                    await link.revised(revision)
+                    return
                 event = await self._event(envelope)
                 if event is not None:
                     await link.received(event)

@@ -92,6 +92,7 @@ class Telegram(Adapter):
         edits=True,
         typing=True,
         quotes=True,
+        tells_edits=True,
         threads=True,
         media=True,
         menu=True,

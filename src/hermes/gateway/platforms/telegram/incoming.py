@@ -48,6 +48,17 @@ def conversations(updates: Iterable[Update]) -> list[list[Message]]:
     return found
 
 
+def edits(updates: Iterable[Update]) -> list[tuple[str, Message]]:
+    """The messages that were edited, oldest first, each with a name that a redelivery has, too. A place that moves is no edit."""
+    found = []
+    for update in sorted(updates, key=lambda one: one.update_id):
+        message = update.edited_message or update.edited_channel_post
+        if message is not None and message.location is None:
+            stamp = 0 if message.edit_date is None else int(message.edit_date.timestamp())
+            found.append((f"edited:{update.update_id}:{stamp}", message))
+    return found
+
+
 def migration(message: Message) -> tuple[str, str] | None:
     """The old and the new id of a group that became a supergroup; Telegram says so in both."""
     if message.migrate_to_chat_id is not None:

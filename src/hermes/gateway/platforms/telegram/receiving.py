@@ -17,11 +17,12 @@ from telegram.error import TelegramError
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Link
-from hermes.gateway.events import Event
-from hermes.gateway.platforms.telegram.incoming import conversations, migration
+from hermes.gateway.events import Event, Revision
+from hermes.gateway.platforms.telegram.incoming import conversations, edits, migration
 from hermes.gateway.platforms.telegram.wire import our_errors, read_update
 
-KINDS = ("message", "channel_post")  # of updates: edits, joins, reactions and the like are not sent to us at all
+# Of updates: joins, reactions and the like are not sent to us at all. Of deletions no bot is told.
+KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
 _Reading = Callable[[Sequence[Message]], Event | None]
 
 _MOST = 100  # updates at once, Telegram's own limit
@@ -116,6 +117,10 @@ async def _take(link: Link, reading: _Reading, updates: Sequence[Update]) -> Non
         event = reading(messages)
         if event is not None:
             await link.received(event)
+    for name, message in edits(updates):
+        event = reading([message])
+        if event is not None:
+            await link.revised(Revision(id=name, revises=event.id, event=event))
 
 
 def _open_album(updates: Sequence[Update]) -> int | None:

@@ -16,8 +16,9 @@ from psycopg.sql import SQL, Identifier
 
 from hermes.errors import NotADatabase, StoreError
 from hermes.store.engines.postgres import schema
+from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 
-Run = Callable[[str], Any]
+Run = Callable[..., Any]
 
 
 def the_tables(run: Run) -> None:
@@ -42,6 +43,19 @@ def the_origins(run: Run) -> None:
     """What other programs and platforms call a message, and what else they say of it."""
     for table, column in (("messages", "platform_message_id"), ("messages", "meta"), ("sessions", "meta")):
         run(f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} text COLLATE "C"')
+
+
+def the_redactions(run: Run) -> None:
+    """The view of messages leaves redacted ones out."""
+    shape = run("SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('visible_messages') AND attnum > 0")
+    if shape.fetchone()[0] != len(MESSAGE_COLUMNS) + 1:  # made before messages had the columns of `the_origins`
+        run("DROP VIEW IF EXISTS visible_messages")
+    for statement in schema.ALL_VIEWS:
+        if "visible_messages" in statement:
+            run(statement)
+    for statement in schema.INDEXES:
+        if "idx_messages_platform" in statement:
+            run(statement)
 
 
 def the_fence(run: Run) -> None:
@@ -80,7 +94,9 @@ _FENCED = {
     "session_rewinds": "INSERT OR UPDATE OR DELETE",
     "leases": "INSERT OR UPDATE OR DELETE",
 }
-MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue, the_origins, the_fence)
+MIGRATIONS: tuple[Callable[[Run], None], ...] = (
+    the_tables, the_index, the_queue, the_origins, the_fence, the_redactions,
+)  # fmt: skip
 OLDER_APPLICATION = "hermes"  # what programs call themselves that do not know the fence
 APPLICATION = "hermes-sessions"
 # Held by a writer that must be alone until its transaction ends. Only the store's owner can take it.

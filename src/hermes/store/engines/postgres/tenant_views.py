@@ -20,6 +20,7 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from hermes.errors import StoreError
 from hermes.store.engines.postgres import schema
+from hermes.store.engines.sqlite.schema import CARRIABLE
 
 Run = Callable[..., Any]
 
@@ -46,7 +47,7 @@ _FUNCTIONS: dict[str, tuple[str, str]] = {
         " UNION SELECT m.id FROM messages m WHERE m.session_id = ANY (ARRAY(SELECT hermes_shared_sessions()))"
         " AND m.hidden IS NULL"
         " UNION SELECT m.id FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN r.first_id"
-        " AND r.last_id WHERE r.rewound IS NULL AND r.session_id = ANY (ARRAY(SELECT hermes_sessions()))",
+        f" AND r.last_id WHERE r.rewound IS NULL AND {CARRIABLE} AND r.session_id = ANY (ARRAY(SELECT hermes_sessions()))",
     ),
     "hermes_attachments": (
         "SETOF text",

@@ -16,7 +16,7 @@ import apsw
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import Candidate, Scope, Tx
+from hermes.store.engines.base import REPLACED, Candidate, Scope, Tx
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.words import (
     COLUMNS,
@@ -94,6 +94,7 @@ class Batch:
     strangers: set[str]  # sessions with rows another program wrote
     crcs: list[tuple[int, int]]  # what each was made of
     parts: list[int]  # messages with parts as another program stores them
+    top: int  # the newest message then
 
 
 @dataclass(slots=True)
@@ -181,6 +182,7 @@ class SqliteFullText:
     def prepare_batch(self, tx: Tx, least: int, most: Bounds = BATCH) -> Batch | None:
         """The next messages above the mark, if there are at least so many (or half as many characters as fit)."""
         mark = self.mark(tx)
+        top = tx.value("SELECT max(id) FROM messages") or 0
         adopted = number(tx, migrate.META_ADOPTED)
         documents: list[tuple[int, str, str, str]] = []
         strangers: set[str] = set()
@@ -200,12 +202,14 @@ class SqliteFullText:
                 break
         if not documents or (len(documents) < least and size < most[1] // 2):
             return None
-        return Batch(mark, documents[-1][0], documents, strangers, crcs, parts)
+        return Batch(mark, documents[-1][0], documents, strangers, crcs, parts, top)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
         """Put a prepared batch into the index; 0 when another process was quicker."""
         between = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
         if self.mark(tx) != batch.mark or tx.value(between, (batch.mark, batch.last)) != len(batch.documents):
+            return 0
+        if _edited_since(tx, batch.top):  # one of these may have another text by now
             return 0
         # Nothing is there above the mark, unless another program's trigger put it there.
         strange = tx.row("SELECT 1 FROM messages_fts_docsize WHERE id > ? LIMIT 1", (batch.mark,)) is not None
@@ -348,7 +352,8 @@ class SqliteFullText:
             "SELECT (SELECT count(*) FROM temp.tail_fts_docsize WHERE id > ?1)"
             " <> (SELECT count(*) FROM messages WHERE id > ?1 AND id <= ?2)"
         )
-        if tail.upto > mark and tx.value(held, (mark, tail.upto)):  # an import keeps its ids: they may lie below
+        # An import keeps its ids, which may lie below; an edit changes a text that may be here.
+        if tail.upto > mark and (tx.value(held, (mark, tail.upto)) or _edited_since(tx, tail.upto)):
             tx.run("INSERT INTO tail_fts(tail_fts) VALUES('delete-all')")
             tail.upto = mark
         if tail.mark != mark:
@@ -374,6 +379,11 @@ class SqliteFullText:
                     f"INSERT INTO scan_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
                     (row[0], index_text(text), index_text(name), index_text(calls)),
                 )
+
+
+def _edited_since(tx: Any, top: int) -> bool:
+    """Whether a text was changed since this was the newest message: an edit stores what it replaces as a new row."""
+    return tx.value(f"SELECT 1 FROM messages WHERE id > ? AND hidden = {REPLACED} LIMIT 1", (top,)) is not None
 
 
 def merge(connection: apsw.Connection, table: str, pages: int) -> bool:

@@ -82,11 +82,17 @@ def _own_state(connection: apsw.Connection, names: dict[str, str], state: State)
     return replace(
         state,
         kind="current" if state.version == schema.FORMAT_VERSION else "earlier",
-        incomplete=not readable or not names.keys() >= _OURS,
+        incomplete=not readable or not names.keys() >= _OURS or _has_earlier_view(connection),
         readable=readable,
         shared=shared_columns.are_there(columns["messages"], columns["sessions"])
         and shared_columns.MARKER not in names,
     )
+
+
+def _has_earlier_view(connection: apsw.Connection) -> bool:
+    """Whether the view of messages was made before messages could be redacted: it would show them."""
+    sql = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = 'visible_messages' AND instr(sql, ?) = 0"
+    return connection.execute(sql, (schema.CARRIABLE,)).fetchone() is not None
 
 
 def upgrade(connection: apsw.Connection) -> None:
@@ -164,10 +170,9 @@ def in_step(connection: apsw.Connection) -> bool:
 def _complete(connection: apsw.Connection) -> None:
     """Make tables anew that someone threw away; without its words or index, everything is indexed again."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
-    added = False
     for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
-        added |= _add_columns(connection, name, columns)
-    for view in ("visible_sessions", "visible_messages") if added else ():
+        _add_columns(connection, name, columns)
+    for view in ("visible_sessions", "visible_messages"):  # of fewer columns, or of before messages could be redacted
         connection.execute(f"DROP VIEW IF EXISTS {view}")
     for statement in (*schema.TABLES, *schema.INDEXES, *schema.VIEWS):
         connection.execute(statement)

@@ -163,6 +163,8 @@ INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_sessions_handoff ON sessions(handoff_state) WHERE handoff_state IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_sessions_prompt ON sessions(system_prompt_hash) WHERE system_prompt_hash IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_sessions_behind ON sessions(id) WHERE transcript = 0",
+    "CREATE INDEX IF NOT EXISTS idx_messages_platform ON messages(platform_message_id)"
+    " WHERE platform_message_id IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_refs_from ON session_refs(from_session, first_id)",
     "CREATE INDEX IF NOT EXISTS idx_tags_tag ON session_tags(tag)",
     "CREATE INDEX IF NOT EXISTS idx_members_user ON session_members(source, user_id)",
@@ -182,6 +184,7 @@ def _message_list(session_id: str) -> str:
     )
 
 
+CARRIABLE = "(m.hidden IS NULL OR m.hidden > -3)"  # not redacted, and no earlier version (hermes.store.messages)
 VIEWS: tuple[str, ...] = (
     "CREATE VIEW IF NOT EXISTS visible_sessions AS SELECT "
     + ", ".join(
@@ -195,7 +198,7 @@ VIEWS: tuple[str, ...] = (
     f" UNION ALL SELECT {_message_list('r.session_id')}, 1 AS carried FROM session_refs r"
     " JOIN sessions s ON s.id = r.session_id JOIN messages m ON m.id BETWEEN r.first_id AND r.last_id"
     " AND m.session_id = r.from_session"
-    " WHERE r.rewound IS NULL AND s.trashed_at IS NULL AND s.purged IS NULL",
+    f" WHERE r.rewound IS NULL AND {CARRIABLE} AND s.trashed_at IS NULL AND s.purged IS NULL",
 )
 
 TOKENIZER = "unicode61 remove_diacritics 2 categories ''L* N* Co Mn Mc''"

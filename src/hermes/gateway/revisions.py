@@ -1,0 +1,101 @@
+"""What people take back: a message that its author edits or deletes on a platform changes in the record, too.
+
+Where the message still waits to be answered, its new text is what is answered, and a deleted one is not answered at all.
+Where it was taken up, the record is changed and nothing is answered anew. What is not known is none of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hermes.gateway.events import Event, Revision, as_json, from_json, writable
+from hermes.gateway.turns import words_of
+
+if TYPE_CHECKING:
+    from hermes.gateway.connection import Connection
+    from hermes.gateway.runner import Gateway
+    from hermes.store.mail import Known
+
+WORDS = "words"  # in a message's meta: how much of its text was said; the rest tells of what came with it
+
+
+class Revisions:
+    """Applies edits and deletions, each once."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._store = gateway, gateway.store
+
+    async def take(self, connection: Connection, revision: Revision) -> None:
+        """An adapter tells of an edit or a deletion. Returns when it is safe."""
+        event = None if revision.event is None else writable(revision.event)
+        if event is not None and not event.text.strip() and not event.attachments:
+            return
+        await asyncio.to_thread(self._apply, connection, revision, event)
+
+    def _apply(self, connection: Connection, revision: Revision, event: Event | None) -> None:
+        platform, store = connection.platform, self._store
+        if store.is_noted(platform, revision.id):
+            return
+        known = store.find_said(platform, revision.revises)
+        if known is None:
+            return
+        if event is not None and not _is_author(known, event):
+            connection.log.warning("somebody else than its author wanted to edit a message; it stays as it is")
+            return
+        if known.inbox_id is not None and not known.message_ids:
+            if self._waits(known, event):
+                store.note(platform, revision.id)
+                return
+            known = store.find_said(platform, revision.revises)  # it was taken up a moment ago
+        ids = known.message_ids if known is not None else []
+        for message_id in ids:
+            self._in_record(message_id, event)
+        store.note(platform, revision.id, ids[-1] if ids else None)
+        self._gateway.touched()
+
+    def _waits(self, known: Known, event: Event | None) -> bool:
+        """Change what waits in the inbox; False when it does not wait there any more."""
+        kept = None
+        if event is not None and known.event is not None:
+            text = self._gateway.db.masked(event.text)
+            kept = as_json(msgspec.structs.replace(from_json(known.event, Event), text=text))
+        changed = self._store.revise(known.inbox_id, kept)
+        if changed and known.inbox_id is not None:
+            self._gateway.revised.add(known.inbox_id)
+        return changed
+
+    def _in_record(self, message_id: int, event: Event | None) -> None:
+        db = self._gateway.db
+        if event is None:
+            db.redact_message(message_id)
+            return
+        found = self._store.content_of(message_id)
+        if found is None:
+            return
+        shared = self._gateway.key_of(event)[1]
+        content = with_words(*found, words_of(db, event, shared=shared))
+        if content is not None:
+            db.edit_message(message_id, content)
+
+
+def _is_author(known: Known, event: Event) -> bool:
+    """As far as we know: of what is answered the platform alone knows who said it, and its adapter has looked."""
+    if known.event is None:
+        return True
+    return from_json(known.event, Event).sender.id == event.sender.id
+
+
+def with_words(content: Any, meta: Any, words: str) -> Any:
+    """A message's content with other words in it; what came with them stays. None when that can't be told apart."""
+    said = meta.get(WORDS) if isinstance(meta, dict) else None
+    if isinstance(content, str):
+        return words if said is None else f"{words.strip()}{content[said:]}".strip()
+    if not isinstance(content, list) or not isinstance(said, int):
+        return None
+    first, *rest = content
+    if not isinstance(first, dict) or not isinstance(first.get("text"), str):
+        return None
+    return [{**first, "text": f"{words.strip()}{first['text'][said:]}".strip()}, *rest]

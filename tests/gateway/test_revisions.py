@@ -1,0 +1,172 @@
+"""A message that its author edits or deletes changes where it is by then: in the inbox, or in the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB, Name
+from hermes.store.mail import Revised
+from tests.gateway.test_conformance import PNG
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.plain import PlainLab
+
+QUEUE = {"display": {"busy": "queue"}}
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+def said(gateway: Any) -> list[Any]:
+    (row,) = gateway.db.list_sessions_rich(source="plain")
+    return [m["content"] for m in gateway.db.get_messages(row["id"]) if m["role"] == "user"]
+
+
+def taken(lab: PlainLab) -> None:
+    """Everything that was told is safe."""
+    until(lambda: not lab.unacknowledged)
+
+
+def test_what_waits_is_answered_as_it_was_edited_and_not_at_all_once_deleted(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url, **QUEUE) as gateway:
+        lab.say("pause=2 first")
+        until(lambda: any("pause=2" in str(one["messages"][-1]) for one in model.requests))
+        second, third, command = lab.say("second"), lab.say("third"), lab.say("/title never")
+        taken(lab)
+        lab.change(second, "second, mended")
+        lab.change(second, "words in her mouth", who="bob")
+        lab.take_back(third)
+        lab.take_back(command)
+        taken(lab)
+        lab.say("fourth")
+        until(lambda: len(lab.shown()) == 3 and not any("▉" in one for one in lab.shown()), 30, str(lab.shown()))
+        assert [one.strip() for one in lab.shown()][1:] == ["echo: second, mended", "echo: fourth"]
+        assert said(gateway) == ["pause=2 first", "second, mended", "fourth"]
+        assert gateway.db.search_messages("third") == []
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        assert row["title"] != "never"
+        assert gateway.store.unanswered() == []
+
+
+def test_a_message_that_is_being_answered_changes_in_the_record_and_its_answer_comes_once(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url, **QUEUE) as gateway:
+        number = lab.say("pause=1 osprey")
+        until(lambda: any("osprey" in str(one["messages"][-1]) for one in model.requests))
+        lab.take_back(number)
+        taken(lab)
+        until(lambda: len(lab.shown()) == 1 and "▉" not in lab.shown()[0])
+        assert said(gateway) == []
+        lab.say("go on")
+        until(lambda: any("go on" in one for one in lab.shown()))
+        (*_, last) = [one for one in model.requests if "go on" in str(one["messages"][-1])]
+        assert not any("osprey" in str(one["content"]) for one in last["messages"] if one["role"] == "user")
+
+
+def test_an_edit_that_comes_again_changes_nothing(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        number = lab.say("one")
+        until(lambda: lab.shown())
+        lab.change(number, "two")
+        taken(lab)
+        (edit,) = [name for name in lab.events if name.startswith("c")]
+        lab.change(number, "three")
+        taken(lab)
+        lab.unacknowledged[edit] = lab.events[edit]
+        lab.redeliver(edit)
+        taken(lab)
+        assert said(gateway) == ["three"]
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.unacknowledged[edit] = lab.events[edit]
+        lab.redeliver(edit)
+        taken(lab)
+        assert said(gateway) == ["three"]
+        assert len(gateway.db.sql("SELECT id FROM messages WHERE hidden = -4")) == 2
+
+
+def test_an_unknown_message_is_nobodys(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.revise("c1000", {"id": "e999", "chat": lab.events.get("e1", {}).get("chat", {"chat_id": "dm-alice"}),
+                             "user": lab.user_id("alice"), "name": "Alice", "text": "about nothing"})  # fmt: skip
+        lab.take_back("e998")
+        taken(lab)
+        lab.say("hello")
+        until(lambda: lab.shown())
+        assert said(gateway) == ["hello"]
+
+
+def test_a_message_is_found_long_after_its_event_was_forgotten(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        number = lab.say("my number is 555-0199")
+        until(lambda: lab.shown())
+        assert gateway.store.forget_mail(older_than_days=-1) > 0
+        lab.take_back(number)
+        taken(lab)
+        assert said(gateway) == []
+
+
+def test_pictures_stay_when_the_words_beside_them_are_edited(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        number = lab.attach(PNG, "dot.png", "image/png", text="look at the heron")
+        until(lambda: lab.shown())
+        before = said(gateway)[0]
+        lab.change(number, "look at the stork instead")
+        taken(lab)
+        after = said(gateway)[0]
+        assert after[1:] == before[1:] and len(after) > 1
+        assert after[0]["text"] == before[0]["text"].replace("look at the heron", "look at the stork instead")
+        note = lab.attach(b"the secret word is plover", "note.txt", "text/plain", text="read it")
+        until(lambda: any("plover" in one for one in lab.shown()))
+        lab.change(note, "read this")
+        taken(lab)
+        assert said(gateway)[1].startswith("read this\n\n") and "plover" in said(gateway)[1]
+
+
+def test_where_several_talk_the_name_stays_before_the_words(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        number = lab.say("one", where="thread")
+        until(lambda: lab.shown("thread"))
+        lab.change(number, "two [Bob] three", where="thread")
+        taken(lab)
+        assert said(gateway) == ["[Alice] two [Bob] three"]
+
+
+def test_what_is_edited_in_the_very_moment_it_is_taken_up_is_not_stored_as_it_was(hermes_home: Path) -> None:
+    with SessionDB(hermes_home / "state.db") as db:
+        store = GatewayDB(db)
+        db.create_session("s", "plain")
+        number = store.receive("plain", "e1", "key", '{"text": "old"}')
+        assert number is not None
+        assert store.revise(number, '{"text": "new"}')
+        for texts in (("old", "old"), ("", "")):
+            with pytest.raises(Revised):
+                store.say(number, "key", "s", "old", name=Name("e1", texts))
+        assert db.get_messages("s") == []
+        message, _ = store.say(number, "key", "s", "new", name=Name("e1", ("new", "new")))
+        known = store.find_said("plain", "e1")
+        assert known is not None and known.message_ids == [message]
+        assert store.revise(number, None) is False, "it is a message by now"
+        later = store.receive("plain", "e2", "key", '{"text": "gone"}')
+        assert later is not None and store.revise(later, None)
+        with pytest.raises(Revised):
+            store.say(later, "key", "s", "gone", name=Name("e2", ("gone", "gone")))
+        assert [m["content"] for m in db.get_messages("s")] == ["new"]
