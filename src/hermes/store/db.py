@@ -25,7 +25,7 @@ from hermes.errors import (
 )
 from hermes.store import adoption, codec, events, exchange, lineage, listing, messages, retention, sessions, titles
 from hermes.store import usage as _usage
-from hermes.store.attachments import references
+from hermes.store.attachments import note, references
 from hermes.store.db_keeping import Keeping
 from hermes.store.engines.base import Tx
 from hermes.store.naming import MAX_TITLE
@@ -657,9 +657,9 @@ class SessionDB(Keeping):
 
     def import_session(self, data: dict[str, Any]) -> bool:
         """Store an exported session under its own ids; False when it is there already (and then unchanged)."""
-        return self._import(data, {})
+        return self._import(data, {}, None)
 
-    def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
+    def _import(self, data: dict[str, Any], ids: dict[int, int], folder: Path | None) -> bool:
         session_id = str(data.get("id")) if isinstance(data, dict) else ""
         with self._engine.read() as tx:
             known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (codec.storable(session_id),)) is not None
@@ -673,7 +673,20 @@ class SessionDB(Keeping):
                 self._scribe.intends(other)
         if done is not None:
             self._scribe.arrived(data["id"], done)
+            self._files_came(data["id"], folder)
         return done is not None
+
+    def _files_came(self, session_id: str, folder: Path | None) -> None:
+        """Take the attachments of a session that came in from a folder, and note which of them are not there."""
+        with self._engine.read() as tx:
+            wanted = messages.attachments_shown(tx, session_id)
+        if not wanted:
+            return
+        if folder is not None:
+            self._attachments.take_from(folder, wanted)
+        here = [digest for digest in wanted if self._attachments.has(digest)]
+        with self._engine.write(alone=False) as tx:
+            note(tx, here, [digest for digest in wanted if digest not in here])
 
     def import_sessions(
         self,
@@ -691,7 +704,7 @@ class SessionDB(Keeping):
         ids: dict[int, int] = {}
         for data in exported:
             try:
-                done = self._import(data, ids)
+                done = self._import(data, ids, None if attachments_dir is None else Path(attachments_dir))
             except _STORE_TROUBLE:  # not this session's fault: the next would fare no better
                 raise
             except (HermesError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
@@ -700,10 +713,6 @@ class SessionDB(Keeping):
                 refused(data, error)
                 continue
             if done:
-                if attachments_dir is not None:
-                    with self._engine.read() as tx:
-                        wanted = messages.attachments_shown(tx, data["id"])
-                    self._attachments.take_from(Path(attachments_dir), wanted)
                 counts["sessions"] += 1
                 told = data.get("messages") or ()
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)

@@ -136,18 +136,26 @@ def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[dict[str, A
     """
     with path.open("rb") as lines:
         for raw in lines:
-            try:
-                entry = _decode(raw)
-            except (ValueError, RecursionError):
-                entry = None
-            if isinstance(entry, dict):
-                intact = is_intact(raw)
-                entry.pop("crc", None)
-                if intact is not None:
-                    entry["crc"] = intact
-                yield _exact(entry) if "exact" in entry else entry
+            entry = decoded(raw)
+            if entry is not None:
+                yield entry
             elif torn is not None and raw.strip():
                 torn.append(raw)
+
+
+def decoded(raw: bytes) -> dict[str, Any] | None:
+    """One line as `entries` gives it; None for one that can't be read."""
+    try:
+        entry = _decode(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict):
+        return None
+    intact = is_intact(raw)
+    entry.pop("crc", None)
+    if intact is not None:
+        entry["crc"] = intact
+    return _exact(entry) if "exact" in entry else entry
 
 
 DUMPS_SEEN = 5.0  # seconds for which a folder is not looked through again
