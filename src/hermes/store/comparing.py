@@ -301,7 +301,7 @@ class Comparer:
         try:
             rows = self._tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ?", (session_id,))
             lines = {expected_line(row, Raw): row[0] for row in rows}
-        except (StoreCorrupt, UnicodeDecodeError, AttributeError, TypeError):
+        except (StoreCorrupt, ValueError, AttributeError, TypeError):
             return None  # damaged: which rows can be read is found out one by one
         if None in lines or not lines:
             return None

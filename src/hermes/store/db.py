@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hermes.errors import (
     HermesError,
@@ -34,6 +34,8 @@ from hermes.store.visibility import User
 
 if TYPE_CHECKING:
     from datetime import tzinfo
+
+    from hermes.store.rows import Finding, SessionEvent
 
 __all__ = ["SessionDB"]
 
@@ -424,10 +426,11 @@ class SessionDB(Keeping):
         self._scribe.happened(session_id, events.line_of(event))
         return True
 
-    def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+    def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """What happened in a session beside its messages, oldest first: `at`, `after` (a message's id), `kind`, `text`."""
         with self._engine.read() as tx:
-            return events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+            found = events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+        return cast("list[SessionEvent]", found)
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
@@ -750,14 +753,14 @@ class SessionDB(Keeping):
         with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
             snapshot(self, copy)
 
-    def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
+    def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
         """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.
 
         `progress` is called with what is being looked at, how much of it is done, and of how much.
         """
         from hermes.store import soundness
 
-        return soundness.check(self._engine, self._scribe, self._attachments, progress)
+        return cast("list[Finding]", soundness.check(self._engine, self._scribe, self._attachments, progress))
 
     def repair(
         self, *, rebuild_index: bool = False, from_transcripts: bool = False, from_database: bool = False
