@@ -24,6 +24,9 @@ def append_full(bench: Bench) -> Section:
         Row("· · to raw SQLite's", "×", _to_raw(p50), at_most(1.5, "≤ 1.5×")),
         Row("· p99", "ms", cells(rounds, lambda r: r["p99_ms"]), both(ahead(), at_most(3, "≤ 3 ms"))),
         Row("· longest stall", "ms", cells(rounds, lambda r: r["longest_ms"], max), at_most(100, "≤ 0.1 s")),
+        Row("· processor time of an append, p50", "ms", cpu := cells(rounds, lambda r: r["cpu_p50_ms"], min)),
+        Row("· · to raw SQLite's", "×", _to_raw(cpu)),
+        Row("· processor time of all, indexing included, mean", "ms", cells(rounds, lambda r: r["cpu_ms"], min)),
     ]
     return Section(rows, _missing(rounds) + _whole_load(bench))
 

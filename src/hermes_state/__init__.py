@@ -26,12 +26,15 @@ from hermes.errors import (
 )
 from hermes.store.db import SessionDB
 from hermes.store.rows import (
+    AuditEntry,
     ChatMessage,
+    Finding,
     HandoffState,
     MaintenanceResult,
     MessageRow,
     SearchContext,
     SearchHit,
+    SessionEvent,
     SessionRow,
 )
 
@@ -52,8 +55,10 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DEFAULT_DB_PATH",
     "SCHEMA_VERSION",
+    "AuditEntry",
     "ChatMessage",
     "Fenced",
+    "Finding",
     "HandoffState",
     "HermesError",
     "InvalidInput",
@@ -63,6 +68,7 @@ __all__ = [
     "SearchContext",
     "SearchHit",
     "SessionDB",
+    "SessionEvent",
     "SessionNotFound",
     "SessionRow",
     "StoreBusy",

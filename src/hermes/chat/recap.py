@@ -16,6 +16,8 @@ from hermes.store.events import described, woven
 from hermes.times import ago, zone_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import RenderableType
 
     from hermes.config import Config
@@ -89,7 +91,7 @@ def recalled(rows: list[dict[str, Any]]) -> tuple[int, list[Entry]]:
     return earlier, entries_of(rows[first:])
 
 
-def unanswered(rows: list[dict[str, Any]], events: list[dict[str, Any]]) -> str | None:
+def unanswered(rows: list[dict[str, Any]], events: Sequence[Mapping[str, Any]]) -> str | None:
     """What happened after the last message, if anything did: that the model did not answer it."""
     last = [event for is_event, event in woven(rows, events)][-1:]
     return described(last[0]) if last and last[0] in events else None

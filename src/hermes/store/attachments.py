@@ -66,6 +66,28 @@ def mime_of(data: bytes) -> str:
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
 
 
+GONE = "is gone"
+ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: an import brought messages without these bytes
+HAD = "attachments_kept"  # the key of state_meta that says that this store has had attachments
+
+
+def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
+    """Note which bytes are here and which never came along, so that `check` can tell the latter from those that are gone."""
+    for digest in here:
+        if tx.row("SELECT 1 FROM state_meta WHERE key = ?", (HAD,)) is None:
+            tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (HAD,))
+        tx.run("DELETE FROM state_meta WHERE key = ?", (ABSENT + digest,))
+    for digest in absent:
+        tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (ABSENT + digest,))
+
+
+def noted(tx: Tx) -> tuple[bool, set[str]]:
+    """Whether this store has had attachments, and the hashes of those that never came along."""
+    rows = tx.rows("SELECT key FROM state_meta WHERE key = ? OR key LIKE ?", (HAD, ABSENT + "%"))
+    keys = {str(row[0]) for row in rows}
+    return HAD in keys, {key.removeprefix(ABSENT) for key in keys if key.startswith(ABSENT)}
+
+
 class Attachments:
     """The folder of one store's attachments."""
 
@@ -128,14 +150,20 @@ class Attachments:
         try:
             with self.path(digest).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
-        except FileNotFoundError:  # without a folder none was ever here: an import of sessions alone
-            return "is gone" if self.path(digest).parent.parent.is_dir() else None
+        except FileNotFoundError:
+            return GONE
         except (OSError, ValueError) as error:
             return f"can't be read ({error})"
         return None if found == digest else "is damaged: its bytes are not those that were stored"
 
+    def any_here(self) -> bool:
+        """Whether there is a place with attachments at all."""
+        return self.folder.is_dir()
+
     def secure(self, tx: Tx, lifted: Lifted) -> None:
         """A message that refers to these is being stored: see to it that the bytes stay."""
+        if lifted:
+            note(tx, [digest for digest, _, _ in lifted], [])
 
     def fetch(self, tx: Tx, digests: Iterable[str]) -> None:
         """Somebody is about to read these: see to it that the files are here."""
@@ -276,12 +304,16 @@ class SharedAttachments(Attachments):
 
         with self._engine.read() as tx:
             data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
-            any_here = data is not None or tx.row("SELECT 1 FROM attachment_data LIMIT 1") is not None
-        if data is None:  # where there are none at all, none was ever here: an import of sessions alone
-            return "is gone" if any_here else None
+        if data is None:
+            return GONE
         if hashlib.sha256(data).hexdigest() != digest:
             return "is damaged: its bytes are not those that were stored"
         return None
+
+    def any_here(self) -> bool:
+        """Whether any are kept for everybody."""
+        with self._engine.read() as tx:
+            return tx.row("SELECT 1 FROM attachment_data LIMIT 1") is not None
 
     def _put(self, tx: Tx, digest: str) -> None:
         if tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:
@@ -293,6 +325,7 @@ class SharedAttachments(Attachments):
         for digest, _, _ in lifted:
             if self.path(digest).is_file():
                 self._put(tx, digest)
+        super().secure(tx, lifted)
 
     def fetch(self, tx: Tx, digests: Iterable[str]) -> None:
         """Bring the files here that other hosts have stored."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from hermes.errors import HermesError, StoreCorrupt
 from hermes.home import companion, settled
 from hermes.store.db import SessionDB
 from hermes.store.repairing import salvage
+from hermes.store.rows import Finding
 
 _USAGE = "FILE [--repair [--from-transcripts | --from-database]]"
 _USES: tuple[set[str], ...] = (set(), {"--repair"}, {"--repair", "--from-transcripts"}, {"--repair", "--from-database"})
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     return 1 if left else 0
 
 
-def _print(found: list[dict[str, Any]]) -> None:
+def _print(found: list[Finding]) -> None:
     for finding in found[:50]:
         print(f"{finding['kind']}: {finding['where']}: {finding['detail']}")
     if len(found) > 50:

@@ -9,23 +9,28 @@ Where none of that is known the difference is *undecided*: it is reported, and r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hermes.errors import StoreCorrupt
-from hermes.store import messages, recovery
+from hermes.store import codec, events, messages, recovery
 from hermes.store.carried import SHELL
-from hermes.store.engines.base import REPLACED, Engine, Tx
+from hermes.store.engines.base import REPLACED, Engine, Row, Tx
 from hermes.store.prompt_files import read_prompt
-from hermes.store.transcript import entries, is_intact
+from hermes.store.transcript import decoded, entries, is_intact, line
 
 Entry = dict[str, Any]
 FIELDS = tuple(name for name in messages.SHOWN if name not in ("id", "session_id"))
 _DERIVED = frozenset(("id", "preview", "title_base", "title_no", "purged"))
 COLUMNS = (*(name for name in recovery.COLUMNS if name not in _DERIVED), "system_prompt")
 STATE = ("tags", "members", "refs", "rewinds", "hidden")
+_LINE = tuple(
+    (place, name, name in codec.JSON_FIELDS)
+    for place, name in enumerate(messages.SHOWN)
+    if name not in ("id", "session_id")
+)
 TELLING = ("role", "content", "timestamp")  # two messages that agree in these are one
 
 
@@ -63,16 +68,22 @@ class Comparison:
     astray: dict[int, Entry] = field(default_factory=dict)  # damaged rows that lie under another session
     edited: list[int] = field(default_factory=list)  # rows changed with SQL
     removed: list[int] = field(default_factory=list)  # rows deleted with SQL
+    unnoted: list[Entry] = field(default_factory=list)  # events without a line
     # undecided:
     moved: dict[int, Entry] = field(default_factory=dict)  # rows that lie under another session
     differing: dict[int, Entry] = field(default_factory=dict)
     absent: dict[int, Entry] = field(default_factory=dict)  # lines without a row
     columns: dict[str, Any] = field(default_factory=dict)  # what the transcript says of columns that differ
     state: dict[str, Any] = field(default_factory=dict)
+    events: list[Entry] = field(default_factory=list)  # as the transcript tells them, and the database does not
     told: dict[int, Entry] = field(default_factory=dict)  # the lines of what was edited
     outdated: bool = False  # columns or state differ, and the transcript is known to be damaged
     renamed: bool = False  # it refers to a deleted session by the id that one had
     promptless: bool = False  # the file of its system prompt is gone or damaged
+
+    def says_something(self) -> bool:
+        """Whether there is any difference."""
+        return self != Comparison(self.session_id) and bool(self.mendable() or self.undecided())
 
     def mendable(self) -> list[str]:
         """What repair mends, in words."""
@@ -88,6 +99,7 @@ class Comparison:
             (self.astray, f"{_these(self.astray)} a row under a session that is not its own"),
             (self.edited, f"{_these(self.edited)} a row that was changed with SQL; the transcript has the old text"),
             (self.removed, f"{_count(self.removed)} deleted with SQL; the transcript has the lines still"),
+            (self.unnoted, f"{_events(self.unnoted)} no line in the transcript"),
             (self.outdated, "its damaged transcript tells the session otherwise"),
             (self.renamed, "its transcript still names a session that was deleted"),
             (self.promptless, "the file of its system prompt is gone or damaged"),
@@ -102,6 +114,7 @@ class Comparison:
             (self.absent, f"{_count(self.absent)} of the transcript not in the database (deleted, or lost)"),
             (self.columns, f"the transcript tells {', '.join(sorted(self.columns))} otherwise"),
             (self.state, f"the transcript tells {', '.join(sorted(self.state))} otherwise"),
+            (self.events, f"{_events(self.events)} a line in the transcript that the database does not agree with"),
         ]
         return [text for there, text in said if there]
 
@@ -111,8 +124,62 @@ def _these(ids: Iterable[int]) -> str:
     return f"message {some[0]} has" if len(some) == 1 else f"{len(some)} messages ({some[0]} …) have"
 
 
+def _events(some: list[Entry]) -> str:
+    return "1 event has" if len(some) == 1 else f"{len(some)} events have"
+
+
 def _count(some: Any) -> str:
     return "1 message was" if len(some) == 1 else f"{len(some)} messages were"
+
+
+# Lines that say nothing of messages that are in the file already: what else there may be is read line by line.
+_OF_A_SESSION = frozenset(("type", "format", "version", "session", "crc"))
+_OF_AN_EVENT = frozenset(("type", "event", "at", "set", "after", "text", "crc", "continued_in", "branches", *STATE))
+
+
+def _agreeing(path: Path, session_id: str, expected: dict[bytes, int]) -> Told | None:
+    """A transcript that has, beside lines about the session, just these lines of messages, each once; else None."""
+    told = Told(recovery.Replayed(session_id))
+    seen: list[bytes] = []
+    with path.open("rb") as lines:
+        for raw in lines:
+            if raw in expected:
+                seen.append(raw)
+                continue
+            entry = decoded(raw)
+            kind = None if entry is None or entry.get("crc") is False else entry.get("type")
+            known = _OF_A_SESSION if kind == "session" else _OF_AN_EVENT if kind == "event" else frozenset()
+            if entry is None or not entry.keys() <= known:
+                return None
+            told.begun = told.begun or kind == "session"
+            told.session.take(entry)
+    told.typed = True
+    if len(seen) != len(expected) or len(set(seen)) != len(seen) or told.session.messages:
+        return None
+    _take_prompt(told, path)
+    return told
+
+
+def expected_line(row: Row, raw: Callable[[str], Any]) -> bytes | None:
+    """The line that is written when a message is stored, made of its row (columns of messages._ROW); None: not told here.
+
+    `raw` makes of JSON what stands in a line as it is.
+    """
+    content, form, rest = row[3], row[-2], row[-1]
+    entry: Entry = {"type": "message", "id": row[0]}
+    for place, name, is_json in _LINE:
+        value = row[place]
+        if value is None:
+            continue
+        if type(value) is bytes:
+            return None
+        entry[name] = raw(value) if is_json else value
+    if content is not None:
+        if form is None and content.startswith(codec.FOREIGN_PARTS):
+            return None
+        whole = content if rest is None else codec.joined(content, rest)
+        entry["content"] = raw(whole or "") if form == "json" else whole
+    return line(entry)
 
 
 def read(path: Path, session_id: str) -> Told:
@@ -132,14 +199,18 @@ def read(path: Path, session_id: str) -> Told:
                 told.repeated.append(entry["id"])
             else:
                 told.again.append(entry)
+    _take_prompt(told, path)
+    sealed = sum(1 for raw in torn if is_intact(raw) is False)  # written whole: no crash tore it
+    told.damaged, told.torn = told.damaged + sealed, len(torn) - sealed
+    return told
+
+
+def _take_prompt(told: Told, path: Path) -> None:
     digest = told.session.columns.get("system_prompt_hash")
     if digest is not None:
         text = read_prompt(path.parent, digest)
         told.promptless = text is None
         told.session.columns["system_prompt"] = text
-    sealed = sum(1 for raw in torn if is_intact(raw) is False)  # written whole: no crash tore it
-    told.damaged, told.torn = told.damaged + sealed, len(torn) - sealed
-    return told
 
 
 def _is_message(entry: Entry) -> bool:
@@ -163,11 +234,25 @@ def reads_same(entry: Entry, stored: Entry) -> bool:
     return all(same(entry.get(name), stored.get(name)) for name in FIELDS)
 
 
+def _with_state(tx: Tx, session_ids: Sequence[str]) -> set[str]:
+    """Those sessions that have anything beside their columns and messages (see recovery.session_state)."""
+    if not session_ids:
+        return set()
+    tables = ("session_tags", "session_members", "session_refs", "session_rewinds")
+    chosen = f"session_id IN ({', '.join('?' * len(session_ids))})"
+    parts = [f"SELECT session_id FROM {table} WHERE {chosen}" for table in tables]
+    parts.append(f"SELECT session_id FROM messages WHERE {chosen} AND hidden IS NOT NULL")
+    return {row[0] for row in tx.rows(" UNION ".join(parts), [*session_ids] * len(parts))}
+
+
 class Comparer:
     """Compares sessions within one consistent view of the database."""
 
-    def __init__(self, engine: Engine, tx: Tx, folder_path: Any) -> None:
+    def __init__(self, engine: Engine, tx: Tx, folder_path: Any, session_ids: Sequence[str] = ()) -> None:
+        """`session_ids`: those that are going to be compared, so that some can be asked for all of them at once."""
         self._tx = tx
+        self._has_events = events.are_kept(tx)
+        self._bare = set(session_ids) - _with_state(tx, session_ids)
         self._path = folder_path
         self._top = tx.last_number("messages")
         noted = tx.value("SELECT value FROM state_meta WHERE key = 'changes_noted_after'")
@@ -185,6 +270,13 @@ class Comparer:
         out = Comparison(session_id)
         path = self._path(session_id)
         try:
+            agreed = self._agreeing(path, session_id)
+            if agreed is not None:
+                self._compare_events(out, agreed)
+                if agreed.begun:
+                    self._compare_columns(out, agreed)
+                out.headless = not agreed.begun
+                return out if out.says_something() else None
             told = read(path, session_id)
         except FileNotFoundError:
             had_one = self._tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
@@ -196,10 +288,24 @@ class Comparer:
             out.unreadable[message_id] = told.session.messages.get(message_id)
         self._compare_lines(out, told, stored)
         self._find_absent(out, told, stored)
+        self._compare_events(out, told)
         if told.begun:
             self._compare_columns(out, told)
         out.headless = told.typed and not told.begun
-        return out if out.mendable() or out.undecided() else None
+        return out if out.says_something() else None
+
+    def _agreeing(self, path: Path, session_id: str) -> Told | None:
+        """The transcript, if its lines of messages are, byte for byte, those that the rows make; else it is read whole."""
+        from msgspec import Raw
+
+        try:
+            rows = self._tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ?", (session_id,))
+            lines = {expected_line(row, Raw): row[0] for row in rows}
+        except (StoreCorrupt, ValueError, AttributeError, TypeError):
+            return None  # damaged: which rows can be read is found out one by one
+        if None in lines or not lines:
+            return None
+        return _agreeing(path, session_id, cast("dict[bytes, int]", lines))
 
     def _is_referred_to(self, owner: str) -> bool:
         """Whether a session with a transcript shows messages of this one: they are in this one's file alone."""
@@ -279,6 +385,19 @@ class Comparer:
         except (StoreCorrupt, UnicodeDecodeError):
             return False
 
+    def _compare_events(self, out: Comparison, told: Told) -> None:
+        """What happened beside the messages. After which message is left out: ids may have changed since."""
+        try:
+            stored = events.of_session(self._tx, out.session_id) if self._has_events else []
+        except (StoreCorrupt, UnicodeDecodeError):
+            return  # the damaged row is a finding of its own
+        lines = {event["at"]: event for event in told.session.events}
+        known = {event["at"]: event for event in stored}
+        out.unnoted = [event for event in stored if event["at"] not in lines]
+        for at, event in lines.items():
+            if at not in known or any(not same(event[name], known[at][name]) for name in ("kind", "text")):
+                out.events.append(event)
+
     def _was_deleted(self, session_id: Any) -> bool:
         """Whether a session was deleted on purpose: its children have no parent any more."""
         sql = "SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'"
@@ -287,7 +406,8 @@ class Comparer:
     def _compare_columns(self, out: Comparison, told: Told) -> None:
         try:
             columns = recovery.session_columns(self._tx, out.session_id)
-            state = recovery.session_state(self._tx, out.session_id)
+            bare = out.session_id in self._bare
+            state = {key: [] for key in STATE} if bare else recovery.session_state(self._tx, out.session_id)
         except (StoreCorrupt, UnicodeDecodeError):
             return  # the damaged row is a finding of its own
         said = told.session.columns
@@ -351,7 +471,7 @@ def confirmed(first: Comparison, second: Comparison | None) -> Comparison | None
     out.headless = first.headless and second.headless
     out.renamed = first.renamed and second.renamed
     out.promptless = first.promptless and second.promptless
-    for name in ("repeated", "unlined", "lost", "edited", "removed"):
+    for name in ("repeated", "unlined", "lost", "edited", "removed", "unnoted", "events"):
         before = getattr(first, name)
         setattr(out, name, [one for one in getattr(second, name) if one in before])
     for name in ("unreadable", "broken", "astray", "moved", "differing", "absent", "columns", "state"):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hermes.errors import (
     HermesError,
@@ -38,7 +38,7 @@ from hermes.store import (
     titles,
 )
 from hermes.store import usage as _usage
-from hermes.store.attachments import references
+from hermes.store.attachments import note, references
 from hermes.store.db_keeping import Keeping
 from hermes.store.engines.base import Tx
 from hermes.store.naming import MAX_TITLE
@@ -47,6 +47,8 @@ from hermes.store.visibility import User
 
 if TYPE_CHECKING:
     from datetime import tzinfo
+
+    from hermes.store.rows import Finding, SessionEvent
 
 __all__ = ["SessionDB"]
 
@@ -480,10 +482,11 @@ class SessionDB(Keeping):
         self._scribe.happened(session_id, events.line_of(event))
         return True
 
-    def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+    def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """What happened in a session beside its messages, oldest first: `at`, `after` (a message's id), `kind`, `text`."""
         with self._engine.read() as tx:
-            return events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+            found = events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+        return cast("list[SessionEvent]", found)
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
@@ -713,9 +716,9 @@ class SessionDB(Keeping):
 
     def import_session(self, data: dict[str, Any]) -> bool:
         """Store an exported session under its own ids; False when it is there already (and then unchanged)."""
-        return self._import(data, {})
+        return self._import(data, {}, None)
 
-    def _import(self, data: dict[str, Any], ids: dict[int, int]) -> bool:
+    def _import(self, data: dict[str, Any], ids: dict[int, int], folder: Path | None) -> bool:
         session_id = str(data.get("id")) if isinstance(data, dict) else ""
         with self._engine.read() as tx:
             known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (codec.storable(session_id),)) is not None
@@ -729,7 +732,20 @@ class SessionDB(Keeping):
                 self._scribe.intends(other)
         if done is not None:
             self._scribe.arrived(data["id"], done)
+            self._files_came(data["id"], folder)
         return done is not None
+
+    def _files_came(self, session_id: str, folder: Path | None) -> None:
+        """Take the attachments of a session that came in from a folder, and note which of them are not there."""
+        with self._engine.read() as tx:
+            wanted = messages.attachments_shown(tx, session_id)
+        if not wanted:
+            return
+        if folder is not None:
+            self._attachments.take_from(folder, wanted)
+        here = [digest for digest in wanted if self._attachments.has(digest)]
+        with self._engine.write(alone=False) as tx:
+            note(tx, here, [digest for digest in wanted if digest not in here])
 
     def import_sessions(
         self,
@@ -747,7 +763,7 @@ class SessionDB(Keeping):
         ids: dict[int, int] = {}
         for data in exported:
             try:
-                done = self._import(data, ids)
+                done = self._import(data, ids, None if attachments_dir is None else Path(attachments_dir))
             except _STORE_TROUBLE:  # not this session's fault: the next would fare no better
                 raise
             except (HermesError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
@@ -756,10 +772,6 @@ class SessionDB(Keeping):
                 refused(data, error)
                 continue
             if done:
-                if attachments_dir is not None:
-                    with self._engine.read() as tx:
-                        wanted = messages.attachments_shown(tx, data["id"])
-                    self._attachments.take_from(Path(attachments_dir), wanted)
                 counts["sessions"] += 1
                 told = data.get("messages") or ()
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)
@@ -797,14 +809,14 @@ class SessionDB(Keeping):
         with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
             snapshot(self, copy)
 
-    def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
+    def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
         """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.
 
         `progress` is called with what is being looked at, how much of it is done, and of how much.
         """
         from hermes.store import soundness
 
-        return soundness.check(self._engine, self._scribe, self._attachments, progress)
+        return cast("list[Finding]", soundness.check(self._engine, self._scribe, self._attachments, progress))
 
     def repair(
         self, *, rebuild_index: bool = False, from_transcripts: bool = False, from_database: bool = False

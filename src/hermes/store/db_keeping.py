@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hermes.store import codec, handoffs, leases, retention, sessions
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
-from hermes.store.rows import HandoffState, MaintenanceResult
+from hermes.store.rows import AuditEntry, HandoffState, MaintenanceResult
 
 Outcome = TypeVar("Outcome", bool, "int | None")
 
@@ -91,10 +91,11 @@ class Keeping(OpenStore):
             ids = retention.trashed_before(tx, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
-    def audit_log(self, limit: int = 100) -> list[dict[str, Any]]:
+    def audit_log(self, limit: int = 100) -> list[AuditEntry]:
         """What was trashed, restored and deleted, when and by which command; the newest first."""
         with self._engine.read() as tx:
-            return tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
+            rows = tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
+        return cast("list[AuditEntry]", rows)
 
     def prune_empty_ghost_sessions(self, sessions_dir: Path | str | None = None) -> int:
         """Remove untitled, ended sessions without messages that are older than a day; how many."""

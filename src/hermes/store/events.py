@@ -23,8 +23,8 @@ TABLES = schema.EVENTS
 
 
 def are_kept(tx: Tx) -> bool:
-    """Whether this store has a table of events."""
-    return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (_META,)) is not None
+    """Whether this store has a table of events. (The key may be left where the table was dropped with SQL.)"""
+    return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (_META,)) is not None and tx.has_table("session_events")
 
 
 def prepare(engine: Engine) -> None:
@@ -62,11 +62,28 @@ def of_session(tx: Tx, session_id: str) -> list[dict[str, Any]]:
     return [{"at": at, "after": after, "kind": kind, "text": codec.restored(text)} for at, after, kind, text in rows]
 
 
+def put_back(tx: Tx, session_id: str, told: Iterable[Mapping[str, Any]], ids: Mapping[int, int]) -> None:
+    """Have these events as a transcript tells them (after `prepare`), whatever was noted at their times."""
+    wanted = list(told)
+    for event in wanted:
+        tx.run("DELETE FROM session_events WHERE session_id = ? AND at = ?", (session_id, event["at"]))
+    bring_in(tx, session_id, wanted, ids)
+
+
 def bring_in(tx: Tx, session_id: str, told: Iterable[Any], ids: Mapping[int, int]) -> None:
     """Add events of a transcript or an export that are not here yet (after `prepare`); `ids` has the new ids of messages."""
     known = {event["at"] for event in of_session(tx, session_id)}
     fresh = [event for event in map(_checked, told) if event is not None and event["at"] not in known]
     _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
+
+
+def follow(tx: Tx, session_id: str, moved: Mapping[int, int]) -> None:
+    """Messages of a session have other ids now (higher than all before): its events stand after the same messages."""
+    if are_kept(tx):
+        for old, new in moved.items():
+            tx.run(
+                "UPDATE session_events SET after_id = ? WHERE session_id = ? AND after_id = ?", (new, session_id, old)
+            )
 
 
 def forget(tx: Tx, session_id: str) -> None:

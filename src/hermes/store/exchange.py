@@ -11,6 +11,7 @@ from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.store import carried, codec, events, lineage, messages, recovery, sessions
+from hermes.store.attachments import ABSENT, HAD
 from hermes.store.carried import HIGHEST, Touched, usable_id
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
@@ -217,7 +218,7 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
         (key, value)
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
         if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
-        and not str(codec.restored(key)).startswith(carried.AWAITED)
+        and not str(codec.restored(key)).startswith((carried.AWAITED, ABSENT, HAD))
     ]
 
 

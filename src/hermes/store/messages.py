@@ -55,9 +55,6 @@ _TEXT_FIELDS = (
     "tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model", "platform_message_id",
 )  # fmt: skip
 _JSON_POSITIONS = tuple((SHOWN.index(name), name) for name in codec.JSON_FIELDS)
-_FORM, _NAME, _CALLS = (
-    STORED.index(name) - 1 for name in ("content_format", "tool_name", "tool_calls")
-)  # in Ready.values
 _ALL = 1 << 62
 _NUMBERS = (
     *(
@@ -66,6 +63,17 @@ _NUMBERS = (
     ),
     ("cost_usd", "REAL"),
 )
+_PLACES = {name: place for place, name in enumerate(STORED[1:])}  # in Ready.values
+_ROLE, _CONTENT, _TIMESTAMP, _WRITER, _FORM, _REST, _NAME, _CALLS = (
+    _PLACES[name]
+    for name in (
+        "role", "content", "timestamp", "writer", "content_format", "content_rest", "tool_name", "tool_calls",
+    )
+)  # fmt: skip
+_JSON_PLACES = tuple((_PLACES[name], name) for name in codec.JSON_FIELDS)
+_TEXT_PLACES = tuple((_PLACES[name], name) for name in _TEXT_FIELDS)
+_NUMBER_PLACES = tuple((_PLACES[name], name) for name, _ in _NUMBERS)
+_MASKED = frozenset(("reasoning", "reasoning_content"))
 _REPLAYED = ("reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 
 
@@ -127,24 +135,25 @@ def make_ready(
     if lift is None:  # from a file, whose numbers may be anything
         message = {**message, **{name: codec.number(message.get(name), kind) for name, kind in _NUMBERS}}
         get = message.get
-    fields: dict[str, Any] = dict.fromkeys(codec.JSON_FIELDS)
-    for name in codec.JSON_FIELDS:
+    encode = codec.storable
+    values: list[Any] = [None] * len(_PLACES)
+    for place, name in _JSON_PLACES:
         if (value := get(name)) is not None:
-            fields[name] = codec.json_field(value)
             made_here = made_here and not isinstance(value, str)
-    texts: dict[str, Any] = dict.fromkeys(_TEXT_FIELDS)
-    for name in _TEXT_FIELDS:
+            text = codec.json_field(value) or ""
+            if mask is not None and text:
+                text = mask(text)
+            values[place] = text if text.isascii() else encode(text)
+    for place, name in _TEXT_PLACES:
         if (value := get(name)) is not None:
             if not isinstance(value, str):
                 raise InvalidInput(f"{name} is text, not {type(value).__name__}")
-            texts[name] = value
+            if mask is not None and value and name in _MASKED:
+                value = mask(value)
+            values[place] = value if value.isascii() else encode(value)
     if mask is not None:
         content = mask(content) if content else content
         shown = mask(shown) if shown and form == "json" else (content if form != "json" else shown)
-        for name in ("reasoning", "reasoning_content"):
-            thought = texts[name]
-            texts[name] = mask(thought) if thought else thought
-        fields = {name: mask(text) if text else text for name, text in fields.items()}
     size, whole = len(content) if content else 0, content
     if lift is None:  # from a file: it lists them, or is of a time when every reference counted
         told = message.get("attachments")
@@ -153,19 +162,11 @@ def make_ready(
         content, rest = codec.split_output(content)
     stamp = message.get("timestamp")
     timestamp = time.time() if stamp is None else _number(stamp, "timestamp")
-    encode = codec.storable
-    for group in (texts, fields):
-        for name, value in group.items():
-            if value is not None and not value.isascii():
-                group[name] = encode(value)
-    values = [
-        encode(role), content if content is None else encode(content), texts["tool_call_id"], fields["tool_calls"],
-        texts["tool_name"], timestamp, get("token_count"), texts["finish_reason"], texts["reasoning"],
-        texts["reasoning_content"], fields["reasoning_details"], fields["codex_reasoning_items"],
-        fields["codex_message_items"], 1, form, texts["model"], get("input_tokens"), get("output_tokens"),
-        get("cache_read_tokens"), get("cache_write_tokens"), get("cost_usd"), rest,
-        texts["platform_message_id"], fields["meta"],
-    ]  # fmt: skip
+    values[_ROLE] = encode(role)
+    values[_CONTENT] = content if content is None else encode(content)
+    values[_TIMESTAMP], values[_WRITER], values[_FORM], values[_REST] = timestamp, 1, form, rest
+    for place, name in _NUMBER_PLACES:
+        values[place] = get(name)
     preview = preview_of(shown) if role == "user" and shown else None
     return Ready(values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted)
 

@@ -163,10 +163,10 @@ def _mend_file(
     kind, by_sql = finding["kind"], "with SQL" in finding["detail"]
     if kind == "lost-session" or (side == TRANSCRIPTS and (kind == UNDECIDED or by_sql)):
         set_aside(path)
-        session_id, state, given = _restore_session(engine, path)
-        _restore_state(engine, {session_id: (state, given)})
+        session_id, restored, back = _restore_session(engine, path)
+        _restore_state(engine, {session_id: restored})
         tally["sessions"] += 1
-        tally["back"] += len(given)
+        tally["back"] += back
         scribe.rewritten(session_id)
         return []
     if kind == "transcript-left" and not by_sql:
@@ -182,8 +182,11 @@ def _mend_file(
 Restored = tuple[dict[str, Any], dict[int, int]]  # what a transcript says beside the messages, and the ids of those
 
 
-def _restore_session(engine: Engine, path: Path) -> tuple[str, dict[str, Any], dict[int, int]]:
-    """A session that only its transcript has, or of which the database has only messages; its state is still to be set."""
+def _restore_session(engine: Engine, path: Path) -> tuple[str, Restored, int]:
+    """A session that only its transcript has, or of which the database has only messages; its state is still to be set.
+
+    The number is that of the messages that came back.
+    """
     session = recovery.read_transcript(path)
     session_id = session.columns["id"]
     if session.events:
@@ -195,12 +198,12 @@ def _restore_session(engine: Engine, path: Path) -> tuple[str, dict[str, Any], d
             recovery.insert_session(tx, session.columns)
         there, _ = readable_messages(tx, session_id)
         entries = [one for one in (*session.messages.values(), *session.loose) if one.get("id") not in there]
-        given = _insert(engine, tx, session_id, [one for one in entries if not _is_there(one, there)])
+        back, places = _insert(engine, tx, session_id, [one for one in entries if not _is_there(one, there)])
         if session.events:
-            events.bring_in(tx, session_id, session.events, given)
+            events.bring_in(tx, session_id, session.events, places)
         recovery.cut_loose_parents(tx)
         messages.recount(tx, session_id)
-    return session_id, session.state, given
+    return session_id, (session.state, places), back
 
 
 def _restore_state(engine: Engine, restored: dict[str, Restored]) -> None:
@@ -238,6 +241,8 @@ def _mend_session(
     restore = side == TRANSCRIPTS
     if path.exists():
         set_aside(path)
+    if restore and one.events:
+        events.prepare(engine)
     with engine.write() as tx:
         fresh = Comparer(engine, tx, scribe.journal.path).compare(one.session_id) or one  # as it is under the lock
         tally["changed"] += _overwrite(engine, tx, fresh, restore=restore, salvaging=salvaging)
@@ -252,10 +257,13 @@ def _mend_session(
         if restore and fresh.removed:
             told = read(path, one.session_id).session.messages
             back += [told[i] for i in fresh.removed if not tx.row("SELECT 1 FROM messages WHERE id = ?", (i,))]
-        tally["back"] += len(_insert(engine, tx, one.session_id, back))
+        count, places = _insert(engine, tx, one.session_id, back)
+        tally["back"] += count
         if restore:
             _set_columns(tx, one.session_id, fresh.columns)
-            recovery.set_state(tx, one.session_id, _whole_hidden(tx, one.session_id, fresh.state))
+            recovery.set_state(tx, one.session_id, _whole_hidden(tx, one.session_id, _placed(fresh.state, places)))
+            if one.events:
+                events.put_back(tx, one.session_id, fresh.events, places)
         messages.recount(tx, one.session_id)
         settled = side is not None or salvaging or not fresh.undecided()
         if settled:  # the transcript is about to say what the rows say
@@ -287,10 +295,13 @@ def _lines_of(one: Comparison, ids: list[int]) -> dict[int, Entry]:
     return {i: one.told[i] for i in ids if i in one.told}
 
 
-def _insert(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -> dict[int, int]:
-    """Messages that come back, and the id of each: its own where that is free, else a new one in its place in time."""
+def _insert(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -> tuple[int, dict[int, int]]:
+    """Messages that come back, each under its own id where that is free, else under a new one in its place in time.
+
+    How many they are, and by the id that the transcript tells the id that each message (moved ones included) has now.
+    """
     if not entries:
-        return {}
+        return 0, {}
     session = recovery.Replayed(session_id)
     for entry in entries:
         message_id = entry.get("id")
@@ -301,25 +312,47 @@ def _insert(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -> di
             session.messages[message_id] = entry  # type: ignore[index]
     given = recovery.insert_messages(engine, tx, session)
     tx.changed_by_us(list(given))
-    if session.loose:
-        _put_in_order(engine, tx, session_id)
-    return given
+    count = len(given)
+    for number, entry in enumerate(session.loose):  # what is told of an id that is taken here is told of this message
+        if isinstance(entry.get("id"), int) and entry["id"] not in given:
+            given[entry["id"]] = given.pop(-1 - number)
+    moved = _put_in_order(engine, tx, session_id) if session.loose else {}
+    return count, {**moved, **{told: moved.get(here, here) for told, here in given.items()}}
 
 
-def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> None:
-    """Messages that came back under new ids go to their place in time, unless another session refers to some by id."""
+def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
+    """Messages that came back under new ids go to their place in time, unless another session refers to some by id.
+
+    The new id of each message by the one it had; {} when all stay where they are.
+    """
     if tx.row("SELECT 1 FROM session_refs WHERE from_session = ? OR session_id = ?", (session_id, session_id)):
-        return
+        return {}
     rows = recovery.own_messages(tx, session_id)
     ordered = sorted(rows, key=lambda message: message["timestamp"])
     if [m["id"] for m in rows] == [m["id"] for m in ordered]:
-        return
+        return {}
     hidden = tx.rows("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NOT NULL", (session_id,))
     if hidden:
-        return
+        return {}
+    attached = messages.attached(tx, session_id)
     messages.remove_own(engine, tx, session_id)
+    moved: dict[int, int] = {}
     for message in ordered:
-        messages.insert(tx, session_id, messages.make_ready(message, mask=None, lift=None), None)
+        message["attachments"] = attached.get(message["id"], [])
+        ready = messages.make_ready(message, mask=None, lift=None)
+        moved[message["id"]] = messages.insert(tx, session_id, ready, None)
+    events.follow(tx, session_id, moved)
+    return moved
+
+
+def _placed(state: dict[str, Any], places: dict[int, int]) -> dict[str, Any]:
+    """A transcript's state with the ids that the session's own messages have now."""
+    out = dict(state)
+    if "rewinds" in state:
+        out["rewinds"] = [[batch, places.get(cut, cut)] for batch, cut in state["rewinds"]]
+    if "hidden" in state:
+        out["hidden"] = [[places.get(told, told), hidden] for told, hidden in state["hidden"]]
+    return out
 
 
 def _set_columns(tx: Tx, session_id: str, columns: dict[str, Any]) -> None:
@@ -468,14 +501,16 @@ def _salvage_session(engine: Engine, file: Path, tally: dict[str, int], restored
         deleted = not known and tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,))
     if known or deleted:
         return
-    _, state, given = _restore_session(engine, file)
-    restored[session_id] = state, given
+    _, restored[session_id], back = _restore_session(engine, file)
     tally["sessions"] += 1
-    tally["back"] += len(given)
+    tally["back"] += back
 
 
 def _salvage_messages(engine: Engine, file: Path, tally: dict[str, int]) -> None:
-    session_id = recovery.read_transcript(file).columns["id"]
+    session = recovery.read_transcript(file)
+    session_id = session.columns["id"]
+    if session.events:
+        events.prepare(engine)
     with engine.write() as tx:
         if not tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,)):
             return  # it was deleted
@@ -483,8 +518,11 @@ def _salvage_messages(engine: Engine, file: Path, tally: dict[str, int]) -> None
         if one is None:
             return
         tally["changed"] += _overwrite(engine, tx, one, restore=False, salvaging=True)
-        tally["back"] += len(_insert(engine, tx, session_id, [*one.lost, *one.absent.values()]))
+        count, places = _insert(engine, tx, session_id, [*one.lost, *one.absent.values()])
+        tally["back"] += count
         for message_id in one.astray:
             tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, message_id))
             tx.changed_by_us([message_id])
-        recovery.set_state(tx, session_id, _whole_hidden(tx, session_id, one.state))
+        recovery.set_state(tx, session_id, _whole_hidden(tx, session_id, _placed(one.state, places)))
+        if one.events:
+            events.put_back(tx, session_id, one.events, places)

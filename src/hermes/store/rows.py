@@ -7,12 +7,15 @@ At run time they are plain dicts; a store of a later version may add keys.
 from typing import Any, NotRequired, TypedDict
 
 __all__ = [
+    "AuditEntry",
     "ChatMessage",
+    "Finding",
     "HandoffState",
     "MaintenanceResult",
     "MessageRow",
     "SearchContext",
     "SearchHit",
+    "SessionEvent",
     "SessionRow",
 ]
 
@@ -146,3 +149,30 @@ class MaintenanceResult(TypedDict):
     pruned: int
     vacuumed: bool
     error: NotRequired[str]
+
+
+class SessionEvent(TypedDict):
+    """What happened in a session beside its messages: `get_session_events`."""
+
+    at: float
+    after: int
+    kind: str
+    text: str
+
+
+class AuditEntry(TypedDict):
+    """What was trashed, restored or deleted: `audit_log`."""
+
+    at: float
+    action: str
+    session_id: str | None
+    by: str | None
+    detail: str | None
+
+
+class Finding(TypedDict):
+    """Something that is wrong with a store: `check`."""
+
+    kind: str
+    where: str
+    detail: str

@@ -290,22 +290,27 @@ class Scribe:
 
 def _entry(message_id: int, ready: Ready) -> dict[str, Any]:
     """A stored message as its transcript line, without reading it back."""
-    from msgspec import Raw
-
     entry: dict[str, Any] = {"type": "message", "id": message_id}
     for number, name in _FIELDS:
         value = ready.values[number]
         if value is None:
             continue
         if name in _RAW:
-            entry[name] = Raw(value) if ready.clean_json and isinstance(value, str) else codec.from_json(value)
+            entry[name] = _raw(value) if ready.clean_json and isinstance(value, str) else codec.from_json(value)
         else:
             entry[name] = codec.restored(value)
         if name == "role" and ready.text is not None:
             entry["content"] = ready.text
             if ready.is_json:  # as it is, unless lone surrogates are in it
                 valid = codec.storable(ready.text) is ready.text
-                entry["content"] = Raw(ready.text) if valid else codec.from_json(ready.text)
+                entry["content"] = _raw(ready.text) if valid else codec.from_json(ready.text)
     if ready.lifted or (ready.text is not None and PREFIX in ready.text):
         entry["attachments"] = listed(ready.lifted)
     return entry
+
+
+def _raw(text: str) -> Any:
+    """JSON that stands in a line as it is. (Here, since an import takes longer than the rest of most lines.)"""
+    from msgspec import Raw
+
+    return Raw(text)

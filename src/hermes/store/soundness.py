@@ -14,7 +14,7 @@ from typing import Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec, messages, recovery, sessions
-from hermes.store.attachments import Attachments
+from hermes.store.attachments import GONE, Attachments, noted
 from hermes.store.carried import SHELL
 from hermes.store.comparing import Comparer, Comparison, confirmed, is_same_message, read
 from hermes.store.engines.base import Engine, Tx
@@ -115,13 +115,11 @@ def _prompts(tx: Tx) -> list[Problem]:
 def _counters(tx: Tx) -> list[Problem]:
     found = []
     truth: dict[str, list[Any]] = {}
-    for session_id, calls, stamp in tx.rows(
-        "SELECT session_id, tool_calls, timestamp FROM messages WHERE hidden IS NULL"
-    ):
-        seen = truth.setdefault(session_id, [0, 0, None])
-        seen[0] += 1
-        seen[1] += messages.count_calls(codec.restored(calls)) if calls is not None else 0
-        seen[2] = stamp if seen[2] is None else max(seen[2], stamp)
+    shown = "FROM messages WHERE hidden IS NULL"
+    for session_id, count, last in tx.rows(f"SELECT session_id, count(*), max(timestamp) {shown} GROUP BY session_id"):
+        truth[session_id] = [count, 0, last]
+    for session_id, calls in tx.rows(f"SELECT session_id, tool_calls {shown} AND tool_calls IS NOT NULL"):
+        truth[session_id][1] += messages.count_calls(codec.restored(calls))
     for session_id, count, calls, last in tx.rows(
         "SELECT id, coalesce(message_count, 0), coalesce(tool_call_count, 0), last_active FROM sessions WHERE purged IS NULL"
     ):
@@ -134,13 +132,23 @@ def _counters(tx: Tx) -> list[Problem]:
 
 
 def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Problem]:
-    """Files that are gone or whose bytes are not those that were stored: their name is their SHA-256."""
+    """Files that are gone or whose bytes are not those that were stored: their name is their SHA-256.
+
+    What an import of sessions alone did not bring is noted and no finding. Files of before that was noted: without any
+    place for attachments none was ever here.
+    """
     with engine.read() as tx:
+        had_some, absent = noted(tx)
         rows = tx.rows("SELECT hash, max(bytes), min(message_id) FROM attachments GROUP BY hash ORDER BY hash")
     found = []
+    may_be_gone = had_some or (bool(rows) and attachments.any_here())
     for number, (digest, size, message_id) in enumerate(rows):
         detail = attachments.damage(digest)
-        if detail is not None and (size or detail != "is gone"):  # a text may name one that never was here
+        if detail == GONE and (
+            not size or not may_be_gone or digest in absent
+        ):  # a text may name one that never was here
+            detail = None
+        if detail is not None:
             with engine.read() as tx:  # it may have been deleted meanwhile
                 if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is None:
                     continue
@@ -190,8 +198,9 @@ def _compared(
     ids = list(session_ids)
     for start in range(0, len(ids), _AT_ONCE):
         with engine.read() as tx:
-            comparer = Comparer(engine, tx, scribe.journal.path)
-            for session_id in ids[start : start + _AT_ONCE]:
+            some = ids[start : start + _AT_ONCE]
+            comparer = Comparer(engine, tx, scribe.journal.path, some)
+            for session_id in some:
                 difference = comparer.compare(session_id)
                 if difference is not None:
                     out[session_id] = difference

@@ -136,18 +136,26 @@ def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[dict[str, A
     """
     with path.open("rb") as lines:
         for raw in lines:
-            try:
-                entry = _decode(raw)
-            except (ValueError, RecursionError):
-                entry = None
-            if isinstance(entry, dict):
-                intact = is_intact(raw)
-                entry.pop("crc", None)
-                if intact is not None:
-                    entry["crc"] = intact
-                yield _exact(entry) if "exact" in entry else entry
+            entry = decoded(raw)
+            if entry is not None:
+                yield entry
             elif torn is not None and raw.strip():
                 torn.append(raw)
+
+
+def decoded(raw: bytes) -> dict[str, Any] | None:
+    """One line as `entries` gives it; None for one that can't be read."""
+    try:
+        entry = _decode(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict):
+        return None
+    intact = is_intact(raw)
+    entry.pop("crc", None)
+    if intact is not None:
+        entry["crc"] = intact
+    return _exact(entry) if "exact" in entry else entry
 
 
 DUMPS_SEEN = 5.0  # seconds for which a folder is not looked through again
@@ -177,27 +185,35 @@ class Journal:
 
         A message that another process has filled in meanwhile is not written twice.
         """
-        return self._locked(session_id, lambda handle: self._append(session_id, handle, data, message_id))
+        return self._locked(session_id, lambda handle, size: self._append(session_id, handle, size, data, message_id))
 
     def revise(self, session_id: str, produce: Callable[[Path], bytes], *, anew: bool = False) -> bool:
         """Append what `produce` makes of the file as it is, while nobody else can write to it; `anew` empties it first."""
 
-        def work(handle: int) -> None:
+        def work(handle: int, size: int) -> None:
             if anew:
                 os.ftruncate(handle, 0)
-            self._append(session_id, handle, produce(self.path(session_id)), None)
+                size = 0
+            self._append(session_id, handle, size, produce(self.path(session_id)), None)
 
         return self._locked(session_id, work, alone=True)
 
-    def _locked(self, session_id: str, work: Callable[[int], None], *, alone: bool = False) -> bool:
+    def _locked(self, session_id: str, work: Callable[[int, int], None], *, alone: bool = False) -> bool:
+        """Do `work` with the file (its descriptor and its size) while no other process writes to it."""
         with self._lock:
             try:
                 handle = self._handle(session_id)
                 held = _lock_file(handle)
+                found = os.fstat(handle)
+                if found.st_nlink == 0:  # the file was deleted: the lock goes with the descriptor
+                    self._drop_handle(session_id)
+                    handle = self._open(session_id)
+                    held = _lock_file(handle)
+                    found = os.fstat(handle)
                 if alone and not held and fcntl is not None:
                     raise BlockingIOError("another process has been writing this transcript for long")
                 try:
-                    work(handle)
+                    work(handle, found.st_size)
                 finally:
                     if held:
                         fcntl.flock(handle, fcntl.LOCK_UN)
@@ -207,8 +223,7 @@ class Journal:
                 self._sizes.pop(session_id, None)
                 return False
 
-    def _append(self, session_id: str, handle: int, data: bytes, message_id: int | None) -> None:
-        size = os.fstat(handle).st_size
+    def _append(self, session_id: str, handle: int, size: int, data: bytes, message_id: int | None) -> None:
         if size != self._sizes.get(session_id):  # the first time, or someone else wrote
             known = min(self._sizes.get(session_id, max(0, size - _LOOK_BACK)), size)
             news = os.pread(handle, size - known, known)
@@ -218,21 +233,21 @@ class Journal:
             if news and not news.endswith(b"\n"):
                 data = b"\n" + data  # a torn last line stays a line of its own
         self._sizes.pop(session_id, None)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
+        written = os.write(handle, data)
+        while written < len(data):
+            written += os.write(handle, memoryview(data)[written:])
         self._sizes[session_id] = size + len(data)
 
     def _handle(self, session_id: str) -> int:
         handle = self._files.get(session_id)
-        if handle is not None and os.fstat(handle).st_nlink == 0:  # the file was deleted
-            os.close(self._files.pop(session_id))
-            self._sizes.pop(session_id, None)
-            handle = None
         if handle is None:
             return self._open(session_id)
         self._files.move_to_end(session_id)
         return handle
+
+    def _drop_handle(self, session_id: str) -> None:
+        os.close(self._files.pop(session_id))
+        self._sizes.pop(session_id, None)
 
     def is_busy(self) -> bool:
         """Whether somebody who lives (this process included) has been writing transcripts: a line may be on its way."""
@@ -355,12 +370,13 @@ def _lock_file(handle: int) -> bool:
     """Lock a transcript, unless its holder hangs: then a line is worth more than the order of lines."""
     if fcntl is None:
         return False
-    deadline = time.monotonic() + _PATIENCE
+    deadline = None
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError:
+            deadline = deadline or time.monotonic() + _PATIENCE
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.001)

@@ -17,6 +17,7 @@ from hermes.store.events import described, woven
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import SessionEvent
 
 POLL_SECONDS = 0.25
 
@@ -127,7 +128,7 @@ class _View:
         """Say something between messages."""
 
 
-def _later(events: list[dict[str, Any]], left_out: list[Message]) -> list[dict[str, Any]]:
+def _later(events: list[SessionEvent], left_out: list[Message]) -> list[SessionEvent]:
     """The events that did not come before the messages that are shown."""
     before = {message["id"] for message in left_out[:-1]}
     return [event for event in events if event["after"] not in before]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,7 @@ from hermes.harmless import one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import Finding
 
 _MOST_SHOWN = 50
 
@@ -70,7 +71,7 @@ def check(as_json: bool) -> int:
     return 1 if found else 0
 
 
-def _checked(db: SessionDB) -> list[dict[str, Any]]:
+def _checked(db: SessionDB) -> list[Finding]:
     """What is wrong; a bar on a terminal shows how far the look has come."""
     with progress("checking", 1000) as step:
         shares = {"file": (0, 300), "messages": (300, 400), "index": (300, 400), "attachments": (700, 50)}
@@ -82,7 +83,7 @@ def _checked(db: SessionDB) -> list[dict[str, Any]]:
         return db.check(progress=told)
 
 
-def _list(found: list[dict[str, Any]]) -> None:
+def _list(found: list[Finding]) -> None:
     for finding in found[:_MOST_SHOWN]:
         print(one_line(f"{finding['kind']}: {finding['where']}: {finding['detail']}"))
     if len(found) > _MOST_SHOWN:

@@ -62,6 +62,10 @@ class Tx(Protocol):
         """Execute an INSERT into a table with an integer key; the new key."""
         ...
 
+    def has_table(self, name: str) -> bool:
+        """Whether there is such a table."""
+        ...
+
     def hold(self, session_id: str) -> None:
         """Nobody else changes this session, or stores messages in it, until the transaction ends."""
         ...

@@ -373,7 +373,7 @@ class PostgresEngine:
     # ------------------------------------------------------------------ tables
 
     def has_table(self, tx: Tx, name: str) -> bool:
-        return tx.value("SELECT to_regclass(?) IS NOT NULL", (name,)) is True
+        return tx.has_table(name)
 
     def make_tables(self, statements: Sequence[str]) -> None:
         with self.write() as tx:

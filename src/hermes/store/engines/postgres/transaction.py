@@ -135,6 +135,9 @@ class PostgresTx:
     def insert(self, sql: str, params: Params = ()) -> int:
         return int(self._execute(f"{sql} RETURNING id", params).fetchone()[0])
 
+    def has_table(self, name: str) -> bool:
+        return self.value("SELECT to_regclass(?) IS NOT NULL", (name,)) is True
+
     def hold(self, session_id: str) -> None:
         self._execute("SELECT 1 FROM sessions WHERE id = ? FOR UPDATE", (session_id,))
 

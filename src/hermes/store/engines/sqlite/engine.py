@@ -332,7 +332,7 @@ class SqliteEngine:
         return StoreError(f"{self.path}: {error}")
 
     def has_table(self, tx: Tx, name: str) -> bool:
-        return tx.row("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
+        return tx.has_table(name)
 
     def make_tables(self, statements: Sequence[str]) -> None:
         with self.write() as tx:

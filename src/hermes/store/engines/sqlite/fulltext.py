@@ -20,15 +20,18 @@ from hermes.store.engines.base import REPLACED, Candidate, Scope, Tx
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.words import (
     COLUMNS,
+    MERGE_EVERY,
+    MERGE_PAGES,
     Chunk,
     Words,
     document,
+    merge,
     number,
     rows_above,
     set_number,
     text_crc,
 )
-from hermes.store.query import And, Leaf, Node, Not, Or
+from hermes.store.query import And, Leaf, Node, Not, Or, positive
 from hermes.store.text import fold, index_text, phrase
 
 BATCH_MESSAGES = 64
@@ -36,10 +39,8 @@ BATCH_CHARACTERS = 150_000
 Bounds = tuple[int, int]  # messages and characters indexed at once
 BATCH: Bounds = (BATCH_MESSAGES, BATCH_CHARACTERS)
 PIECE: Bounds = (8, 20_000)  # beside others who append: they wait for as long as that takes
-BULK: Bounds = (128, 600_000)  # while messages come without a pause: one append in a hundred waits for it
-STANDING = 160  # messages above the mark, while they come without a pause
-MERGE_EVERY = 4  # batches
-MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
+BULK: Bounds = (192, 900_000)  # while messages come without a pause: fewer than one append in a hundred wait for it
+STANDING = 224  # messages above the mark, while they come without a pause
 TIDY_PAGES = 32
 LARGE = 200_000  # messages
 SPELLINGS = 300
@@ -286,7 +287,9 @@ class SqliteFullText:
 
         FTS5 collects every occurrence of a beginning before it gives the first; of whole words it gives the newest at once.
         """
-        if not self._indexed or (tx.value("SELECT max(id) FROM messages") or 0) < LARGE:
+        if not self._indexed or not any(leaf.prefix for leaf in positive(tree)):
+            return tree
+        if (tx.value("SELECT max(id) FROM messages") or 0) < LARGE:
             return tree
 
         def spelled(node: Node) -> Node:
@@ -384,13 +387,6 @@ class SqliteFullText:
 def _edited_since(tx: Any, top: int) -> bool:
     """Whether a text was changed since this was the newest message: an edit stores what it replaces as a new row."""
     return tx.value(f"SELECT 1 FROM messages WHERE id > ? AND hidden = {REPLACED} LIMIT 1", (top,)) is not None
-
-
-def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
-    """Merge a few pages of an index; whether there was anything to merge."""
-    before = connection.total_changes()
-    connection.execute(f"INSERT INTO {table}({table}, rank) VALUES('merge', ?)", (pages,))
-    return connection.total_changes() - before >= 2
 
 
 class Tidying:

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from hermes.store.engines.sqlite.words import COLUMNS, text_crc
 Problem = dict[str, Any]
 Progress = Callable[[str, int, int], None]
 _CHUNK = 500
+_STEPS = 20_000  # of SQLite's machine, between two calls of `progress`
+_STEPS_A_PAGE = 200  # as many as a page of a usual store takes to check, about
 
 
 def problem(kind: str, where: str, detail: str) -> Problem:
@@ -40,7 +43,8 @@ def corruption(connection: apsw.Connection, progress: Progress | None = None) ->
         if not inside:
             connection.execute("BEGIN")
         _look_anew(connection)
-        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
+        with _told(connection, progress):
+            found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
     except apsw.Error as error:
         return [problem("corruption", "file", str(error))]
     finally:
@@ -48,6 +52,27 @@ def corruption(connection: apsw.Connection, progress: Progress | None = None) ->
             connection.execute("ROLLBACK")
     wrong = [text for text in found if text != "ok" and not _about_another_index(connection, text)]
     return [problem("corruption", "file", text) for text in wrong] + _header(connection)
+
+
+@contextmanager
+def _told(connection: apsw.Connection, progress: Progress | None) -> Iterator[None]:
+    """Tell `progress` while SQLite works. How much there is to do is not known: the share grows ever more slowly."""
+    if progress is None:
+        yield
+        return
+    calls, about = 0, max(1, int(str(connection.pragma("page_count"))) * _STEPS_A_PAGE // _STEPS)
+
+    def tell() -> bool:
+        nonlocal calls
+        calls += 1
+        progress("file", calls, calls + about)
+        return False
+
+    connection.set_progress_handler(tell, _STEPS)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None)
 
 
 def _look_anew(connection: apsw.Connection) -> None:

@@ -57,6 +57,9 @@ class SqliteTx:
         self._cursor(sql, params)
         return self.connection.last_insert_rowid()
 
+    def has_table(self, name: str) -> bool:
+        return self.row("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
+
     def hold(self, session_id: str) -> None:
         """Nothing to do: a writer is alone."""
 

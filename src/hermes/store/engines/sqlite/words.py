@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import apsw
+
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Tx
@@ -22,6 +24,8 @@ from hermes.store.text import fold, vocabulary, worth_keeping
 BEHIND = 2_048  # so many messages may wait for a quiet moment; beyond that each batch notes as many as it indexes
 CHUNK_MESSAGES = 64
 CHUNK_CHARACTERS = 150_000
+MERGE_EVERY = 4  # batches of messages, or chunks of words: each is a segment of its own in an index
+MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
 KNOWN = 300_000
 MANY = 5_000  # more messages than this are looked through each time, their words not kept in memory
 COLUMNS = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
@@ -71,6 +75,13 @@ def set_number(tx: Tx, key: str, value: int) -> None:
     )
 
 
+def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
+    """Merge a few pages of an index; whether there was anything to merge."""
+    before = connection.total_changes()
+    connection.execute(f"INSERT INTO {table}({table}, rank) VALUES('merge', ?)", (pages,))
+    return connection.total_changes() - before >= 2
+
+
 @dataclass(slots=True)
 class Chunk:
     """The words of a few messages, found outside the write lock."""
@@ -98,6 +109,7 @@ class Words:
         self._known: set[bytes] = set()
         self._older: set[bytes] = set()
         self._recent: dict[int, _Recent] = {}
+        self._chunks = 0
 
     def upto(self, tx: Tx) -> int:
         """The id up to which the words of every message are in the list."""
@@ -134,6 +146,9 @@ class Words:
             return False
         _insert(tx, chunk.kept)
         set_number(tx, migrate.META_WORDS, chunk.last)
+        self._chunks += 1
+        if self._chunks % MERGE_EVERY == 0:  # a search looks into every segment
+            merge(tx.connection, "messages_fts_trigram", MERGE_PAGES)
         return True
 
     def learn(self, chunk: Chunk) -> None:
