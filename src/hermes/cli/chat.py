@@ -85,4 +85,6 @@ def _writable(db: SessionDB) -> None:
     from hermes.errors import StoreReadOnly
 
     if db.read_only:
-        raise StoreReadOnly(f"{db.where} can only be read, so nothing said here would be kept; `hermes doctor` says why")
+        raise StoreReadOnly(
+            f"{db.where} can only be read, so nothing said here would be kept; `hermes doctor` says why"
+        )
