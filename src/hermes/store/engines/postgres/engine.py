@@ -33,7 +33,6 @@ from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 CONNECTIONS = 16
 PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
-PATIENCE_FOR_OTHERS = 1.0  # seconds in which they index what they have stored
 PAUSED_READER = 60  # it is in nobody's way
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
@@ -63,12 +62,6 @@ _CONFIRM = (
     b" THEN pg_logical_emit_message(true, 'hermes', '') END"
 )
 
-_UNWRITABLE = (  # why a server that can be read takes nothing
-    psycopg.errors.DiskFull,
-    psycopg.errors.InsufficientPrivilege,
-    psycopg.errors.ReadOnlySqlTransaction,
-)
-
 logging.getLogger("psycopg").addHandler(
     logging.NullHandler()
 )  # what it warns of we tell ourselves, and not on the screen
@@ -90,7 +83,6 @@ class PostgresEngine:
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._keeper = Keeper(self._link, self.fulltext)
-        self._left: set[int] = set()  # messages nobody indexes, as far as a store opened for reading can tell
         self._durability = durability
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
@@ -228,19 +220,16 @@ class PostgresEngine:
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
-        """What waits to be indexed is asked for as the view begins; if something does, it is indexed, and there is a new view."""
+        """What waits to be indexed is asked for as the view begins: it is searched as it is (tail.py), and nothing is written."""
         if getattr(self._local, "tx", None) is not None or not self.fulltext.has_names:
             with self.read() as tx:
                 yield tx
             return
         with self._reading(_SEARCH) as (tx, said):
             waiting, *tx.extent = said
-            if waiting is None or self._left.issuperset(waiting):
-                yield tx
-                return
-        self._have_indexed(waiting)
-        with self._reading(_SEARCH) as (tx, said):
-            _, *tx.extent = said
+            tx.tail = self.fulltext.tail.view(tx, waiting)
+            if waiting is not None and not self.read_only:
+                self._keeper.wake()
             yield tx
 
     @contextmanager
@@ -388,17 +377,10 @@ class PostgresEngine:
         yield  # other programs don't write here
 
     def start_background(self) -> None:
-        """Nothing to begin: what is put off is done when someone writes or searches."""
+        """Nothing to begin: the keeper starts with the first append, or with a search that sees messages wait."""
 
     def appended(self, message_id: int, size: int) -> None:
         """Nothing to do: the keeper was told at the commit."""
-
-    def _have_indexed(self, waiting: list[int]) -> None:
-        if self.read_only:
-            self._wait_for_others(waiting)
-        else:
-            with self._translated(), suppress(*_UNWRITABLE):  # what is indexed can be found all the same
-                self._index(waiting)
 
     def _unindexed(self) -> list[int]:
         with self._translated():
@@ -424,15 +406,6 @@ class PostgresEngine:
             raise
         finally:
             self._pool.give_back(connection)
-
-    def _wait_for_others(self, waiting: list[int]) -> None:
-        """A store opened for reading can't index. Whoever stored the messages is about to."""
-        end = time.monotonic() + PATIENCE_FOR_OTHERS
-        left = set(waiting) - self._left
-        while left and time.monotonic() < end:
-            time.sleep(0.02)
-            left &= set(self._unindexed())
-        self._left |= left
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index what waits for it, and messages that another program wrote."""
@@ -463,7 +436,7 @@ class PostgresEngine:
         from hermes.store.engines.postgres import inspection
 
         with self.searching() as tx:
-            return list(inspection.drift(tx, self.fulltext))
+            return [*inspection.drift(tx, self.fulltext), *inspection.waiting_for_long(tx)]
 
     def rebuild_index(self) -> None:
         """Make the index of each message anew, a few at a time; searches find everything meanwhile."""

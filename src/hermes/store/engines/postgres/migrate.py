@@ -42,7 +42,13 @@ def the_origins(run: Run) -> None:
         run(f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} text COLLATE "C"')
 
 
-MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue, the_origins)
+def the_waiting(run: Run) -> None:
+    """How long a message has waited to be indexed: any keeper takes on what waits for long."""
+    for statement in schema.WAITING_SINCE:
+        run(statement)
+
+
+MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue, the_origins, the_waiting)
 WITH_NAMES = 3  # steps after which there is a list of names, and one of what is not indexed yet
 
 

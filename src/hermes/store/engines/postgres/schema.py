@@ -75,6 +75,10 @@ WAITING: tuple[str, ...] = (
     # Messages that were stored and are not in message_words yet. There are few, so it needs no index.
     "CREATE TABLE unindexed (message_id bigint NOT NULL)",
 )
+WAITING_SINCE: tuple[str, ...] = (
+    # When it was stored, and when a keeper last took it on that had not stored it.
+    "ALTER TABLE unindexed ADD COLUMN since timestamptz NOT NULL DEFAULT now(), ADD COLUMN claimed timestamptz",
+)
 NAMES: tuple[str, ...] = (
     # The empty name says that the names of all messages are here: a store from before this table has it after a rebuild.
     'CREATE TABLE names (name text COLLATE "C" NOT NULL)',

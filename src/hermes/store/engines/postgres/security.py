@@ -75,6 +75,7 @@ _POLICIES: dict[str, str] = {
     "sessions": f"id {_SESSIONS}",
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
     "message_words": "message_id = ANY (ARRAY(SELECT hermes_messages()))",
+    "unindexed": "message_id = ANY (ARRAY(SELECT hermes_messages()))",
     "attachments": "message_id = ANY (ARRAY(SELECT hermes_messages()))",
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
     "system_prompts": "base_hash IS NULL AND hash = ANY (ARRAY(SELECT hermes_prompts()))",

@@ -18,6 +18,7 @@ from hermes.store.engines.postgres import texts
 if TYPE_CHECKING:
     from hermes.store.engines.postgres.fulltext import PostgresFullText
     from hermes.store.engines.postgres.pool import Link
+    from hermes.store.engines.postgres.tail import View
 
 NUMBER = "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8"  # of the transaction, and the time
 _QUOTED = re.compile(r"('(?:[^']|'')*')|(\?)|(%)")
@@ -47,6 +48,7 @@ class PostgresTx:
         "extent",
         "learned",
         "stored",
+        "tail",
         "waiting",
         "xid",
     )
@@ -61,6 +63,7 @@ class PostgresTx:
         self._cursor = connection.cursor(binary=True)
         self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
         self.extent: Sequence[Any] | None = None  # of the index, once it was asked for: see fulltext.candidates
+        self.tail: View | None = None  # messages that wait to be indexed, once they were asked for
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
         self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
 

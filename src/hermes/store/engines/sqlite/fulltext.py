@@ -17,6 +17,7 @@ import apsw
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Scope, Tx
+from hermes.store.engines.documents import could_match
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.words import (
     COLUMNS,
@@ -61,17 +62,6 @@ def expression(tree: Node | None) -> str | None:
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else f"({(' AND ' if isinstance(tree, And) else ' OR ').join(parts)})"
-
-
-def could_match(tree: Node, folded: str) -> bool:
-    """A cheap necessary condition on folded text: every needed word occurs in it somewhere."""
-    if isinstance(tree, Leaf):
-        return all(word in folded for word in fold(tree.text).replace("_", " ").split() if word.isalnum())
-    if isinstance(tree, Not):
-        return could_match(tree.keep, folded)
-    if isinstance(tree, And):
-        return all(could_match(child, folded) for child in tree.children)
-    return any(could_match(child, folded) for child in tree.children)
 
 
 def _may_hold(tree: Node, row: Sequence[Any]) -> bool:
