@@ -442,6 +442,7 @@ def test_a_store_from_before_there_were_names_is_searched_as_before_and_rebuilt(
         for names in ("user_name", "et_user_na"):
             asked[names] = asked[names] | {ids[-1]}
         assert {query: found(db, query) for query in asked} == asked
+        db.catch_up()
         assert ask(url, "SELECT name FROM names") == [("reset_user_name",)]
         assert db.check() == []
         db.repair(rebuild_index=True)

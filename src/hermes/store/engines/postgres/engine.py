@@ -28,7 +28,8 @@ from hermes.store.engines.postgres import faults, migrate, schema
 from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.pool import Link, Pool
-from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
+from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx, abandon
+from hermes.store.engines.postgres.word_lists import key_of, take_out_unused
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 CONNECTIONS = 16
@@ -149,6 +150,7 @@ class PostgresEngine:
             self.read_only = True
             warnings.warn(self.notice, stacklevel=5)
         self._key = int.from_bytes(hashlib.sha256(f"hermes {state.schema}".encode()).digest()[:8], "big", signed=True)
+        self.fulltext.lists_key = key_of(self._key)
         if self.read_only:
             if state.version == 0:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
@@ -212,7 +214,7 @@ class PostgresEngine:
                     yield tx, said
                     connection.execute(b"COMMIT")
             except BaseException:
-                _abandon(connection)
+                abandon(connection)
                 raise
             finally:
                 self._local.tx = None
@@ -252,9 +254,9 @@ class PostgresEngine:
                     yield tx
                     self._commit(tx)
                 self._ahead = tx.ahead
-                self.fulltext.learn(tx.learned)
+                self.fulltext.learn(tx)
             except BaseException:
-                _abandon(connection)
+                abandon(connection)
                 raise
             finally:
                 self._local.tx = None
@@ -269,6 +271,7 @@ class PostgresEngine:
             tx.numbered(*tx.ask(f"SELECT {NUMBER}").fetchone())
         try:
             if tx.stored:
+                self.fulltext.begin_lists(tx)
                 with connection.pipeline():
                     tx.learned |= self.fulltext.write_stored(tx)
                     done = connection.execute(b"COMMIT")
@@ -402,7 +405,7 @@ class PostgresEngine:
         try:
             yield connection
         except BaseException:
-            _abandon(connection)
+            abandon(connection)
             raise
         finally:
             self._pool.give_back(connection)
@@ -464,6 +467,7 @@ class PostgresEngine:
             raise StoreClosed(f"{self.where} was closed")
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
+        take_out_unused(self.read, self.write, self.fulltext.lists_key)
         with self._translated(), self._connect() as connection:
             for table in ("sessions", "messages", "message_words", "unindexed", "words", "names", "attachment_data"):
                 connection.execute(f"VACUUM (ANALYZE) {table}".encode())
@@ -498,10 +502,3 @@ def _told(connection: Link, statement: bytes) -> str:
     if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
         raise psycopg.errors.error_from_result(result)
     return (result.command_status or b"").decode()
-
-
-def _abandon(connection: psycopg.Connection[Any]) -> None:
-    """Undo what was done in a transaction, if there is still one."""
-    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        with suppress(psycopg.Error):
-            connection.rollback()

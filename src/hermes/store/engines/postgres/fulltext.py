@@ -31,11 +31,12 @@ from hermes.store.engines.postgres.lexemes import (
 from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.tail import Tail, View, occurrences
-from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.engines.postgres.transaction import PostgresTx, abandon
+from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
+from hermes.store.engines.postgres.word_lists import Known
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
 from hermes.store.text import phrase, worth_keeping
 
-KNOWN = 300_000
 RANKED_WORDS = 64  # of a query
 COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
@@ -49,7 +50,7 @@ _ADD_WORDS, _ADD_NAMES = _NEW.format("word").encode(), _NEW.format("name").encod
 _ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) AS given(id, part, whole, size, words)"
 _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
 _INDEX = (
-    "WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) RETURNING message_id)"
+    f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED_REMOVALS} = %s RETURNING message_id)"
     f" INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
     " WHERE id IN (SELECT message_id FROM taken)"
 ).encode()
@@ -209,7 +210,8 @@ class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
     def __init__(self) -> None:
-        self._known: set[bytes] = set()  # words and names that are in the lists for good
+        self._known = Known()
+        self.lists_key = 0  # of the advisory lock that whoever writes to the lists of words and names holds
         self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
         self.tail = Tail(self.documents)
 
@@ -236,11 +238,35 @@ class PostgresFullText:
         """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first."""
         tx = PostgresTx(connection, self)
         documents = [*documents, *self.read(connection, absent)]
-        rows, found = self._made(documents)
-        with connection.pipeline():
-            self._add_to_lists(tx, found)
-            tx.ask(_INDEX, ([*(number for number, _ in documents), *absent], *_columns(rows)))
-        self.learn(found)
+        message_ids = [*(number for number, _ in documents), *absent]
+        while True:
+            removals = self._known.removals
+            rows, found = self._made(documents)
+            try:
+                with connection.pipeline():
+                    connection.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+                    connection.execute(self._hold_lists())
+                    self._add_to_lists(tx, found)
+                    tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
+                    said = connection.execute(f"SELECT {COUNTED_REMOVALS}".encode())
+                    connection.execute(b"COMMIT")
+            except BaseException:
+                abandon(connection)
+                raise
+            (now,) = said.fetchone() or (removals,)
+            self._known.agree(now)
+            if now == removals:
+                self._known.learn(found, removals)
+                return
+
+    def _hold_lists(self) -> bytes:
+        return f"SELECT pg_advisory_xact_lock_shared({self.lists_key})".encode()
+
+    def begin_lists(self, tx: PostgresTx) -> None:
+        """Told before words are put in within a transaction: until it ends no word is taken out of the lists."""
+        tx.ask(self._hold_lists())
+        (tx.removals,) = tx.ask(f"SELECT {COUNTED_REMOVALS}").fetchone()
+        self._known.agree(tx.removals)
 
     def read(self, connection: Link, message_ids: Sequence[int]) -> list[Numbered]:
         """Messages as they are stored, those of them that are there."""
@@ -253,8 +279,8 @@ class PostgresFullText:
         for message_id, columns in documents:
             words, names = words_and_names(columns)
             rows += entries(message_id, columns, names)
-            found |= words - self._known
-            found |= names - self._known
+            found |= words - self._known.words
+            found |= names - self._known.words
         return rows, found
 
     def _add_to_lists(self, tx: PostgresTx, found: set[bytes]) -> None:
@@ -271,11 +297,10 @@ class PostgresFullText:
             tx.ask(_ADD_ENTRIES, _columns(rows[start : start + 50]))
         return found
 
-    def learn(self, words: set[bytes]) -> None:
-        """These words are in the list: they need not be looked up again."""
-        if len(self._known) > KNOWN:
-            self._known = set()
-        self._known.update(words)
+    def learn(self, tx: PostgresTx) -> None:
+        """The transaction was committed: the words it put into the lists need not be looked up again."""
+        if tx.learned:
+            self._known.learn(tx.learned, tx.removals)
 
     def mark(self, tx: Any) -> int:
         """The id up to which every message is indexed, unless another program has written."""
@@ -307,6 +332,7 @@ class PostgresFullText:
 
     def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.drop(tx, message_ids)
+        self.begin_lists(tx)
         for start in range(0, len(message_ids), BATCH):
             self._write(tx, self.documents(tx, message_ids[start : start + BATCH]))
 

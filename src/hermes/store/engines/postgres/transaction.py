@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class PostgresTx:
         "evidence",
         "extent",
         "learned",
+        "removals",
         "stored",
         "tail",
         "waiting",
@@ -60,6 +62,7 @@ class PostgresTx:
         self.ahead = ahead
         self.xid: str | None = None  # by which the server knows, even after the connection is lost, what became of it
         self.learned: set[bytes] = set()  # words that are in the list once it is committed
+        self.removals = ""  # how often words were taken out of the lists, once that was asked for
         self._cursor = connection.cursor(binary=True)
         self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
         self.extent: Sequence[Any] | None = None  # of the index, once it was asked for: see fulltext.candidates
@@ -163,3 +166,10 @@ class PostgresTx:
     ) -> None:
         self.evidence = (message_id, at)
         self.stored.append((message_id, content, form, tool_name, tool_calls))
+
+
+def abandon(connection: psycopg.Connection[Any]) -> None:
+    """Undo what was done in a transaction, if there is still one."""
+    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        with suppress(psycopg.Error):
+            connection.rollback()

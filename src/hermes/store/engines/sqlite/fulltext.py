@@ -251,6 +251,15 @@ class SqliteFullText:
                 tx.run("DELETE FROM messages_fts WHERE rowid = ?", (message_id,))
                 tx.run("DELETE FROM indexed_texts WHERE id = ?", (message_id,))
 
+    def unused(self, tx: Any, words: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Those words of the list that no indexed message has."""
+        ask = "SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? LIMIT 1"
+        return [
+            (number_, word)
+            for number_, word in words
+            if (match := expression(Leaf(word, "phrase"))) is None or tx.row(ask, (match,)) is None
+        ]
+
     # ------------------------------------------------------------------ searching
 
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
@@ -367,7 +376,7 @@ class SqliteFullText:
 
 
 def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
-    """Merge a few pages of an index; whether there was anything to merge."""
+    """Merge a few pages of an index; whether there was anything to merge. Less than 0: begin to merge all of it into one."""
     before = connection.total_changes()
     connection.execute(f"INSERT INTO {table}({table}, rank) VALUES('merge', ?)", (pages,))
     return connection.total_changes() - before >= 2
