@@ -52,6 +52,7 @@ _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT"
 _TOGETHER = f"{_WRITE} {NUMBER}".encode()
 _STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
+_ACTIVE_FIRST = "s.active_minute DESC, "
 _SERVER = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
     " pg_postmaster_start_time()::text, current_setting('synchronous_standby_names') <> '',"
@@ -84,6 +85,7 @@ class PostgresEngine:
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._keeper = Keeper(self._link, self.fulltext)
+        self._active_first = _ACTIVE_FIRST
         self._durability = durability
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
@@ -155,6 +157,7 @@ class PostgresEngine:
             if state.version == 0:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
             self.fulltext.has_names = state.version >= migrate.WITH_NAMES
+            self._active_first = _ACTIVE_FIRST if state.version >= migrate.WITH_MINUTES else ""
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self._key, self.where)
             self._secure(connection.execute)
@@ -208,7 +211,9 @@ class PostgresEngine:
         """A transaction that reads, and what the server said to its beginning."""
         with self._translated():
             connection, said = self._borrow(begin)
-            self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
+            self._local.tx = tx = PostgresTx(
+                connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
+            )
             try:
                 with self._translated(connection):
                     yield tx, said
@@ -243,7 +248,9 @@ class PostgresEngine:
         with self._translated():
             begin = self._alone if alone else _STORING if storing else _TOGETHER
             connection, said = self._borrow(begin)
-            self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
+            self._local.tx = tx = PostgresTx(
+                connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
+            )
             if said is not None:
                 tx.numbered(*said[-2:])
             try:

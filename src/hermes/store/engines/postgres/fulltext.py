@@ -234,8 +234,11 @@ class PostgresFullText:
             tx.waiting.append((message_id, document))
         return message_id
 
-    def index(self, connection: Link, documents: Sequence[Numbered], absent: Sequence[int]) -> None:
-        """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first."""
+    def index(self, connection: Link, documents: Sequence[Numbered], absent: Sequence[int]) -> int:
+        """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first.
+
+        The number of the batch: each has a higher one, of whichever process.
+        """
         tx = PostgresTx(connection, self)
         documents = [*documents, *self.read(connection, absent)]
         message_ids = [*(number for number, _ in documents), *absent]
@@ -248,16 +251,16 @@ class PostgresFullText:
                     connection.execute(self._hold_lists())
                     self._add_to_lists(tx, found)
                     tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
-                    said = connection.execute(f"SELECT {COUNTED_REMOVALS}".encode())
+                    said = connection.execute(f"SELECT {COUNTED_REMOVALS}, nextval('index_batches')".encode())
                     connection.execute(b"COMMIT")
             except BaseException:
                 abandon(connection)
                 raise
-            (now,) = said.fetchone() or (removals,)
+            now, batch = said.fetchone() or (removals, 0)
             self._known.agree(now)
             if now == removals:
                 self._known.learn(found, removals)
-                return
+                return int(batch)
 
     def _hold_lists(self) -> bytes:
         return f"SELECT pg_advisory_xact_lock_shared({self.lists_key})".encode()

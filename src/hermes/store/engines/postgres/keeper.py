@@ -9,9 +9,10 @@ One statement takes messages out of `unindexed` and puts their words in. A secon
 is ever indexed twice, and a process that was stopped holds up no other. To take on messages of others, a keeper marks them as
 claimed; if it dies, another one claims them some seconds later.
 
-New words go to a list of the server's that every search looks through; moving them from there into the index takes long,
-too: after some messages, and once more when it has become quiet, this thread has it done. If it dies, the server does it
-sooner or later (autovacuum).
+New words go to a list of the server's (GIN's pending list) that every search looks through. Moving them from there into the index
+is dearer the fewer they are: a word of a hundred messages is written once, not a hundred times. So while messages come the
+server does it by itself, when the list has become as long as the index allows (schema.py), for one process at a time. When it
+has become quiet, the process that indexed last has the rest moved. If it dies, autovacuum does.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ KEPT_CHARACTERS = 16_000_000  # of waiting messages; those of further ones are r
 BATCH = 64
 BATCH_CHARACTERS = 300_000
 BEGINNING = 10_000  # characters
-TIDY_MESSAGES = 256
-TIDY_CHARACTERS = 400_000
+TIDY_AFTER = 2.0  # seconds without a message, of any process
 ADOPT_EVERY = 5.0  # seconds between two looks at what others left
 ADOPT_SELDOM = 60.0  # the same, after a while in which this process neither stored nor searched
 ADOPT_AFTER = 5  # seconds that a message has waited
@@ -70,7 +70,7 @@ class Keeper:
         self._working = threading.Lock()  # one at a time, so that nothing is made twice
         self._thread: threading.Thread | None = None
         self._wake, self._stopped = threading.Event(), threading.Event()
-        self._untidy_messages = self._untidy_characters = 0
+        self._last = 0  # the number of the last batch it has indexed and not tidied up after
 
     def take(self, messages: Sequence[tuple[int, Document]]) -> None:
         """These were stored."""
@@ -132,13 +132,11 @@ class Keeper:
             for message_id in message_ids[:number]:
                 document = self._waiting.pop(message_id, None)
                 self._characters -= 0 if document is None else len(document[0] or "")
-        self._untidy_messages += number
-        self._untidy_characters += characters
         return message_ids[number:]
 
     def _write(self, link: Link, documents: list[Numbered], absent: list[int]) -> None:
         try:
-            self._fulltext.index(link, documents, absent)
+            self._last = self._fulltext.index(link, documents, absent)
         except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
             if (
                 len(documents) == 1 and not absent
@@ -157,7 +155,7 @@ class Keeper:
         try:
             looked, pause = time.monotonic(), ADOPT_EVERY
             while not self._stopped.is_set():
-                quiet = not self._wake.wait(8 * PAUSE if self._untidy_messages else pause)
+                quiet = not self._wake.wait(TIDY_AFTER if self._last else pause)
                 self._wake.clear()
                 pause = min(2 * pause, ADOPT_SELDOM) if quiet else ADOPT_EVERY
                 end = time.monotonic() + LONGEST
@@ -165,7 +163,6 @@ class Keeper:
                 while not self._stopped.is_set() and (some := self._some(BATCH)):
                     before = self._count
                     self.index(some)
-                    self._tidy(at_once=False)
                     if time.monotonic() - looked >= ADOPT_EVERY:
                         self._adopt(ADOPT_BUSY)
                         looked = time.monotonic()
@@ -173,9 +170,10 @@ class Keeper:
                         self._let_pass(end)
                 if time.monotonic() - looked >= ADOPT_EVERY:
                     while not self._stopped.is_set() and not self._waiting and self._adopt(ADOPT_AFTER):
-                        self._tidy(at_once=False)
+                        pass
                     looked = time.monotonic()
-                self._tidy(at_once=quiet)
+                if quiet and self._last:
+                    self._tidy()
         except (psycopg.Error, HermesError):
             with self._guard:
                 self._thread = None  # the connection is lost, or nothing can be written: the next append tries again
@@ -198,11 +196,12 @@ class Keeper:
     def _is_burst(self, before: int, end: float) -> bool:
         return self._count - before >= BURST and len(self._waiting) < MOST and time.monotonic() < end
 
-    def _tidy(self, *, at_once: bool) -> None:
-        enough = self._untidy_messages >= TIDY_MESSAGES or self._untidy_characters >= TIDY_CHARACTERS
-        if enough or (at_once and self._untidy_messages):
-            with self._working, self._links() as link:
-                self._untidy_messages = self._untidy_characters = 0
+    def _tidy(self) -> None:
+        """Have the pending words moved into the index, unless another process has indexed since: then it is that one's turn."""
+        with self._working, self._links() as link:
+            last, self._last = self._last, 0
+            row = link.execute(b"SELECT last_value FROM index_batches").fetchone()
+            if row is not None and row[0] == last:
                 with suppress(psycopg.errors.InsufficientPrivilege):  # not the owner of the index
                     link.execute(_TIDY)
 

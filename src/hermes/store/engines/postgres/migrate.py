@@ -48,7 +48,16 @@ def the_waiting(run: Run) -> None:
         run(statement)
 
 
-MIGRATIONS: tuple[Callable[[Run], None], ...] = (the_tables, the_index, the_queue, the_origins, the_waiting)
+def the_activity(run: Run) -> None:
+    """An append changes no column of `sessions` that an index has, but once a minute."""
+    for statement in schema.ACTIVITY:
+        run(statement)
+
+
+MIGRATIONS: tuple[Callable[[Run], None], ...] = (
+    the_tables, the_index, the_queue, the_origins, the_waiting, the_activity,
+)  # fmt: skip
+WITH_MINUTES = 6  # steps after which sessions have active_minute
 WITH_NAMES = 3  # steps after which there is a list of names, and one of what is not indexed yet
 
 

@@ -43,6 +43,7 @@ class PostgresTx:
     __slots__ = (
         "_cursor",
         "_fulltext",
+        "active_first",
         "ahead",
         "connection",
         "evidence",
@@ -55,8 +56,11 @@ class PostgresTx:
         "xid",
     )
 
-    def __init__(self, connection: Link, fulltext: PostgresFullText, *, ahead: float = 0.0) -> None:
-        """`ahead` is how many seconds the server's clock is ahead of ours."""
+    def __init__(
+        self, connection: Link, fulltext: PostgresFullText, *, ahead: float = 0.0, active_first: str = ""
+    ) -> None:
+        """`ahead` is how many seconds the server's clock is ahead of ours; for `active_first` see Tx."""
+        self.active_first = active_first
         self.connection = connection
         self._fulltext = fulltext
         self.ahead = ahead
