@@ -418,6 +418,25 @@ def test_two_keepers_do_not_take_on_the_same_messages(
         assert db.check() == []
 
 
+# ------------------------------------------------------------------ older rows
+
+
+def test_rows_from_before_the_final_sigma_was_folded_are_found_and_sound(url: str, tmp_path: Path) -> None:
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        old, new = (db.append_message("s", "user", text) for text in ("η οδός είναι ανοιχτή", "η ΟΔΟΣ είναι κλειστή"))
+        db.catch_up()
+        ask_none(  # as it was then
+            url,
+            f"UPDATE message_words SET words = replace(words::text, 'οδοσ', 'οδος')::tsvector WHERE message_id = {old}",
+        )
+        for query in ("οδός", "οδοσ", "ΟΔΟΣ", "οδος*", '"η οδός είναι"'):
+            assert found(db, query) == {old, new}, query
+        assert db.check() == []
+        db.repair(rebuild_index=True)
+        assert ask(url, "SELECT count(*) FROM message_words WHERE words::text LIKE '%οδοσ%'") == [(2,)]
+
+
 # ------------------------------------------------------------------ names
 
 

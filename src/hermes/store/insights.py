@@ -23,8 +23,8 @@ from hermes.store.visibility import User, session_clause
 TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"
 _SESSION = (
-    "id", "source", "title", "preview", "model", "started_at", "message_count", "api_call_count", "estimated_cost_usd", "actual_cost_usd",
-    "cost_status", *(f"{name}_tokens" for name in TOKENS),
+    "id", "source", "title", "preview", "model", "started_at", "message_count", "api_call_count", "estimated_cost_usd",
+    "actual_cost_usd", "cost_status", *(f"{name}_tokens" for name in TOKENS),
 )  # fmt: skip
 _MESSAGE_TOKENS = TOKENS[:4]  # a message does not tell its reasoning apart
 _MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(

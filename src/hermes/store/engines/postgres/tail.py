@@ -87,7 +87,8 @@ def holds(tree: Node, message: Waiting) -> bool | None:
 def occurrences(words: Sequence[str], message: Waiting) -> float:
     """How often the words (as they stand in a tsquery) are there, as ts_rank counts: the second a quarter, and so on."""
     total = 0.0
-    for word in words:
+    for given in words:
+        word = given.strip("()").split(" | ")[0]  # the other one is that of rows indexed long ago
         if word.startswith("'#"):
             total += message.has_name(word[2:-1])
             continue
