@@ -1,4 +1,5 @@
-"""Processor time of a job and of the server processes that work for it: what a busy machine does not change much."""
+"""Processor time of a job and of the server processes that work for it, and a server's WAL: what a busy machine does not
+change much."""
 
 from __future__ import annotations
 
@@ -19,6 +20,14 @@ def meter(where: str) -> Callable[[], float]:
         pids = [row[0] for row in ask("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
                                       " AND application_name = 'hermes'")]  # fmt: skip
     return lambda: time.process_time() + sum(map(_ran, pids))
+
+
+def wal_position(where: str) -> float:
+    """How many bytes a server has written to its log so far; 0 for a file."""
+    if not where.startswith("postgresql:"):
+        return 0.0
+    with plain_sql(where) as ask:
+        return float(ask("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
 
 
 def _ran(pid: int) -> float:

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from benchmarks.jobs.common import Config, latencies, main, quiet_gc, sample
+from benchmarks.jobs.processor import wal_position
 from benchmarks.jobs.stores import open_store, plain_sql
 
 FIRST_TIMESTAMP = 1_770_000_000.0
@@ -32,6 +33,7 @@ def writers(config: Config) -> dict[str, Any]:
         arguments = (config, session, [message for _, message in mine], barrier, answers)
         processes.append(context.Process(target=_writer, args=arguments))
         processes[-1].start()
+    log = wal_position(config["store"])
     barrier.wait(timeout=60)
     start = time.perf_counter()
     found = [answers.get(timeout=config["timeout"]) for _ in processes]
@@ -47,6 +49,7 @@ def writers(config: Config) -> dict[str, Any]:
         "messages": len(taken),
         "per_second": len(taken) / (max(answer["end"] for answer in found) - start),
         "per_second_indexed": len(taken) / caught_up,
+        "wal_kb": (wal_position(config["store"]) - log) / len(taken) / 1e3 or None,
         "failed": len(failures),
         "failure": failures[0] if failures else None,
         **_verify(config["store"], found),

@@ -16,6 +16,8 @@ from benchmarks.table import POSTGRES, Cell, Goal, Pick, Rounds, Row, Section, a
 
 BOTH = ("ours", "postgres")
 FAST = 10.0  # milliseconds a search may take
+RATES = (0, 50, 200, 400)  # messages a second
+SECONDS = 10.0
 WORK = "· processor time, ours and the server's"
 INDEXED = "· with the index caught up: messages/s"
 Stores = dict[str, str]
@@ -32,7 +34,9 @@ def postgres(bench: Bench) -> Section:
             if bench.ten_times:
                 section.rows += _reading(bench, server, "L", section.rows)
             with server.copy(bench.size) as copy:
-                section.rows += _writing(bench, {"ours": str(bench.working_copy("ours")), "postgres": copy})
+                stores = {"ours": str(bench.working_copy("ours")), "postgres": copy}
+                section.rows += _writing(bench, stores)
+                section.rows += _searching(bench, stores)
             section.remarks += _per_message(bench, server)
     finally:
         del bench.contestants["postgres"]
@@ -106,8 +110,31 @@ def _writing(bench: Bench, stores: Stores) -> list[Row]:
         ),
         _row(INDEXED, "/s", eight, lambda r: r["per_second_indexed"]),
         _row("· p99", "ms", eight, lambda r: r["p99_ms"]),
+        _row("· WAL a message, words included", "KB", eight, lambda r: r["wal_kb"], at_most(30, "≤ 30 KB")),
         Row("· failed, lost, doubled or out of order", "", wrong, at_most(0, "0"), POSTGRES),
     ]
+
+
+def _searching(bench: Bench, stores: Stores) -> list[Row]:
+    """Searches while messages come in."""
+    sample, queries = str(bench.data.sample()), str(bench.data.queries(bench.size))
+    rows: list[Row] = []
+    for rate in RATES:
+
+        def asked(key: str, number: int, rate: int = rate) -> dict[str, Any]:
+            return {
+                "store": stores[key], "sample": sample, "queries": queries, "skip": 0, "count": bench.append_count,
+                "rate": rate, "seconds": SECONDS, "tag": f"{rate}_{number}",
+            }  # fmt: skip
+
+        found = bench.turns("searching", asked, who=BOTH, timeout=300, settle=True)
+        goal = at_most(150, "≤ 150 ms") if rate == 200 else None
+        rows += [
+            _row(f"search while {rate} messages/s come in: p50", "ms", found, lambda r: r["p50_ms"]),
+            _row("· p99", "ms", found, lambda r: r["p99_ms"], goal),
+            _row(WORK, "ms", found, lambda r: r["cpu_ms"]),
+        ]
+    return rows
 
 
 def _turns(bench: Bench, job: str, stores: Stores, rounds: int | None = None, **config: Any) -> Rounds:

@@ -535,3 +535,21 @@ def test_a_question_answered_word_for_word_is_a_match(db):
     db.append_message("s", "assistant", "A cactus wants little water in winter.")
     hits = db.search_messages("how do I water a cactus in winter")
     assert (hits[0]["id"], hits[0]["reason"]) == (wanted, "match")
+
+
+def test_the_greek_final_sigma_is_a_sigma(db):
+    ids_ = talk(
+        db, "s", "η ΟΔΟΣ είναι κλειστή", "η οδός είναι ανοιχτή", "οδοσ, as some type it", "ο δρόμος", "οδοσήμανση"
+    )
+    for query in ("οδός", "ΟΔΟΣ", "οδοσ", "οδος"):
+        assert fully_found(db, query) >= set(ids_[:3]), query
+    assert fully_found(db, '"η οδός είναι"') == set(ids_[:2])
+    assert fully_found(db, "οδος*") == {*ids_[:3], ids_[4]}
+    assert fully_found(db, "ρομος") == {ids_[3]}
+    db.catch_up()
+    for query in ("οδός", "ΟΔΟΣ", "οδοσ", "οδος"):
+        assert fully_found(db, query) >= set(ids_[:3]), query
+    assert fully_found(db, '"η οδός είναι"') == set(ids_[:2])
+    assert fully_found(db, "οδος*") == {*ids_[:3], ids_[4]}
+    assert fully_found(db, "ρομος") == {ids_[3]}
+    assert db.check() == []

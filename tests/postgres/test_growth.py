@@ -155,6 +155,14 @@ def test_parts_of_words_are_looked_up_among_the_words_not_in_the_messages(stores
         assert touched[table][0] == 0, f"{table} was read from end to end"
 
 
+def test_insights_read_the_messages_once(stores: dict[int, str]) -> None:
+    def ask(db: SessionDB) -> None:
+        assert db.insights(days=100_000, now=2e9)["messages"] == SMALL
+
+    scans, rows, _ = _touched(stores[SMALL], ask)["messages"]
+    assert scans <= 1 and rows <= SMALL, f"{scans} times from end to end, {rows} rows"
+
+
 def test_the_newest_matches_are_the_ones_that_are_ranked(stores: dict[int, str]) -> None:
     with SessionDB(url=stores[LARGE], read_only=True) as db:
         assert min(hit["id"] for hit in db.search_messages("common", limit=20)) > LARGE - 4096

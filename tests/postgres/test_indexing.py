@@ -16,12 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import StoreError
-from hermes.store.engines.postgres import engine as engine_module
-from hermes.store.engines.postgres import keeper, lexemes
+from hermes.store.engines.postgres import keeper, lexemes, tail
 from hermes.store.text import fold, vocabulary, vocabulary_and_names
 from hermes_state import SessionDB
 from tests.faults import Acks, Process, Remote, seeded, size, word
-from tests.support import postgres
+from tests.support import postgres, program
 from tests.support.labs.base import until
 
 from .clusters import VERSIONS
@@ -43,6 +42,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def ask(url: str, sql: str) -> list[Any]:
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(sql.encode()).fetchall()
+
+
+def ask_none(url: str, sql: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.encode())
 
 
 def waiting(url: str) -> int:
@@ -67,14 +71,15 @@ def test_a_message_is_found_at_once_by_whoever_searches(url: str, tmp_path: Path
                 assert waiting(url) > 0, "it is not indexed yet"
                 searching = dice.choice((one, other))
                 asked = dice.choice((f"n{number}", f"get_x{number}_value", f"et_x{number}_val", f'"common n{number}"'))
+                before = waiting(url)
                 assert stored in found(searching, asked), asked
-                assert waiting(url) == 0
+                assert waiting(url) == before, "a search writes nothing"
         assert len(found(one, "common")) == 40
         assert one.check() == []
 
 
 @pytest.mark.usefixtures("patient")
-def test_searches_at_the_same_time_index_nothing_twice(url: str, tmp_path: Path) -> None:
+def test_processes_that_index_at_the_same_time_index_nothing_twice(url: str, tmp_path: Path) -> None:
     stores = [SessionDB(db_path=tmp_path / f"{n}.db", url=url) for n in range(4)]
     try:
         stores[0].create_session("s", "cli")
@@ -82,6 +87,7 @@ def test_searches_at_the_same_time_index_nothing_twice(url: str, tmp_path: Path)
             ids = {db.append_message("s", "user", f"round{round_} {'many words ' * 50}") for db in stores * 8}
             with ThreadPoolExecutor(len(stores)) as threads:
                 assert list(threads.map(found, stores, [f"round{round_}"] * len(stores))) == [ids] * len(stores)
+                list(threads.map(SessionDB.catch_up, stores))
         assert ask(url, "SELECT count(*), count(DISTINCT message_id) FROM message_words") == [(32 * (round_ + 1),) * 2]
         assert stores[0].check() == []
     finally:
@@ -122,6 +128,7 @@ def test_what_takes_too_long_when_a_store_is_closed_is_left_to_the_next(
     assert waiting(url) == 100
     with SessionDB(db_path=tmp_path / "b.db", url=url) as db:
         assert found(db, "common") == ids
+        assert db.catch_up() == 100
     assert waiting(url) == 0
 
 
@@ -179,6 +186,8 @@ def test_a_message_the_server_refuses_to_index_keeps_no_other_from_it(
             "s", "user", "begins so " + " ".join(f"{_gothic(2 * n)}_{_gothic(2 * n + 1)}" for n in range(5_900))
         )
         after = db.append_message("s", "user", "good after")
+        assert found(db, _gothic(11_799)) == {bad}, "as long as it waits"
+        db.catch_up()
         assert found(db, "good") == {before, after}
         assert found(db, "begins") == {bad}
         assert found(db, _gothic(11_799)) == set(), "only its beginning could be indexed"
@@ -186,7 +195,7 @@ def test_a_message_the_server_refuses_to_index_keeps_no_other_from_it(
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_search_that_fails_to_index_says_so(url: str, tmp_path: Path) -> None:
+def test_a_message_that_cannot_be_indexed_is_found(url: str, tmp_path: Path) -> None:
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         stored = db.append_message("s", "user", "somewhere")
@@ -199,10 +208,10 @@ def test_a_search_that_fails_to_index_says_so(url: str, tmp_path: Path) -> None:
             )
             try:
                 with pytest.raises(StoreError, match="not today"):
-                    db.search_messages("somewhere")
+                    db.catch_up()
+                assert found(db, "somewhere") == {stored}
             finally:
                 connection.execute("DROP FUNCTION refuse() CASCADE")
-        assert found(db, "somewhere") == {stored}
 
 
 # ------------------------------------------------------------------ killed, stopped, deleted, restarted
@@ -224,7 +233,6 @@ def test_what_a_killed_process_stored_is_found(url: str, tmp_path: Path) -> None
         with SessionDB(db_path=tmp_path / "here.db", url=url) as db:
             for message_id, _, tag, number in acks.all:
                 assert message_id in found(db, word(tag, number))
-            assert waiting(url) == 0
             assert db.check() == []
 
 
@@ -283,6 +291,7 @@ def test_messages_that_are_deleted_before_they_are_indexed_leave_nothing(url: st
         assert not failed
         there = {row[0] for row in ask(url, "SELECT id FROM messages")}
         assert found(stores[0], "text") == there
+        stores[0].catch_up()
         assert {row[0] for row in ask(url, "SELECT DISTINCT message_id FROM message_words")} == there
         assert waiting(url) == 0
         assert stores[0].check() == []
@@ -294,28 +303,138 @@ def test_messages_that_are_deleted_before_they_are_indexed_leave_nothing(url: st
 # ------------------------------------------------------------------ for reading only
 
 
-def test_a_store_opened_for_reading_waits_for_whoever_indexes(url: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("patient")
+def test_what_waits_is_found_for_reading_as_it_is_when_indexed(url: str, tmp_path: Path) -> None:
+    """Every way to ask, each answered twice: from the texts that wait, and from the index. Hits and scores are the same."""
+    long = " ".join(f"w{number % 900}" for number in range(13_000))
+    texts = [
+        "docker deployment of get_user_name(x)", "docker docker deploy", "the exact phrase stands here", "exact, the phrase",
+        f"docker {long} the exact phrase get_user_name", "数据库部署完成 getUserById完成", "ΟΔΟΣ und Straße", "plain words", "🚀 start",
+        '{"key": "json value", "other": [1, "deep_name_x"]}', "rm -rf /tmp/x",
+    ]  # fmt: skip
+    asked = [
+        "docker", "docker deploy*", '"exact phrase"', '"the exact phrase"', "exact phrase", "get_user_name", "et_user_na",
+        "docker NOT deployment", "docker OR plain", "数据", "数据库", "库", "getUserBy", "strasse", "straße", "οδος", "ployme",
+        "🚀", "deep_name_x", "json value", "how do i deploy docker?", "rm -rf", "w899", '"w899 w0"', "nothere", "words plain -docker",
+    ]  # fmt: skip
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
+        for text in texts:
+            db.append_message("s", "user", text)
+        db.append_message("s", "assistant", "", tool_calls=[{"function": {"name": "read_it", "arguments": "{}"}}])
+        db.append_message("s", "tool", "said", tool_name="read_it")
+
+        def answers(reader: SessionDB) -> dict[str, list[Any]]:
+            return {
+                query: [(hit["id"], hit["snippet"]) for hit in reader.search_messages(query, limit=50)]
+                for query in [*asked, "read_it"]
+            }
+
         with SessionDB(db_path=tmp_path / "b.db", url=url, read_only=True) as reader:
-            for number in range(5):
-                stored = db.append_message("s", "user", f"n{number}")
-                assert found(reader, f"n{number}") == {stored}
+            direct = answers(reader)
+            assert waiting(url) == len(texts) + 2
+            db.catch_up()
+            assert waiting(url) == 0
+            indexed = answers(reader)
+    for query in direct:
+        assert direct[query] == indexed[query], query
+    assert sum(map(bool, direct.values())) >= len(asked) - 2, "nearly all of them find something"
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_store_opened_for_reading_waits_once_for_what_nobody_indexes(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_than_is_kept_in_memory_is_found(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "KEPT_CHARACTERS", 2_000)
+    monkeypatch.setattr(tail, "READ", 7)
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
-        stored = db.append_message("s", "user", "somewhere")
-        with SessionDB(db_path=tmp_path / "b.db", url=url, read_only=True) as reader:
-            assert found(reader, "somewhere") == set()
-            monkeypatch.setattr(engine_module, "PATIENCE_FOR_OTHERS", 3600.0)
-            assert found(reader, "somewhere") == set()
-            assert found(db, "somewhere") == {stored}
-            assert found(reader, "somewhere") == {stored}
+        ids = [db.append_message("s", "user", f"common n{number} {'x' * 100}") for number in range(60)]
+        assert found(db, "common") == set(ids)
+        assert found(db, "n7") == {ids[7]}
+        assert found(db, "n4*") == {ids[4], *ids[40:50]}
+
+
+# ------------------------------------------------------------------ what no process indexes
+
+
+def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Acks() as acks:
+        writer = Remote(pass_fds=[acks.write_end])
+        writer.begin("open", str(tmp_path / "there" / "state.db"), url=url)
+        writer.begin("ensure_session", "s", "cli")
+        writer.begin("ensure_session", "shared", "cli")
+        writer.begin("write_on", "s", "shared", "r", acks.write_end)
+        acks.wait_for(60)
+        writer.signal(signal.SIGKILL)
+        writer.kill()
+        acks.drain()
+    left = waiting(url)
+    assert left > 0
+    environment = {"HERMES_STORE_URL": url}
+    message_id, _, tag, number = acks.all[-1]
+    shown = program.run("sessions", "search", word(tag, number), home=tmp_path / "home", env=environment)
+    assert shown.status == 0, shown
+    assert word(tag, number) in shown.out
+    assert waiting(url) == left, "the command reads only"
+
+    with SessionDB(db_path=tmp_path / "here.db", url=url) as db:
+        assert [p for p in db.check() if p["kind"] == "fts-waiting"] == []
+        ask_none(url, "UPDATE unindexed SET since = now() - interval '2 minutes'")
+        late = [p for p in db.check() if p["kind"] == "fts-waiting"]
+        assert {p["where"] for p in late} >= {f"message {message_id}"}
+        assert f"indexed {left} messages" in db.repair()
+        assert [p for p in db.check() if p["kind"] == "fts-waiting"] == []
+        ask_none(url, "DELETE FROM message_words")  # as if they had been left again
+        ask_none(url, "INSERT INTO unindexed SELECT id, now() - interval '2 minutes' FROM messages")
+        monkeypatch.setattr(keeper, "ADOPT_EVERY", 0.0)
+        db.create_session("other", "cli")
+        db.append_message("other", "user", "one of another process")  # its keeper looks after the rest, too
+        until(lambda: waiting(url) == 0, what="another process's keeper has indexed them")
+        assert message_id in found(db, word(tag, number))
+        assert db.check() == []
+
+
+def test_two_keepers_do_not_take_on_the_same_messages(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "ADOPT_EVERY", 0.0)
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        ids = [db.append_message("s", "user", f"n{number}") for number in range(10)]
+        db.catch_up()
+        with psycopg.connect(url, autocommit=True) as connection:  # claimed a moment ago by a keeper that is at it
+            connection.execute("DELETE FROM message_words")
+            connection.execute(
+                "INSERT INTO unindexed SELECT id, now() - interval '1 hour', CASE WHEN id % 2 = 0 THEN now() END FROM messages"
+            )
+        found(db, "n1")  # wakes the keeper
+        until(lambda: waiting(url) == 5, what="those that no keeper had claimed are indexed")
+        left = {row[0] for row in ask(url, "SELECT message_id FROM unindexed")}
+        assert left == {one for one in ids if one % 2 == 0}
+        ask_none(url, "UPDATE unindexed SET claimed = now() - interval '1 hour'")  # that keeper died
+        found(db, "n1")
+        until(lambda: waiting(url) == 0, what="the rest is indexed")
+        assert db.check() == []
+
+
+# ------------------------------------------------------------------ older rows
+
+
+def test_rows_from_before_the_final_sigma_was_folded_are_found_and_sound(url: str, tmp_path: Path) -> None:
+    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+        db.create_session("s", "cli")
+        old, new = (db.append_message("s", "user", text) for text in ("η οδός είναι ανοιχτή", "η ΟΔΟΣ είναι κλειστή"))
+        db.catch_up()
+        ask_none(  # as it was then
+            url,
+            f"UPDATE message_words SET words = replace(words::text, 'οδοσ', 'οδος')::tsvector WHERE message_id = {old}",
+        )
+        for query in ("οδός", "οδοσ", "ΟΔΟΣ", "οδος*", '"η οδός είναι"'):
+            assert found(db, query) == {old, new}, query
+        assert db.check() == []
+        db.repair(rebuild_index=True)
+        assert ask(url, "SELECT count(*) FROM message_words WHERE words::text LIKE '%οδοσ%'") == [(2,)]
 
 
 # ------------------------------------------------------------------ names
@@ -342,6 +461,7 @@ def test_a_store_from_before_there_were_names_is_searched_as_before_and_rebuilt(
         for names in ("user_name", "et_user_na"):
             asked[names] = asked[names] | {ids[-1]}
         assert {query: found(db, query) for query in asked} == asked
+        db.catch_up()
         assert ask(url, "SELECT name FROM names") == [("reset_user_name",)]
         assert db.check() == []
         db.repair(rebuild_index=True)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from hermes.errors import InvalidInput, StoreError, StoreReadOnly
-from hermes.store.engines.postgres import security
+from hermes.store.engines.postgres import keeper, security
 from hermes.store.gateway_db import GatewayDB
 from hermes_state import SessionDB
 from tests.support.program import run
@@ -249,6 +249,17 @@ def test_the_program_marks_a_tenants_own_sessions_and_writes_nothing_else(fresh:
     marks = "SELECT pinned_at IS NOT NULL, archived_at IS NOT NULL FROM sessions WHERE id = "
     assert fresh.ask(fresh.alice, f"{marks}'alices'") == [(True, True)]
     assert fresh.ask(fresh.bob, f"{marks}'shared'") == [(False, False)]
+
+
+def test_a_tenant_finds_its_own_message_that_is_not_indexed_yet(fresh: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "PAUSE", 3600.0)
+    monkeypatch.setattr(keeper, "PATIENCE", 0.0)
+    with SessionDB(url=fresh.url) as db:
+        db.append_message("alices", "user", "a saucer, not indexed")
+        db.append_message("bobs", "user", "a saucer of Bob's, not indexed")
+    with SessionDB(url=fresh.of(fresh.alice), read_only=True) as db:
+        assert [hit["session_id"] for hit in db.search_messages("saucer")] == ["alices"]
+        assert [hit["session_id"] for hit in db.search_messages("auce")] == ["alices"]
 
 
 def test_the_owner_sees_and_writes_everything_as_before(fresh: House) -> None:

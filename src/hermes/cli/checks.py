@@ -284,7 +284,7 @@ def _elsewhere(config: Config) -> Found:
             counts = f"{_counted(db.session_count(), 'session')}, {_counted(db.message_count(), 'message')}"
             yield well("store", f"{db.where}: {counts}, {_size(db.size())}")
             if pending := db.index_status()["pending"]:
-                said = f"{pending} messages were written by another program and are not indexed"
+                said = f"{_counted(pending, 'message')} not indexed yet"
                 yield remark("index", said, "hermes sessions optimize")
     except MissingExtra as error:
         yield wrong("store", str(error), 'pip install "hermes-sessions[postgres]"')

@@ -19,7 +19,7 @@ from hermes.store.retention import META_LAST_PRUNE
 from hermes.store.visibility import User, session_clause
 
 # What a store notes about its own index, changes and tables.
-OWN_KEYS = ("fts_indexed_to", "words_noted_to", "adopted_to", "changes_noted_after", "session_events")
+OWN_KEYS = ("fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events")
 _BESIDE = ("tags", "members", "refs", "rewinds")
 _EVENTS = "events"
 ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any

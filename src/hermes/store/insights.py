@@ -23,14 +23,17 @@ from hermes.store.visibility import User, session_clause
 TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"
 _SESSION = (
-    "id", "source", "title", "preview", "model", "started_at", "api_call_count", "estimated_cost_usd", "actual_cost_usd",
-    "cost_status", *(f"{name}_tokens" for name in TOKENS),
+    "id", "source", "title", "preview", "model", "started_at", "message_count", "api_call_count", "estimated_cost_usd",
+    "actual_cost_usd", "cost_status", *(f"{name}_tokens" for name in TOKENS),
 )  # fmt: skip
 _MESSAGE_TOKENS = TOKENS[:4]  # a message does not tell its reasoning apart
 _MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(
     f"m.{name}_tokens" for name in _MESSAGE_TOKENS
 )
-_AT_ONCE = 200  # sessions whose messages are read in one go
+# Sessions, and messages of them, that are read in one go. Where that is much of the store, a server reads its messages from
+# end to end for it, so there are few such goes; the messages of one are in memory.
+_AT_ONCE = 10_000
+_MESSAGES_AT_ONCE = 100_000
 _QUARTER = 900  # seconds: every offset from UTC is a multiple of it, so a quarter of an hour has one local hour
 _CENT = 1e-9  # what adding floats may be off by
 
@@ -83,7 +86,8 @@ def insights(
     talks = {row["id"]: _Talk(row, since <= row["started_at"] <= until)
              for row in _candidates(tx, since, until, source, visible_to)}  # fmt: skip
     quarters: Counter[int] = Counter()
-    for row in _said(tx, list(talks), since, until):
+    counts = {session_id: _whole(talk.row["message_count"]) for session_id, talk in talks.items()}
+    for row in _said(tx, counts, since, until):
         quarters[int(row[1] // _QUARTER)] += 1
         _add(talks[row[0]], row)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
@@ -143,15 +147,27 @@ def _candidates(
     return [{name: codec.restored(value) for name, value in row.items()} for row in rows]
 
 
-def _said(tx: Tx, session_ids: list[str], since: float, until: float) -> Iterator[Any]:
-    """The messages these sessions own and show, of the period: never their text."""
-    for start in range(0, len(session_ids), _AT_ONCE):
-        some = session_ids[start : start + _AT_ONCE]
+def _said(tx: Tx, counts: dict[str, int], since: float, until: float) -> Iterator[Any]:
+    """The messages these sessions (by id, with how many they have) own and show, of the period: never their text."""
+    for some in _in_goes(counts):
         yield from tx.rows(
             f"SELECT {_MESSAGE} FROM messages m WHERE m.session_id IN ({', '.join('?' * len(some))})"
             " AND m.hidden IS NULL AND m.timestamp >= ? AND m.timestamp <= ?",
             [*some, since, until],
         )
+
+
+def _in_goes(counts: dict[str, int]) -> Iterator[list[str]]:
+    some: list[str] = []
+    messages_of_them = 0
+    for session_id, count in counts.items():
+        if some and (len(some) >= _AT_ONCE or messages_of_them + count > _MESSAGES_AT_ONCE):
+            yield some
+            some, messages_of_them = [], 0
+        some.append(session_id)
+        messages_of_them += count
+    if some:
+        yield some
 
 
 def _add(talk: _Talk, row: Any) -> None:

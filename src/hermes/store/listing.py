@@ -45,7 +45,7 @@ def rich(
         params = [*params, *exclude_sources]
     if extra[0]:
         where, params = f"{where} AND {extra[0]}", [*params, *extra[1]]
-    order = f"{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
+    order = f"{tx.active_first}{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
     as_tips = project_tips and by_activity and not include_children
     if not include_children:
         hidden = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_OF_ITS_OWN}"

@@ -69,9 +69,11 @@ def repair(
             messages.recount(tx, session_id)
         if wrong:
             done.append(f"recounted {len(wrong)} sessions")
-    if rebuild_index or any(kind.startswith("fts-") for kind in kinds):
+    if rebuild_index or any(kind.startswith("fts-") and kind != "fts-waiting" for kind in kinds):
         engine.rebuild_index()
         done.append("rebuilt the full-text index")
+    elif "fts-waiting" in kinds:
+        done.append(f"indexed {engine.catch_up()} messages")
     return done
 
 

@@ -26,7 +26,7 @@ UNSPACED = re.compile(f"[{_UNSPACED}]+")
 _EMOJI_RE = re.compile(f"[{_EMOJI}]")
 _NO_WORD = re.compile(f"[{_UNSPACED}{_EMOJI}]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-_LETTERS = {"đ": "d", "ø": "o", "ł": "l", "ħ": "h", "ŧ": "t", "ı": "i"}
+_LETTERS = {"ς": "σ", "đ": "d", "ø": "o", "ł": "l", "ħ": "h", "ŧ": "t", "ı": "i"}
 _EMOJI_MARK = "\ue000"  # private use: no one types it, every tokenizer takes it for a letter
 _KEYCAP_MARK = "\u20e3"
 _KEYCAP = re.compile("[0-9#*](?=\ufe0f?\u20e3)")

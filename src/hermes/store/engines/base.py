@@ -34,6 +34,9 @@ class NothingThere(StoreError):
 class Tx(Protocol):
     """One transaction: short questions and commands, results as tuples or dicts."""
 
+    active_first: str
+    """What an ORDER BY of sessions `s` by last activity, the newest first, begins with where an index needs it."""
+
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
         """All rows."""
         ...

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.store import codec
-from hermes.store.text import plain, plain_calls, plain_parts
+from hermes.store.query import And, Leaf, Node, Not
+from hermes.store.text import fold, plain, plain_calls, plain_parts
 
 
 def columns_of(content: str | None, form: Any, tool_name: Any, tool_calls: Any) -> tuple[str, str, str]:
@@ -14,3 +15,14 @@ def columns_of(content: str | None, form: Any, tool_name: Any, tool_calls: Any) 
     text = plain(value) if isinstance(value, str) else plain_parts(value)
     calls = plain_calls(codec.from_json(tool_calls)) if tool_calls is not None else ""
     return text, codec.restored(tool_name) or "", calls
+
+
+def could_match(tree: Node, folded: str) -> bool:
+    """A cheap necessary condition on folded text: every needed word occurs in it somewhere."""
+    if isinstance(tree, Leaf):
+        return all(word in folded for word in fold(tree.text).replace("_", " ").split() if word.isalnum())
+    if isinstance(tree, Not):
+        return could_match(tree.keep, folded)
+    if isinstance(tree, And):
+        return all(could_match(child, folded) for child in tree.children)
+    return any(could_match(child, folded) for child in tree.children)

@@ -27,12 +27,12 @@ from hermes.store.engines.postgres import faults, migrate, schema
 from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.pool import Link, Pool
-from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
+from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx, abandon
+from hermes.store.engines.postgres.word_lists import take_out_unused
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 CONNECTIONS = 16
 PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
-PATIENCE_FOR_OTHERS = 1.0  # seconds in which they index what they have stored
 PAUSED_READER = 60  # it is in nobody's way
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
@@ -52,6 +52,7 @@ _TOGETHER = f"{_WRITE} {NUMBER}".encode()
 _ALONE = f"BEGIN ISOLATION LEVEL READ COMMITTED; {migrate.ALONE}; SELECT {NUMBER}".encode()
 _STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
+_ACTIVE_FIRST = "s.active_minute DESC, "
 _SERVER = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
     " pg_postmaster_start_time()::text, current_setting('synchronous_standby_names') <> '',"
@@ -61,12 +62,6 @@ _SERVER = (
 _CONFIRM = (
     b"SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''"
     b" THEN pg_logical_emit_message(true, 'hermes', '') END"
-)
-
-_UNWRITABLE = (  # why a server that can be read takes nothing
-    psycopg.errors.DiskFull,
-    psycopg.errors.InsufficientPrivilege,
-    psycopg.errors.ReadOnlySqlTransaction,
 )
 
 logging.getLogger("psycopg").addHandler(
@@ -90,7 +85,7 @@ class PostgresEngine:
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._keeper = Keeper(self._link, self.fulltext)
-        self._left: set[int] = set()  # messages nobody indexes, as far as a store opened for reading can tell
+        self._active_first = _ACTIVE_FIRST
         self._durability = durability
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
@@ -173,6 +168,7 @@ class PostgresEngine:
             if state.version == 0:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
             self.fulltext.has_names = state.version >= migrate.WITH_NAMES
+            self._active_first = _ACTIVE_FIRST if state.version >= migrate.WITH_MINUTES else ""
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self.where)
 
@@ -224,13 +220,15 @@ class PostgresEngine:
         """A transaction that reads, and what the server said to its beginning."""
         with self._translated():
             connection, said = self._borrow(begin)
-            self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
+            self._local.tx = tx = PostgresTx(
+                connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
+            )
             try:
                 with self._translated(connection):
                     yield tx, said
                     connection.execute(b"COMMIT")
             except BaseException:
-                _abandon(connection)
+                abandon(connection)
                 raise
             finally:
                 self._local.tx = None
@@ -238,19 +236,16 @@ class PostgresEngine:
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
-        """What waits to be indexed is asked for as the view begins; if something does, it is indexed, and there is a new view."""
+        """What waits to be indexed is asked for as the view begins: it is searched as it is (tail.py), and nothing is written."""
         if getattr(self._local, "tx", None) is not None or not self.fulltext.has_names:
             with self.read() as tx:
                 yield tx
             return
         with self._reading(_SEARCH) as (tx, said):
             waiting, *tx.extent = said
-            if waiting is None or self._left.issuperset(waiting):
-                yield tx
-                return
-        self._have_indexed(waiting)
-        with self._reading(_SEARCH) as (tx, said):
-            _, *tx.extent = said
+            tx.tail = self.fulltext.tail.view(tx, waiting)
+            if waiting is not None and not self.read_only:
+                self._keeper.wake()
             yield tx
 
     @contextmanager
@@ -264,7 +259,9 @@ class PostgresEngine:
             if alone and self._views is None:  # a tenant only ever marks one of its sessions
                 begin = _ALONE
             connection, said = self._borrow(begin)
-            self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
+            self._local.tx = tx = PostgresTx(
+                connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
+            )
             if said is not None:
                 tx.numbered(*said)
             try:
@@ -275,9 +272,9 @@ class PostgresEngine:
                     yield tx
                     self._commit(tx)
                 self._ahead = tx.ahead
-                self.fulltext.learn(tx.learned)
+                self.fulltext.learn(tx)
             except BaseException:
-                _abandon(connection)
+                abandon(connection)
                 raise
             finally:
                 self._local.tx = None
@@ -292,6 +289,7 @@ class PostgresEngine:
             tx.numbered(*tx.ask(f"SELECT {NUMBER}").fetchone())
         try:
             if tx.stored:
+                self.fulltext.begin_lists(tx)
                 with connection.pipeline():
                     tx.learned |= self.fulltext.write_stored(tx)
                     done = connection.execute(b"COMMIT")
@@ -404,17 +402,10 @@ class PostgresEngine:
         yield  # other programs don't write here
 
     def start_background(self) -> None:
-        """Nothing to begin: what is put off is done when someone writes or searches."""
+        """Nothing to begin: the keeper starts with the first append, or with a search that sees messages wait."""
 
     def appended(self, message_id: int, size: int) -> None:
         """Nothing to do: the keeper was told at the commit."""
-
-    def _have_indexed(self, waiting: list[int]) -> None:
-        if self.read_only:
-            self._wait_for_others(waiting)
-        else:
-            with self._translated(), suppress(*_UNWRITABLE):  # what is indexed can be found all the same
-                self._index(waiting)
 
     def _unindexed(self) -> list[int]:
         with self._translated():
@@ -436,19 +427,10 @@ class PostgresEngine:
         try:
             yield connection
         except BaseException:
-            _abandon(connection)
+            abandon(connection)
             raise
         finally:
             self._pool.give_back(connection)
-
-    def _wait_for_others(self, waiting: list[int]) -> None:
-        """A store opened for reading can't index. Whoever stored the messages is about to."""
-        end = time.monotonic() + PATIENCE_FOR_OTHERS
-        left = set(waiting) - self._left
-        while left and time.monotonic() < end:
-            time.sleep(0.02)
-            left &= set(self._unindexed())
-        self._left |= left
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index what waits for it, and messages that another program wrote."""
@@ -479,7 +461,7 @@ class PostgresEngine:
         from hermes.store.engines.postgres import inspection
 
         with self.searching() as tx:
-            return list(inspection.drift(tx, self.fulltext))
+            return [*inspection.drift(tx, self.fulltext), *inspection.waiting_for_long(tx)]
 
     def rebuild_index(self) -> None:
         """Make the index of each message anew, a few at a time; searches find everything meanwhile."""
@@ -507,6 +489,7 @@ class PostgresEngine:
             raise StoreClosed(f"{self.where} was closed")
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
+        take_out_unused(self.read, self.write)
         with self._translated(), self._connect() as connection:
             for table in ("sessions", "messages", "message_words", "unindexed", "words", "names", "attachment_data"):
                 connection.execute(f"VACUUM (ANALYZE) {table}".encode())
@@ -543,10 +526,3 @@ def _told(connection: Link, statement: bytes) -> str:
     if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
         raise psycopg.errors.error_from_result(result)
     return (result.command_status or b"").decode()
-
-
-def _abandon(connection: psycopg.Connection[Any]) -> None:
-    """Undo what was done in a transaction, if there is still one."""
-    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        with suppress(psycopg.Error):
-            connection.rollback()

@@ -2,13 +2,14 @@
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store lie in `words`, names made of several (a_b) in
-`names`; their trigrams find parts of them. What is appended is indexed a moment later, at the latest when someone searches
-(keeper.py); what is stored otherwise, in the transaction that stores it.
+`names`; their trigrams find parts of them. What is appended is indexed a moment later (keeper.py), and until then searched
+as it is (tail.py); what is stored otherwise is indexed in the transaction that stores it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -16,7 +17,7 @@ from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
-from hermes.store.engines.postgres import storing
+from hermes.store.engines.postgres import storing, texts
 from hermes.store.engines.postgres.lexemes import (
     LONG,
     Entry,
@@ -30,14 +31,17 @@ from hermes.store.engines.postgres.lexemes import (
 from hermes.store.engines.postgres.migrate import MIGRATIONS
 from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
-from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.engines.postgres.tail import Tail, View, occurrences
+from hermes.store.engines.postgres.transaction import PostgresTx, abandon
+from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
+from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, Known
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
 from hermes.store.text import phrase, worth_keeping
 
-KNOWN = 300_000
 RANKED_WORDS = 64  # of a query
 COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
+WAITING_AT_ONCE = 500  # messages that wait and match, asked for together
 _ONCE = 1.6449340668482264  # ts_rank divides by this: what one occurrence counts
 _NEW = (
     "INSERT INTO {0}s({0}) SELECT {0} FROM unnest(%b::text[]) AS given({0})"
@@ -48,7 +52,7 @@ _ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) A
 _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
 _INDEX = (
     # A newer program has upgraded the store: it indexes what is left, in its own way.
-    "WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s)"
+    f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED_REMOVALS} = %s"
     f" AND (SELECT max(version) FROM hermes_migrations) <= {len(MIGRATIONS)} RETURNING message_id)"
     f" INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
     " WHERE id IN (SELECT message_id FROM taken)"
@@ -59,7 +63,8 @@ _EXTENT = (
     "coalesce(max(message_id), 0), EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1),"
     " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 0) FROM message_words"
 )
-SET_OUT = f"{NO_SCANS}; SELECT (SELECT array_agg(message_id ORDER BY message_id) FROM unindexed), {_EXTENT}"
+WAITING = "(SELECT array_agg(message_id) FROM unindexed)"
+SET_OUT = f"{NO_SCANS}; SELECT {WAITING}, {_EXTENT}"
 _LENGTH = "(SELECT sum(p.size) FROM message_words p WHERE p.message_id = m.id AND NOT p.whole)"
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
@@ -72,10 +77,16 @@ def _words(leaf: Leaf) -> list[str]:
     if leaf.kind == "name":
         return [named_lexeme(leaf.text)]
     words, open_end = phrase(leaf.text)
-    every = [quoted(lexeme(word)) for word in words.split()]
-    if every and (leaf.prefix or open_end):
-        every[-1] += ":*"
-    return every
+    parted = words.split()
+    last = len(parted) - 1 if leaf.prefix or open_end else -1
+    return [_either_sigma(lexeme(word), ":*" if number == last else "") for number, word in enumerate(parted)]
+
+
+def _either_sigma(word: str, end: str) -> str:
+    """A word for a tsquery. Rows that were indexed before ς was folded to σ have it as it was written, until a rebuild."""
+    if not word.endswith("σ"):
+        return f"{quoted(word)}{end}"
+    return f"({quoted(word)}{end} | {quoted(word[:-1] + 'ς')}{end})"
 
 
 def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
@@ -121,15 +132,14 @@ def expression(tree: Node | None, *, loose: bool = False) -> str | None:
     return found[0] if len(found) == 1 else f"({(' & ' if isinstance(tree, And) else ' | ').join(found)})"
 
 
-def _ranking(tree: Node) -> tuple[str, int]:
-    """What a message is ranked by: any of the words that were asked for, and how many these are."""
+def _ranked_words(tree: Node) -> list[str]:
+    """What a message is ranked by: the words that were asked for, as they stand in a tsquery."""
     words: dict[str, None] = {}
     for leaf in positive(tree):
         words.update(dict.fromkeys(_words(leaf)))
         if len(words) >= RANKED_WORDS:
             break
-    some = list(words)[:RANKED_WORDS]
-    return " | ".join(some), len(some)
+    return list(words)[:RANKED_WORDS]
 
 
 def _weighed(found: Found, number: int) -> Candidate:
@@ -209,8 +219,9 @@ class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
     def __init__(self) -> None:
-        self._known: set[bytes] = set()  # words and names that are in the lists for good
+        self._known = Known()
         self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
+        self.tail = Tail(self.documents)
 
     # ------------------------------------------------------------------ indexing
 
@@ -231,15 +242,39 @@ class PostgresFullText:
             tx.waiting.append((message_id, document))
         return message_id
 
-    def index(self, connection: Link, documents: Sequence[Numbered], absent: Sequence[int]) -> None:
-        """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first."""
+    def index(self, connection: Link, documents: Sequence[Numbered], absent: Sequence[int]) -> int:
+        """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first.
+
+        The number of the batch: each has a higher one, of whichever process.
+        """
         tx = PostgresTx(connection, self)
         documents = [*documents, *self.read(connection, absent)]
-        rows, found = self._made(documents)
-        with connection.pipeline():
-            self._add_to_lists(tx, found)
-            tx.ask(_INDEX, ([*(number for number, _ in documents), *absent], *_columns(rows)))
-        self.learn(found)
+        message_ids = [*(number for number, _ in documents), *absent]
+        while True:
+            removals = self._known.removals
+            rows, found = self._made(documents)
+            try:
+                with connection.pipeline():
+                    connection.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+                    connection.execute(HELD_TOGETHER)
+                    self._add_to_lists(tx, found)
+                    tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
+                    said = connection.execute(f"SELECT {COUNTED_REMOVALS}, nextval('index_batches')".encode())
+                    connection.execute(b"COMMIT")
+            except BaseException:
+                abandon(connection)
+                raise
+            now, batch = said.fetchone() or (removals, 0)
+            self._known.agree(now)
+            if now == removals:
+                self._known.learn(found, removals)
+                return int(batch)
+
+    def begin_lists(self, tx: PostgresTx) -> None:
+        """Told before words are put in within a transaction: until it ends no word is taken out of the lists."""
+        tx.ask(HELD_TOGETHER)
+        (tx.removals,) = tx.ask(f"SELECT {COUNTED_REMOVALS}").fetchone()
+        self._known.agree(tx.removals)
 
     def read(self, connection: Link, message_ids: Sequence[int]) -> list[Numbered]:
         """Messages as they are stored, those of them that are there."""
@@ -252,8 +287,8 @@ class PostgresFullText:
         for message_id, columns in documents:
             words, names = words_and_names(columns)
             rows += entries(message_id, columns, names)
-            found |= words - self._known
-            found |= names - self._known
+            found |= words - self._known.words
+            found |= names - self._known.words
         return rows, found
 
     def _add_to_lists(self, tx: PostgresTx, found: set[bytes]) -> None:
@@ -270,11 +305,10 @@ class PostgresFullText:
             tx.ask(_ADD_ENTRIES, _columns(rows[start : start + 50]))
         return found
 
-    def learn(self, words: set[bytes]) -> None:
-        """These words are in the list: they need not be looked up again."""
-        if len(self._known) > KNOWN:
-            self._known = set()
-        self._known.update(words)
+    def learn(self, tx: PostgresTx) -> None:
+        """The transaction was committed: the words it put into the lists need not be looked up again."""
+        if tx.learned:
+            self._known.learn(tx.learned, tx.removals)
 
     def mark(self, tx: Any) -> int:
         """The id up to which every message is indexed, unless another program has written."""
@@ -306,16 +340,15 @@ class PostgresFullText:
 
     def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.drop(tx, message_ids)
+        self.begin_lists(tx)
         for start in range(0, len(message_ids), BATCH):
             self._write(tx, self.documents(tx, message_ids[start : start + BATCH]))
 
     def documents(self, tx: Any, message_ids: Sequence[int]) -> list[Numbered]:
         """Messages as they are stored, for the index."""
-        marks = ", ".join("?" * len(message_ids))
         found = []
-        for message_id, head, rest, form, name, calls in tx.rows(
-            f"SELECT {COLUMNS} FROM messages WHERE id IN ({marks})", list(message_ids)
-        ):
+        rows = tx.ask(f"SELECT {COLUMNS} FROM messages WHERE id = ANY(%s)", (list(message_ids),)).fetchall()
+        for message_id, head, rest, form, name, calls in texts.rows(rows):
             try:
                 content = codec.joined(head, rest)
             except StoreCorrupt:  # one damaged text must not keep the others from being found
@@ -337,15 +370,14 @@ class PostgresFullText:
         match, loose = expression(tree), expression(tree, loose=True)
         if match is None or loose is None or cap <= 0:
             return []
-        if tx.extent is None:
-            tx.run(NO_SCANS)
-            tx.extent = tx.row(f"SELECT {_EXTENT}")
+        self._begin(tx)
         newest, some_long, some_enormous = tx.extent
         in_parts = some_enormous
         if " <-> " in match:  # of a long message its parts tell
             in_parts = in_parts or some_long
             match, loose = f"{match} & !'{LONG}'", f"{loose} & !'{LONG}'"
-        ranking, number = _ranking(tree)
+        words = _ranked_words(tree)
+        ranking, number = " | ".join(words), len(words)
         widening = Widening(newest, cap)
         found: list[Found] = []
         for looked_at in widening:
@@ -357,7 +389,35 @@ class PostgresFullText:
                 {one[0]: one for one in (*self._long_ones(tx, tree, newest, oldest, scope, cap), *found)}.values()
             )
             found = sorted(found, key=itemgetter(0), reverse=True)[:cap]
+        if waiting := self._waiting_ones(tx, tree, scope, cap):
+            found = sorted([*waiting, *found], key=itemgetter(0), reverse=True)[:cap]
         return [_weighed(one, number) for one in found]
+
+    def _begin(self, tx: Any) -> View:
+        """What a search asks first: how far the index goes, and which messages wait to be indexed (given back)."""
+        if tx.extent is None:
+            tx.run(NO_SCANS)
+            waiting, *tx.extent = tx.row(f"SELECT {WAITING if self.has_names else 'NULL'}, {_EXTENT}")
+            tx.tail = self.tail.view(tx, waiting)
+        view: View = tx.tail
+        return view
+
+    def _waiting_ones(self, tx: Any, tree: Node, scope: Scope, cap: int) -> list[Found]:
+        """The newest matches among the messages that wait, newest first."""
+        found: list[Found] = []
+        words = _ranked_words(tree)
+        matching = self._begin(tx).matching(tree)
+        while len(found) < cap and (some := {one.id: one for one in islice(matching, WAITING_AT_ONCE)}):
+            rows = tx.rows(
+                f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[])"
+                f" AND {scope.where} ORDER BY m.id DESC",
+                (_array(some), *scope.params),
+            )
+            for message_id, session_id, role in rows:
+                message = some[message_id]
+                rank = occurrences(words, message) / (len(words) * _ONCE) if message.size <= COUNTED else None
+                found.append((message_id, session_id, role, message.size, rank))
+        return found[:cap]
 
     def _whole_ones(self, tx: Any, asked: tuple[str, str, str], where: Window, scope: Scope, cap: int) -> list[Found]:
         """The newest matches in a window, newest first. What is asked: the match, the loose one, and what to count.
@@ -414,7 +474,8 @@ class PostgresFullText:
         if len(part) < 3:
             return []
         rows = tx.planned("SELECT DISTINCT word FROM words WHERE word LIKE ? LIMIT ?", (_like(part), cap))
-        return [row[0] for row in rows]
+        waiting = self._begin(tx).words(part, lambda word: True)
+        return list(dict.fromkeys([*(row[0] for row in rows), *waiting]))[:cap]
 
     def has_all_names(self, tx: Any) -> bool:
         """Whether the names of all messages are in the list and in the index."""
@@ -432,10 +493,13 @@ class PostgresFullText:
             " ARRAY(SELECT DISTINCT name FROM names WHERE name LIKE %s LIMIT %s)",
             (_like(part), cap),
         ).fetchone()
-        return names if complete else None
+        if not complete:
+            return None
+        return list(dict.fromkeys([*names, *self._begin(tx).names(part)]))[:cap]
 
     def is_name(self, tx: Any, name: str) -> bool:
-        return tx.row("SELECT 1 FROM names WHERE name = ?", (name,)) is not None
+        listed = tx.row("SELECT 1 FROM names WHERE name = ?", (name,)) is not None
+        return listed or any(one == name for one in self._begin(tx).names(name))
 
     def words_starting(self, tx: Any, start: str, cap: int) -> list[str]:
         if not start:
@@ -443,4 +507,5 @@ class PostgresFullText:
         rows = tx.rows(
             "SELECT DISTINCT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
         )
-        return [row[0] for row in rows]
+        waiting = self._begin(tx).words(start, lambda word: word.startswith(start))
+        return list(dict.fromkeys([*(row[0] for row in rows), *waiting]))[:cap]

@@ -1,16 +1,18 @@
-"""The thread that indexes what its process has stored, a moment later, and keeps the index tidy.
+"""The thread that indexes messages a moment after they are stored, and keeps the index tidy.
 
 An append puts its message down in `unindexed`. Making its words, and taking them in at the server, takes longer than storing
-it, so this is done by a thread: soon after the append, or when a burst of them is over. Whoever searches in between does it
-first (`PostgresEngine.searching`), so everything is found from the moment it is stored; what a killed process left is
-done by whoever comes next.
+it, so this is done by a thread: soon after the append, or when a burst of them is over. A search in between looks through
+what waits (tail.py), so everything is found from the moment it is stored. What has waited for some seconds is indexed by
+any keeper, whichever process stored it: that one was killed, or has more than it can do.
 
-One statement takes messages out of `unindexed` and puts their words in. Whoever comes second finds nothing to take, so
-nothing is ever indexed twice, nobody waits for the making of words, and a process that was stopped holds up nobody.
+One statement takes messages out of `unindexed` and puts their words in. A second process finds nothing to take, so nothing
+is ever indexed twice, and a process that was stopped holds up no other. To take on messages of others, a keeper marks them as
+claimed; if it dies, another one claims them some seconds later.
 
-New words go to a list of the server's that every search looks through; moving them from there into the index takes long,
-too: after some messages, and once more when it has become quiet, this thread has it done. If it dies, the server does it
-sooner or later (autovacuum).
+New words go to a list of the server's (GIN's pending list) that every search looks through. Moving them from there into the index
+is dearer the fewer they are: a word of a hundred messages is written once, not a hundred times. So while messages come the
+server does it by itself, when the list has become as long as the index allows (schema.py), for one process at a time. When it
+has become quiet, the process that indexed last has the rest moved. If it dies, autovacuum does.
 """
 
 from __future__ import annotations
@@ -37,10 +39,20 @@ KEPT_CHARACTERS = 16_000_000  # of waiting messages; those of further ones are r
 BATCH = 64
 BATCH_CHARACTERS = 300_000
 BEGINNING = 10_000  # characters
-TIDY_MESSAGES = 256
-TIDY_CHARACTERS = 400_000
+TIDY_AFTER = 2.0  # seconds without a message, of any process
+ADOPT_EVERY = 5.0  # seconds between two looks at what others left
+ADOPT_SELDOM = 60.0  # the same, after a while in which this process neither stored nor searched
+ADOPT_AFTER = 5  # seconds that a message has waited
+ADOPT_BUSY = 30  # the same, while messages of its own wait: the others may be as busy
+CLAIMED = 10  # seconds that a claim holds
 PATIENCE = 2.0  # seconds for what is left when the store is closed
 _TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces'), gin_clean_pending_list('idx_names_pieces')"  # noqa: E501
+_CLAIM = (
+    b"UPDATE unindexed SET claimed = clock_timestamp() WHERE ctid = ANY(ARRAY(SELECT ctid FROM unindexed"
+    b" WHERE since < clock_timestamp() - make_interval(secs => %s)"
+    b" AND (claimed IS NULL OR claimed < clock_timestamp() - make_interval(secs => %s))"
+    b" ORDER BY message_id LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING message_id"
+)
 
 
 Links = Callable[[], AbstractContextManager[Link]]  # a connection for a while
@@ -58,7 +70,7 @@ class Keeper:
         self._working = threading.Lock()  # one at a time, so that nothing is made twice
         self._thread: threading.Thread | None = None
         self._wake, self._stopped = threading.Event(), threading.Event()
-        self._untidy_messages = self._untidy_characters = 0
+        self._last = 0  # the number of the last batch it has indexed and not tidied up after
 
     def take(self, messages: Sequence[tuple[int, Document]]) -> None:
         """These were stored."""
@@ -70,23 +82,31 @@ class Keeper:
                 self._characters += size if kept else 0
             self._count += len(messages)
             waiting = len(self._waiting)
-            if self._thread is None and not self._stopped.is_set():
-                thread = threading.Thread(target=self._work, daemon=True, name="hermes-keeper")
-                with suppress(RuntimeError):  # no more threads: the next search does it
-                    thread.start()
-                    self._thread = thread
-        self._wake.set()
+        self.wake()
         if waiting >= TOO_MANY:
             with suppress(psycopg.Error, HermesError):
                 self.index(self._some(BATCH))
+
+    def wake(self) -> None:
+        """Messages wait: its own are indexed soon, those of others when they have waited for some seconds."""
+        if self._thread is None:
+            with self._guard:
+                if self._thread is None and not self._stopped.is_set():
+                    thread = threading.Thread(target=self._work, daemon=True, name="hermes-keeper")
+                    with suppress(RuntimeError):  # no more threads: another process does it
+                        thread.start()
+                        self._thread = thread
+        self._wake.set()
 
     def _some(self, most: int) -> list[int]:
         with self._guard:
             return [message_id for message_id, _ in zip(self._waiting, range(most), strict=False)]
 
     def index(self, message_ids: Iterable[int]) -> None:
-        """Index those of these messages that wait for it, whoever stored them."""
+        """Index those of these messages that wait for it, whichever process stored them."""
         left = list(message_ids)
+        if not left:
+            return
         with self._working, self._links() as link:
             while left:
                 left = self._index_some(link, left)
@@ -112,13 +132,11 @@ class Keeper:
             for message_id in message_ids[:number]:
                 document = self._waiting.pop(message_id, None)
                 self._characters -= 0 if document is None else len(document[0] or "")
-        self._untidy_messages += number
-        self._untidy_characters += characters
         return message_ids[number:]
 
     def _write(self, link: Link, documents: list[Numbered], absent: list[int]) -> None:
         try:
-            self._fulltext.index(link, documents, absent)
+            self._last = self._fulltext.index(link, documents, absent)
         except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
             if (
                 len(documents) == 1 and not absent
@@ -135,21 +153,37 @@ class Keeper:
 
     def _work(self) -> None:
         try:
+            looked, pause = time.monotonic(), ADOPT_EVERY
             while not self._stopped.is_set():
-                quiet = not self._wake.wait(8 * PAUSE if self._untidy_messages else None)
+                quiet = not self._wake.wait(TIDY_AFTER if self._last else pause)
                 self._wake.clear()
+                pause = min(2 * pause, ADOPT_SELDOM) if quiet else ADOPT_EVERY
                 end = time.monotonic() + LONGEST
                 self._let_pass(end)
                 while not self._stopped.is_set() and (some := self._some(BATCH)):
                     before = self._count
                     self.index(some)
-                    self._tidy(at_once=False)
+                    if time.monotonic() - looked >= ADOPT_EVERY:
+                        self._adopt(ADOPT_BUSY)
+                        looked = time.monotonic()
                     if self._is_burst(before, end):
                         self._let_pass(end)
-                self._tidy(at_once=quiet)
+                if time.monotonic() - looked >= ADOPT_EVERY:
+                    while not self._stopped.is_set() and not self._waiting and self._adopt(ADOPT_AFTER):
+                        pass
+                    looked = time.monotonic()
+                if quiet and self._last:
+                    self._tidy()
         except (psycopg.Error, HermesError):
             with self._guard:
                 self._thread = None  # the connection is lost, or nothing can be written: the next append tries again
+
+    def _adopt(self, after: int) -> bool:
+        """Index some messages that have waited for so many seconds, whichever process stored them; whether there were any."""
+        with self._links() as link:
+            found = [row[0] for row in link.execute(_CLAIM, (after, CLAIMED, BATCH)).fetchall()]
+        self.index(found)
+        return bool(found)
 
     def _let_pass(self, end: float) -> None:
         """Wait a moment, and longer while message follows on message."""
@@ -162,11 +196,12 @@ class Keeper:
     def _is_burst(self, before: int, end: float) -> bool:
         return self._count - before >= BURST and len(self._waiting) < MOST and time.monotonic() < end
 
-    def _tidy(self, *, at_once: bool) -> None:
-        enough = self._untidy_messages >= TIDY_MESSAGES or self._untidy_characters >= TIDY_CHARACTERS
-        if enough or (at_once and self._untidy_messages):
-            with self._working, self._links() as link:
-                self._untidy_messages = self._untidy_characters = 0
+    def _tidy(self) -> None:
+        """Have the pending words moved into the index, unless another process has indexed since: then it is that one's turn."""
+        with self._working, self._links() as link:
+            last, self._last = self._last, 0
+            row = link.execute(b"SELECT last_value FROM index_batches").fetchone()
+            if row is not None and row[0] == last:
                 with suppress(psycopg.errors.InsufficientPrivilege):  # not the owner of the index
                     link.execute(_TIDY)
 

@@ -34,7 +34,8 @@ def lexeme(word: str) -> str:
     return word if len(raw) <= LEXEME_BYTES else raw[:LEXEME_BYTES].decode("utf-8", "ignore")
 
 
-def _sequence(columns: Iterable[str]) -> list[str]:
+def sequence(columns: Iterable[str]) -> list[str]:
+    """The words of a message, given as its index columns, in order; GAP between columns."""
     words: list[str] = []
     for text in columns:
         if text:
@@ -67,7 +68,7 @@ def entries(message_id: int, columns: Sequence[str], names_in_it: Iterable[bytes
     """The rows of message_words that a message, given as its index columns, has."""
     where, named_in_it = names(message_id), listed(names_in_it)
     parts: dict[str, int] = {}
-    words = _sequence(columns)
+    words = sequence(columns)
     for some in _pieces(words):
         parts.setdefault(_written(some), len(some))
     named = " ".join(map(named_lexeme, named_in_it))

@@ -45,6 +45,18 @@ def the_origins(run: Run) -> None:
         run(f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} text COLLATE "C"')
 
 
+def the_waiting(run: Run) -> None:
+    """How long a message has waited to be indexed: any keeper takes on what waits for long."""
+    for statement in schema.WAITING_SINCE:
+        run(statement)
+
+
+def the_activity(run: Run) -> None:
+    """An append changes no column of `sessions` that an index has, but once a minute."""
+    for statement in schema.ACTIVITY:
+        run(statement)
+
+
 def the_redactions(run: Run) -> None:
     """The view of messages leaves redacted ones out."""
     shape = run("SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('visible_messages') AND attnum > 0")
@@ -95,7 +107,7 @@ _FENCED = {
     "leases": "INSERT OR UPDATE OR DELETE",
 }
 MIGRATIONS: tuple[Callable[[Run], None], ...] = (
-    the_tables, the_index, the_queue, the_origins, the_fence, the_redactions,
+    the_tables, the_index, the_queue, the_origins, the_fence, the_redactions, the_waiting, the_activity,
 )  # fmt: skip
 OLDER_APPLICATION = "hermes"  # what programs call themselves that do not know the fence
 APPLICATION = "hermes-sessions"
@@ -103,6 +115,7 @@ APPLICATION = "hermes-sessions"
 ALONE = "LOCK TABLE hermes_migrations IN SHARE ROW EXCLUSIVE MODE"
 # Waits for every transaction that has read the version, and keeps others from reading it.
 _UPGRADING = "LOCK TABLE hermes_migrations IN ACCESS EXCLUSIVE MODE"
+WITH_MINUTES = 8  # steps after which sessions have active_minute
 WITH_NAMES = 3  # steps after which there is a list of names, and one of what is not indexed yet
 
 

@@ -75,6 +75,21 @@ WAITING: tuple[str, ...] = (
     # Messages that were stored and are not in message_words yet. There are few, so it needs no index.
     "CREATE TABLE unindexed (message_id bigint NOT NULL)",
 )
+WAITING_SINCE: tuple[str, ...] = (
+    # When it was stored, and when a keeper last took it on that had not stored it.
+    "ALTER TABLE unindexed ADD COLUMN IF NOT EXISTS since timestamptz NOT NULL DEFAULT now(),"
+    " ADD COLUMN IF NOT EXISTS claimed timestamptz",
+    # Counts batches of messages that were indexed: the process with the last one tidies up.
+    "CREATE SEQUENCE IF NOT EXISTS index_batches",
+)
+# Lists order by the minute of the last activity first: an append of the same minute changes no indexed column, so the new row
+# version stays on its page and no index of the table is written to (HOT).
+ACTIVITY: tuple[str, ...] = (
+    "ALTER TABLE sessions ADD COLUMN IF NOT EXISTS active_minute double precision"
+    " GENERATED ALWAYS AS (floor(coalesce(last_active, started_at) / 60)) STORED",
+    "DROP INDEX IF EXISTS idx_sessions_active",
+    "CREATE INDEX idx_sessions_active ON sessions(active_minute DESC) WHERE trashed_at IS NULL AND purged IS NULL",
+)
 NAMES: tuple[str, ...] = (
     # The empty name says that the names of all messages are here: a store from before this table has it after a rebuild.
     'CREATE TABLE names (name text COLLATE "C" NOT NULL)',

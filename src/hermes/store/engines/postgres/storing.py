@@ -21,7 +21,7 @@ def _statement(count: str, insert: str) -> bytes:
     return (
         f"WITH counted AS ({translated(count).decode()} RETURNING 1),"
         f" said AS ({translated(chosen).decode()} FROM counted RETURNING id),"
-        " noted AS (INSERT INTO unindexed SELECT id FROM said)"
+        " noted AS (INSERT INTO unindexed(message_id) SELECT id FROM said)"
         f" SELECT id, {NUMBER} FROM said"
     ).encode()
 

@@ -63,6 +63,7 @@ _MESSAGES = "message_id = ANY (ARRAY(SELECT hermes_messages()))"
 _ROWS: dict[str, str] = {
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
     "message_words": _MESSAGES,
+    "unindexed": _MESSAGES,
     "attachments": _MESSAGES,
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
     "session_refs": _SESSIONS,
@@ -74,7 +75,6 @@ _ROWS: dict[str, str] = {
     # The program asks these; what is in them is everybody's, and therefore nobody's.
     "words": "false",
     "names": "false",
-    "unindexed": "false",
     "state_meta": "false",
 }  # all other tables, among them the gateway's, have no view
 # WITH, since FOR UPDATE of a view locks the rows of its tables unless they come from there: a tenant may change its own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from hermes.store.engines.postgres.migrate import MIGRATIONS
 if TYPE_CHECKING:
     from hermes.store.engines.postgres.fulltext import PostgresFullText
     from hermes.store.engines.postgres.pool import Link
+    from hermes.store.engines.postgres.tail import View
 
 # Of the transaction, the time, and the version of the store: reading it keeps an upgrade away until the transaction ends.
 NUMBER = (
@@ -46,26 +48,34 @@ class PostgresTx:
     __slots__ = (
         "_cursor",
         "_fulltext",
+        "active_first",
         "ahead",
         "connection",
         "evidence",
         "extent",
         "learned",
+        "removals",
         "stored",
+        "tail",
         "waiting",
         "xid",
     )
 
-    def __init__(self, connection: Link, fulltext: PostgresFullText, *, ahead: float = 0.0) -> None:
-        """`ahead` is how many seconds the server's clock is ahead of ours."""
+    def __init__(
+        self, connection: Link, fulltext: PostgresFullText, *, ahead: float = 0.0, active_first: str = ""
+    ) -> None:
+        """`ahead` is how many seconds the server's clock is ahead of ours; for `active_first` see Tx."""
+        self.active_first = active_first
         self.connection = connection
         self._fulltext = fulltext
         self.ahead = ahead
         self.xid: str | None = None  # by which the server knows, even after the connection is lost, what became of it
         self.learned: set[bytes] = set()  # words that are in the list once it is committed
+        self.removals = ""  # how often words were taken out of the lists, once that was asked for
         self._cursor = connection.cursor(binary=True)
         self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
         self.extent: Sequence[Any] | None = None  # of the index, once it was asked for: see fulltext.candidates
+        self.tail: View | None = None  # messages that wait to be indexed, once they were asked for
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
         self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
 
@@ -173,3 +183,10 @@ class PostgresTx:
     ) -> None:
         self.evidence = (message_id, at)
         self.stored.append((message_id, content, form, tool_name, tool_calls))
+
+
+def abandon(connection: psycopg.Connection[Any]) -> None:
+    """Undo what was done in a transaction, if there is still one."""
+    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        with suppress(psycopg.Error):
+            connection.rollback()

@@ -42,6 +42,7 @@ from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.engines.sqlite.holders import holder_of, stopped_holder
 from hermes.store.engines.sqlite.presence import Presence
 from hermes.store.engines.sqlite.transaction import SqliteTx
+from hermes.store.engines.sqlite.words import merge
 from hermes.store.titles import take_in
 
 BUSY_MS = 1000
@@ -50,6 +51,8 @@ RETRY_SECONDS = (0.020, 0.150)
 QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
 STOPPED_AFTER = 1  # tries after which the holder of the lock is looked at: one that was stopped never lets go
 VACUUM_STEP = 256  # pages given back in one transaction
+MANY_WORDS = 100_000  # each is looked up when unused ones are taken out: a second or two
+FORGET_PAGES = 500  # of the index, merged in one transaction
 _NOTHING_MORE: AbstractContextManager[None] = nullcontext()
 
 # What SQLite says of a file whose pages are damaged in ways it takes for something else.
@@ -572,6 +575,8 @@ class SqliteEngine:
         self._require_open()
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.path} is opened for reading only")
+        if not self.overlay:
+            self._forget_words(whole=full)
         with self._translated(), self._mutex:
             pages, free, mode = (
                 int(str(self._main.pragma(name))) for name in ("page_count", "freelist_count", "auto_vacuum")
@@ -591,6 +596,31 @@ class SqliteEngine:
             finally:
                 self._gate.leave()
             return True
+
+    def _forget_words(self, *, whole: bool) -> None:
+        """Words that only deleted messages had leave the list of words, and (`whole`) the pages of the index."""
+        fulltext, last = self.fulltext, ""
+        with self.read() as tx:
+            if not whole and tx.row("SELECT 1 FROM words LIMIT 1 OFFSET ?", (MANY_WORDS,)) is not None:
+                return  # that takes seconds: it is left to `optimize`
+        while True:
+            with self.read() as tx:
+                some = fulltext.words.listed_after(tx, last)
+                unused = fulltext.unused(tx, some)
+            if not some:
+                break
+            last = some[-1][1]
+            if unused:
+                with self.write() as tx:
+                    if gone := fulltext.unused(tx, unused):
+                        fulltext.words.take_out(tx, gone)
+        for table in ("messages_fts", "messages_fts_trigram") if whole else ():
+            pages = -FORGET_PAGES  # all of it, then step by step: others write in between
+            more = True
+            while more:
+                with self.write() as tx:
+                    more = merge(tx.connection, table, pages)
+                pages = FORGET_PAGES
 
     def backup(self, target: Path) -> None:
         self._require_open()

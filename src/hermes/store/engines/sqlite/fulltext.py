@@ -17,6 +17,7 @@ import apsw
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import REPLACED, Candidate, Scope, Tx
+from hermes.store.engines.documents import could_match
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.words import (
     COLUMNS,
@@ -62,17 +63,6 @@ def expression(tree: Node | None) -> str | None:
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else f"({(' AND ' if isinstance(tree, And) else ' OR ').join(parts)})"
-
-
-def could_match(tree: Node, folded: str) -> bool:
-    """A cheap necessary condition on folded text: every needed word occurs in it somewhere."""
-    if isinstance(tree, Leaf):
-        return all(word in folded for word in fold(tree.text).replace("_", " ").split() if word.isalnum())
-    if isinstance(tree, Not):
-        return could_match(tree.keep, folded)
-    if isinstance(tree, And):
-        return all(could_match(child, folded) for child in tree.children)
-    return any(could_match(child, folded) for child in tree.children)
 
 
 def _may_hold(tree: Node, row: Sequence[Any]) -> bool:
@@ -265,6 +255,15 @@ class SqliteFullText:
             if message_id <= mark:
                 tx.run("DELETE FROM messages_fts WHERE rowid = ?", (message_id,))
                 tx.run("DELETE FROM indexed_texts WHERE id = ?", (message_id,))
+
+    def unused(self, tx: Any, words: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Those words of the list that no indexed message has."""
+        ask = "SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? LIMIT 1"
+        return [
+            (number_, word)
+            for number_, word in words
+            if (match := expression(Leaf(word, "phrase"))) is None or tx.row(ask, (match,)) is None
+        ]
 
     # ------------------------------------------------------------------ searching
 

@@ -16,6 +16,7 @@ class SqliteTx:
     """A transaction on one connection."""
 
     __slots__ = ("_execute", "connection")
+    active_first = ""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection

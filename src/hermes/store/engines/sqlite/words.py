@@ -1,8 +1,9 @@
 """The distinct words of the store, so that a part of a word can be searched for.
 
 Words are noted after their messages are indexed, in quiet moments, up to a mark of their own; whoever searches looks
-through the few messages above it. Losing or doubling that work is harmless: a word is in the list or it is not, and it
-is never taken out.
+through the few messages above it. Losing or doubling that work is harmless: a word is in the list or it is not. Words that
+no message has any more are taken out when the file is tidied (`take_out`); this is counted, so that a process that knew
+them looks them up again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ MERGE_EVERY = 4  # batches of messages, or chunks of words: each is a segment of
 MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
 KNOWN = 300_000
 MANY = 5_000  # more messages than this are looked through each time, their words not kept in memory
+REMOVALS = "words_removed"  # in state_meta: how often words were taken out
+LOOKED_AT = 1_000  # words looked for at once
 COLUMNS = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
 
 
@@ -76,7 +79,7 @@ def set_number(tx: Tx, key: str, value: int) -> None:
 
 
 def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
-    """Merge a few pages of an index; whether there was anything to merge."""
+    """Merge a few pages of an index; whether there was anything to merge. Less than 0: begin to merge all of it into one."""
     before = connection.total_changes()
     connection.execute(f"INSERT INTO {table}({table}, rank) VALUES('merge', ?)", (pages,))
     return connection.total_changes() - before >= 2
@@ -90,6 +93,8 @@ class Chunk:
     last: int
     words: set[bytes]  # not known to this process
     kept: str  # those of them that parts may be searched of, as a JSON list
+    removals: int  # how often words had been taken out then
+    written: bool = False
 
 
 @dataclass(slots=True)
@@ -110,6 +115,7 @@ class Words:
         self._older: set[bytes] = set()
         self._recent: dict[int, _Recent] = {}
         self._chunks = 0
+        self._removals = 0  # when this process learned what it knows
 
     def upto(self, tx: Tx) -> int:
         """The id up to which the words of every message are in the list."""
@@ -122,6 +128,7 @@ class Words:
     def prepare(self, tx: Any, mark: int) -> Chunk | None:
         """The words of the next messages below the index's mark; None when there are none."""
         start = last = self.upto(tx)
+        self._agree(tx)
         words: set[bytes] = set()
         size = 0
         for row in rows_above(tx, start, CHUNK_MESSAGES, mark):
@@ -138,27 +145,31 @@ class Words:
                 return None
             last = mark  # what lay between was removed
         words = words - self._known - self._older  # not -=, which walks through all that is known
-        return Chunk(start, last, words, _kept(words))
+        return Chunk(start, last, words, _kept(words), self._removals)
 
     def write(self, tx: Any, chunk: Chunk) -> bool:
         """Put them into the list; False when another process was quicker. After the commit, tell `learn`."""
-        if self.upto(tx) != chunk.start:
+        if self.upto(tx) != chunk.start or number(tx, REMOVALS) != chunk.removals:
             return False
         _insert(tx, chunk.kept)
         set_number(tx, migrate.META_WORDS, chunk.last)
         self._chunks += 1
         if self._chunks % MERGE_EVERY == 0:  # a search looks into every segment
             merge(tx.connection, "messages_fts_trigram", MERGE_PAGES)
+        chunk.written = True
         return True
 
     def learn(self, chunk: Chunk) -> None:
-        """These words are in the list for good: they need not be looked up again."""
+        """These words are in the list, if they were written: they need not be looked up again."""
+        if not chunk.written or chunk.removals != self._removals:
+            return
         if len(self._known) > KNOWN // 2:
             self._older, self._known = self._known, set()
         self._known |= chunk.words
 
     def add(self, tx: Any, texts: Sequence[str]) -> None:
         """Note the words of texts that came in below the mark."""
+        self._agree(tx)
         words: set[bytes] = set()
         for text in texts:
             words |= vocabulary(text)
@@ -167,6 +178,27 @@ class Words:
     def unlearn(self) -> None:
         """Forget what is in the list: it is looked up again."""
         self._known, self._older = set(), set()
+
+    def _agree(self, tx: Tx) -> None:
+        """Forget what this process knew if words were taken out since."""
+        removals = number(tx, REMOVALS)
+        if removals != self._removals:
+            self.unlearn()
+            self._removals = removals
+
+    # ------------------------------------------------------------------ taking out
+
+    def listed_after(self, tx: Tx, word: str) -> list[tuple[int, str]]:
+        """Some words of the list in order, with their ids, from the one after this on."""
+        rows = tx.rows(f"SELECT id, word FROM words WHERE word > ? ORDER BY word LIMIT {LOOKED_AT}", (word,))
+        return [(row[0], row[1]) for row in rows]
+
+    def take_out(self, tx: Any, words: Sequence[tuple[int, str]]) -> None:
+        """Take these out of the list, in a write transaction in which no message has them."""
+        delete = "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)"
+        tx.connection.executemany(delete, words)
+        tx.connection.executemany("DELETE FROM words WHERE id = ?", [(number_,) for number_, _ in words])
+        set_number(tx, REMOVALS, number(tx, REMOVALS) + 1)
 
     # ------------------------------------------------------------------ looking up
 

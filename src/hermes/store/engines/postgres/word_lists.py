@@ -1,0 +1,114 @@
+"""The lists of words and names: what each process knows of them, and taking out what no message has any more.
+
+A process remembers which words are in the lists and does not look them up again. So whoever takes words out counts this in
+`state_meta` (REMOVALS), and a batch of messages is indexed only if the count is the one its words were chosen under. The two
+can't cross each other: indexing holds a lock of the table `words` together with others, taking out holds it alone. (Only the
+store's owner has a right on that table; an advisory lock could be held by every role that can log in.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import StoreBusy
+from hermes.store.engines.postgres.lexemes import lexeme, named_lexeme, quoted
+
+if TYPE_CHECKING:
+    from hermes.store.engines.postgres.transaction import PostgresTx
+
+KNOWN = 300_000
+REMOVALS = "words_removed"  # in state_meta: how often words were taken out
+COUNTED = f"coalesce((SELECT value FROM state_meta WHERE key = '{REMOVALS}'), '0')"
+LOOKED_AT = 1_000  # words looked for at once
+HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
+# Not waited for in the queue: who waits there keeps those who index from going side by side.
+_HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE NOWAIT"
+TRIES = 100
+PAUSE = 0.02  # seconds between two of them
+_LISTS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
+    ("words", "word", lambda word: quoted(lexeme(word))),
+    ("names", "name", named_lexeme),
+)
+
+
+class Known:
+    """Words and names that are in the lists, as far as this process knows, and the count of removals this was true at."""
+
+    def __init__(self) -> None:
+        self.words: set[bytes] = set()
+        self.removals = "0"
+
+    def learn(self, words: set[bytes], removals: str) -> None:
+        """These are in the lists; told after the commit, with the count they were put in under."""
+        if removals != self.removals:
+            return
+        if len(self.words) > KNOWN:
+            self.words = set()
+        self.words.update(words)
+
+    def agree(self, removals: str) -> None:
+        """The count is this: if it is another one than before, nothing is known."""
+        if removals != self.removals:
+            self.words = set()
+            self.removals = removals
+
+
+Work = Callable[[], AbstractContextManager["PostgresTx"]]
+
+
+def take_out_unused(read: Work, write: Work) -> int:
+    """Take out the words and names that no message has; how many. Messages that wait put theirs in when they are indexed."""
+    return sum(
+        _take_out(write, (table, column, as_query), some)
+        for table, column, as_query in _LISTS
+        for some in _unused(read, table, column, as_query)
+    )
+
+
+def _unused(read: Work, table: str, column: str, as_query: Callable[[str], str]) -> Iterator[list[str]]:
+    """Entries of a list that no message has at a glance, some at a time."""
+    last = ""
+    while True:
+        with read() as tx:
+            rows = tx.rows(
+                f"SELECT DISTINCT {column} FROM {table} WHERE {column} > ? ORDER BY 1 LIMIT {LOOKED_AT}", (last,)
+            )
+            if not rows:
+                return
+            last = rows[-1][0]
+            unused = _without_message(tx, [row[0] for row in rows], as_query)
+        if unused:
+            yield unused
+
+
+def _without_message(tx: Any, listed: list[str], as_query: Callable[[str], str]) -> list[str]:
+    tx.run("SET LOCAL enable_seqscan = off")
+    none = "NOT EXISTS (SELECT 1 FROM message_words m WHERE {} AND m.words @@ given.query::tsquery)"
+    rows = tx.ask(
+        "SELECT entry FROM unnest(%s::text[], %s::text[]) AS given(entry, query)"
+        f" WHERE {none.format('m.whole')} AND {none.format('NOT m.whole')}",
+        (listed, [as_query(one) for one in listed]),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def _take_out(write: Work, of: tuple[str, str, Callable[[str], str]], unused: list[str]) -> int:
+    """Take these out, if no message has got them meanwhile."""
+    table, column, as_query = of
+    for _ in range(TRIES):
+        with suppress(StoreBusy), write() as tx:
+            tx.ask(_HELD_ALONE)
+            gone = _without_message(tx, unused, as_query)
+            if gone:
+                tx.ask(f"DELETE FROM {table} WHERE {column} = ANY(%s)", (gone,))
+                tx.run(
+                    "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO UPDATE"
+                    " SET value = (state_meta.value::bigint + 1)::text",
+                    (REMOVALS,),
+                )
+            return len(gone)
+        time.sleep(PAUSE)
+    return 0
