@@ -203,22 +203,31 @@ class Shared(Cluster):
         """A store is not needed any more: emptied, it serves the next test. (Making the tables takes longer.)"""
         schema = self._schemas.pop(name, None)
         if schema is not None:
-            tables = self.sql(
-                f"SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables WHERE schemaname = '{schema}'"
-                " AND tablename NOT IN ('hermes_migrations', 'schema_version')"
-            )[0][0]
-            if tables:
-                self.sql(f"TRUNCATE {tables} RESTART IDENTITY")
-                if f"{schema}.names," in f"{tables},":
-                    self.sql(f"INSERT INTO {schema}.names VALUES('')")  # as in one that was just made
+            self.empty(schema)
             self._free.append(schema)
 
+    def empty(self, schema: str, database: str = "postgres") -> None:
+        """Remove what a store holds; its tables stay."""
+        tables = self.sql(
+            f"SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables WHERE schemaname = '{schema}'"
+            " AND tablename NOT IN ('hermes_migrations', 'schema_version')",
+            database=database,
+        )[0][0]
+        if tables:
+            self.sql(f"TRUNCATE {tables} RESTART IDENTITY", database=database)
+            if f"{schema}.names," in f"{tables},":  # as in one that was just made
+                self.sql(f"INSERT INTO {schema}.names VALUES('')", database=database)
 
+
+_DEFAULT = "sqlite,postgres18,postgres15"
 ENGINES = [
     name
-    for name in ("sqlite", "postgres18", "postgres15")
-    if name in os.environ.get("HERMES_TEST_ENGINES", name).split(",")
-    and (name == "sqlite" or available(name.removeprefix("postgres")))
+    for name in (
+        *_DEFAULT.split(","),
+        "pgbouncer",
+    )  # the last one only where it is named: tests/postgres/pooled has a part
+    if name in os.environ.get("HERMES_TEST_ENGINES", _DEFAULT).split(",")
+    and (not name.startswith("postgres") or available(name.removeprefix("postgres")))
 ]
 
 

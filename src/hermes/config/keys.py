@@ -92,6 +92,7 @@ class Store(Section):
 
     url: str | None = None
     durability: str = "full"
+    prepared_statements: str = "auto"
 
 
 class Memory(Section):
@@ -281,6 +282,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "display.platforms.*.busy": ("interrupt", "queue"),
     "sessions.transcripts": ("all", "gateway", "off"),
     "store.durability": ("full", "normal"),
+    "store.prepared_statements": ("auto", "on", "off"),
     "terminal.confirm": ("destructive", "always", "never"),
     "session_reset.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_platform.*.mode": ("none", "idle", "daily", "both"),

@@ -27,7 +27,9 @@ def file_of(url: str) -> Path | None:
     raise InvalidInput(f"a store's URL is {_KINDS}, not {kind + ':…' if kind and rest else url!r}")
 
 
-def open_engine(path: Path, url: str | None, *, read_only: bool, durability: str) -> Engine:
+def open_engine(
+    path: Path, url: str | None, *, read_only: bool, durability: str, prepared_statements: str = "auto"
+) -> Engine:
     """The engine for a file, or for a server's URL."""
     if url is None:
         from hermes.store.engines.sqlite import SqliteEngine
@@ -37,4 +39,4 @@ def open_engine(path: Path, url: str | None, *, read_only: bool, durability: str
         from hermes.store.engines.postgres import PostgresEngine
     except ImportError as error:
         raise MissingExtra("PostgreSQL", "postgres") from error
-    return PostgresEngine(url, read_only=read_only, durability=durability)
+    return PostgresEngine(url, read_only=read_only, durability=durability, prepared_statements=prepared_statements)

@@ -34,8 +34,10 @@ PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is 
 CONNECTIONS = 16
 PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
 PATIENCE_FOR_OTHERS = 1.0  # seconds in which they index what they have stored
+PREPARED_AFTER = 2  # executions
 PAUSED_READER = 60  # it is in nobody's way
 _DEFAULTS: dict[str, str | int] = {
+    "client_encoding": "UTF8",
     "connect_timeout": 10,
     "application_name": "hermes",
     "keepalives_idle": 30,
@@ -43,19 +45,20 @@ _DEFAULTS: dict[str, str | int] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+# Settings hold for one transaction and are said with its beginning. A pooler in front of the server gives each transaction
+# another connection: what a SET left there would hold for whichever client comes next.
 _READ = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
-    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s'"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s'; SET LOCAL lock_timeout = '{PATIENCE:g}s';"
+    " SET LOCAL jit = off"
 ).encode()
 _SEARCH = _READ + b"; " + SET_OUT.encode()
-_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT"
-_TOGETHER = f"{_WRITE} {NUMBER}".encode()
-_STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
 _SERVER = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
     " pg_postmaster_start_time()::text, current_setting('synchronous_standby_names') <> '',"
-    " extract(epoch FROM clock_timestamp())::float8"
+    " extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(), current_setting('search_path')"
 )
 # Waits until the replicas that have to confirm commits have everything up to here.
 _CONFIRM = (
@@ -80,7 +83,9 @@ class PostgresEngine:
     name = "postgres"
     shared = True
 
-    def __init__(self, url: str, *, read_only: bool = False, durability: str = "full") -> None:
+    def __init__(
+        self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto"
+    ) -> None:
         self.where = faults.shown(url)
         self.read_only = read_only
         self.notice: str | None = None
@@ -91,7 +96,15 @@ class PostgresEngine:
         self.fulltext = PostgresFullText()
         self._keeper = Keeper(self._link, self.fulltext)
         self._left: set[int] = set()  # messages nobody indexes, as far as a store opened for reading can tell
-        self._durability = durability
+        self._prepares = prepared_statements != "off"
+        self._prepares_anyway = prepared_statements == "on"
+        settings = {"lock_timeout": f"{PATIENCE:g}s", "idle_in_transaction_session_timeout": f"{PAUSED}s"}
+        if durability == "normal":
+            settings["synchronous_commit"] = "off"
+        said = [_BEGIN, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())]
+        self._beginning = tuple(one.encode() for one in said)
+        self._storing = b"; ".join(self._beginning)
+        self._together = self._storing + f"; SELECT {NUMBER}".encode()
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
@@ -116,23 +129,18 @@ class PostgresEngine:
 
     def _configure(self, connection: Link) -> None:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type of number: one prepared statement
-        connection.prepare_threshold = 2
-        settings = {
-            "client_encoding": "UTF8",
-            "jit": "off",
-            "lock_timeout": f"{PATIENCE:g}s",
-            "idle_in_transaction_session_timeout": f"{PAUSED}s",
-            "default_transaction_read_only": "on" if self.read_only else "off",
-        }
-        if self._durability == "normal":
-            settings["synchronous_commit"] = "off"
-        said = [*(f"SET {name} = '{value}'" for name, value in settings.items()), _SERVER]
-        cursor = connection.execute("; ".join(said).encode())
-        while cursor.nextset():
-            pass
-        said_of_it = cursor.fetchone() or ("", "", True, time.time())
-        connection.timeline, connection.started_at, connection.watched, now = said_of_it
+        connection.prepare_threshold = None
+        row = connection.execute(_SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
+        connection.timeline, connection.started_at, connection.watched, now, process, path = row
         self._ahead = now - time.time()
+        connection.beginning = self._beginning
+        pooled = process != connection.info.backend_pid  # a pooler gives each client a number of its own making
+        if pooled:
+            self._prepares = self._prepares and self._prepares_anyway
+            asked = faults.search_path(self._conninfo)
+            if asked is not None and asked != path.replace(" ", ""):
+                raise StoreError(f"{self.where} {faults.NO_OPTIONS}")
+        connection.prepare_threshold = PREPARED_AFTER if self._prepares else None
 
         def told(notice: psycopg.errors.Diagnostic) -> None:
             if notice.source_function == "SyncRepWaitForLSN":
@@ -164,7 +172,7 @@ class PostgresEngine:
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self._key, self.where)
             self._secure(connection.execute)
-        self._alone = f"{_WRITE} pg_advisory_xact_lock({self._key}), {NUMBER}".encode()
+        self._alone = self._storing + f"; SELECT pg_advisory_xact_lock({self._key}), {NUMBER}".encode()
 
     # ------------------------------------------------------------------ transactions
 
@@ -181,9 +189,11 @@ class PostgresEngine:
                     raise
                 time.sleep(0.1)
                 continue
+            if not self._prepares:
+                connection.prepare_threshold = None
             try:
-                if begin is _STORING:
-                    _told(connection, begin)
+                if begin is self._storing:
+                    connection.tell(begin)
                     return connection, None
                 cursor = connection.execute(begin)
                 while cursor.nextset():
@@ -211,20 +221,39 @@ class PostgresEngine:
 
     @contextmanager
     def _reading(self, begin: bytes) -> Iterator[tuple[PostgresTx, Any]]:
-        """A transaction that reads, and what the server said to its beginning."""
+        """A transaction that reads, and what the server said to its beginning.
+
+        If its connection is lost, it goes on with another one, provided that what it read so far is still the same.
+        """
         with self._translated():
             connection, said = self._borrow(begin)
+            held: Link | None = connection
             self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
+
+            def renewed(error: psycopg.Error) -> Link:
+                nonlocal held
+                self._look_for_a_pooler(error)
+                if held is not None:
+                    held.abandon()
+                    self._pool.give_back(held)
+                    held = None
+                self._pool.forget()
+                held = self._borrow(begin)[0]
+                return held
+
+            tx.renew = renewed
             try:
-                with self._translated(connection):
-                    yield tx, said
-                    connection.execute(b"COMMIT")
+                yield tx, said
+                if held is not None:
+                    _end_reading(held)
             except BaseException:
-                _abandon(connection)
+                if held is not None:
+                    held.abandon()
                 raise
             finally:
                 self._local.tx = None
-                self._pool.give_back(connection)
+                if held is not None:
+                    self._pool.give_back(held)
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
@@ -250,7 +279,7 @@ class PostgresEngine:
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         with self._translated():
-            begin = self._alone if alone else _STORING if storing else _TOGETHER
+            begin = self._alone if alone else self._storing if storing else self._together
             connection, said = self._borrow(begin)
             self._local.tx = tx = PostgresTx(connection, self.fulltext, ahead=self._ahead)
             if said is not None:
@@ -265,7 +294,7 @@ class PostgresEngine:
                 self._ahead = tx.ahead
                 self.fulltext.learn(tx.learned)
             except BaseException:
-                _abandon(connection)
+                connection.abandon()
                 raise
             finally:
                 self._local.tx = None
@@ -287,7 +316,7 @@ class PostgresEngine:
             elif connection.watched:  # who waits for a replica can be interrupted
                 told = connection.execute(b"COMMIT").statusmessage
             else:
-                told = _told(connection, b"COMMIT")
+                told = connection.tell(b"COMMIT")
         except psycopg.Error as error:
             if not faults.is_lost(error, connection):
                 raise
@@ -352,7 +381,14 @@ class PostgresEngine:
         except psycopg.Error as error:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed") from error
+            self._look_for_a_pooler(error)
             raise faults.translate(error, self.where, connection) from error
+
+    def _look_for_a_pooler(self, error: BaseException) -> None:
+        """If the server does not know a statement that was prepared, connections are mixed up on the way to it."""
+        if isinstance(error, faults.MIXED_UP) and self._prepares:
+            self._prepares = False
+            self._pool.forget()
 
     # ------------------------------------------------------------------ tables
 
@@ -409,7 +445,7 @@ class PostgresEngine:
     def _index(self, waiting: list[int]) -> None:
         try:
             self._keeper.index(waiting)
-        except psycopg.OperationalError:  # the server was restarted since this connection was made, say
+        except (psycopg.OperationalError, *faults.MIXED_UP):  # the server was restarted since then, say
             self._pool.forget()
             self._keeper.index(waiting)
 
@@ -417,10 +453,13 @@ class PostgresEngine:
     def _link(self) -> Iterator[Link]:
         """A connection without a transaction."""
         connection = self._pool.take(PATIENCE)
+        if not self._prepares:
+            connection.prepare_threshold = None
         try:
             yield connection
-        except BaseException:
-            _abandon(connection)
+        except BaseException as error:
+            self._look_for_a_pooler(error)
+            connection.abandon()
             raise
         finally:
             self._pool.give_back(connection)
@@ -519,16 +558,9 @@ def _complete(url: str, read_only: bool) -> str:
     return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
 
 
-def _told(connection: Link, statement: bytes) -> str:
-    """Say the beginning or the end of a transaction the shortest way, of which an append is largely made; what was answered."""
-    result = connection.pgconn.exec_(statement)
-    if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
-        raise psycopg.errors.error_from_result(result)
-    return (result.command_status or b"").decode()
-
-
-def _abandon(connection: psycopg.Connection[Any]) -> None:
-    """Undo what was done in a transaction, if there is still one."""
-    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        with suppress(psycopg.Error):
-            connection.rollback()
+def _end_reading(connection: Link) -> None:
+    try:
+        connection.execute(b"COMMIT")
+    except psycopg.Error as error:
+        if not faults.is_lost(error, connection):  # else: it was read, whatever became of the connection
+            raise

@@ -82,6 +82,7 @@ def upgrade(connection: psycopg.Connection[Any], key: int, where: str) -> None:
     _extension(connection, where)
     while True:
         with connection.transaction():
+            run("SET TRANSACTION READ WRITE")
             run("SELECT pg_advisory_xact_lock(%s)", (key,))
             run(
                 "CREATE TABLE IF NOT EXISTS hermes_migrations (version integer PRIMARY KEY, name text NOT NULL,"
@@ -105,7 +106,9 @@ def _extension(connection: psycopg.Connection[Any], where: str) -> None:
     if connection.execute(there).fetchone() is not None:
         return
     try:
-        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
+        with connection.transaction():
+            connection.execute("SET TRANSACTION READ WRITE")
+            connection.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
     except psycopg.Error as error:
         if not connection.closed and connection.execute(there).fetchone() is not None:
             return  # another process was quicker

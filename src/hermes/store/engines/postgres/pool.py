@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -26,6 +27,35 @@ class Link(psycopg.Connection[Any]):
     started_at = ""
     watched = True  # whether replicas may have to confirm a commit
     unconfirmed = False  # a commit returned although the replica that has to confirm it did not
+    beginning: tuple[bytes, ...] = ()  # of a transaction that writes, statement by statement
+
+    def tell(self, statement: bytes) -> str:
+        """Say the beginning or the end of a transaction the shortest way, of which an append is largely made; the last answer."""
+        result = self.pgconn.exec_(statement)
+        if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+            if self.pgconn.status == psycopg.pq.ConnStatus.BAD:  # what libpq says of it has no code
+                raise psycopg.OperationalError(result.get_error_message())
+            raise psycopg.errors.error_from_result(result)
+        return (result.command_status or b"").decode()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """A transaction that writes, from its beginning to its commit in one go to the server and back; nothing is read in it."""
+        try:
+            with self.pipeline():
+                for statement in self.beginning:
+                    self.execute(statement)
+                yield
+                self.execute(b"COMMIT")
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Undo what was done in a transaction, if there is still one."""
+        if not self.closed and self.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            with suppress(psycopg.Error):
+                self.rollback()
 
 
 class Pool:
