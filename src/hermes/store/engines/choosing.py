@@ -28,7 +28,13 @@ def file_of(url: str) -> Path | None:
 
 
 def open_engine(
-    path: Path, url: str | None, *, read_only: bool, durability: str, prepared_statements: str = "auto"
+    path: Path,
+    url: str | None,
+    *,
+    read_only: bool,
+    durability: str,
+    prepared_statements: str = "auto",
+    timeout: float = 30.0,
 ) -> Engine:
     """The engine for a file, or for a server's URL."""
     if url is None:
@@ -39,4 +45,6 @@ def open_engine(
         from hermes.store.engines.postgres import PostgresEngine
     except ImportError as error:
         raise MissingExtra("PostgreSQL", "postgres") from error
-    return PostgresEngine(url, read_only=read_only, durability=durability, prepared_statements=prepared_statements)
+    return PostgresEngine(
+        url, read_only=read_only, durability=durability, prepared_statements=prepared_statements, timeout=timeout
+    )

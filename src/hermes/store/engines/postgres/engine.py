@@ -24,13 +24,15 @@ from psycopg.types.numeric import Int8Dumper
 
 from hermes.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Tx
-from hermes.store.engines.postgres import faults, migrate, schema
+from hermes.store.engines.postgres import faults, migrate, schema, settling
 from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.pool import Link, Pool
 from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
+from hermes.store.engines.postgres.watch import Watch, is_there
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
+TIMEOUT = 30.0  # seconds after which it is looked whether a server that says nothing is still there
 CONNECTIONS = 16
 PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
 PATIENCE_FOR_OTHERS = 1.0  # seconds in which they index what they have stored
@@ -60,12 +62,6 @@ _SERVER = (
     " pg_postmaster_start_time()::text, current_setting('synchronous_standby_names') <> '',"
     " extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(), current_setting('search_path')"
 )
-# Waits until the replicas that have to confirm commits have everything up to here.
-_CONFIRM = (
-    b"SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''"
-    b" THEN pg_logical_emit_message(true, 'hermes', '') END"
-)
-
 _UNWRITABLE = (  # why a server that can be read takes nothing
     psycopg.errors.DiskFull,
     psycopg.errors.InsufficientPrivilege,
@@ -84,8 +80,9 @@ class PostgresEngine:
     shared = True
 
     def __init__(
-        self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto"
-    ) -> None:
+        self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto",
+        timeout: float = TIMEOUT,
+    ) -> None:  # fmt: skip
         self.where = faults.shown(url)
         self.read_only = read_only
         self.notice: str | None = None
@@ -109,6 +106,8 @@ class PostgresEngine:
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
         self._conninfo = _complete(url, read_only)
+        self._watch = Watch(timeout, lambda: is_there(self._conninfo))
+        self._unsettled: list[PostgresTx] = []  # of which it is not known yet whether they were committed
         with self._translated(), self._connect() as connection:
             self._prepare(connection)
         self._pool = Pool(self._connect, CONNECTIONS, self.where)
@@ -120,10 +119,14 @@ class PostgresEngine:
             connection = Link.connect(self._conninfo, autocommit=True)
         except psycopg.Error as error:
             raise faults.unreachable(error, self.where) from error
+        self._watch.add(connection)
         try:
             self._configure(connection)
-        except BaseException:
+        except BaseException as error:
+            lost = isinstance(error, psycopg.Error) and faults.is_lost(error, connection)
             connection.close()
+            if lost:
+                raise faults.unreachable(error, self.where) from error
             raise
         return connection
 
@@ -132,6 +135,7 @@ class PostgresEngine:
         connection.prepare_threshold = None
         row = connection.execute(_SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
         connection.timeline, connection.started_at, connection.watched, now, process, path = row
+        connection.process = process
         self._ahead = now - time.time()
         connection.beginning = self._beginning
         pooled = process != connection.info.backend_pid  # a pooler gives each client a number of its own making
@@ -192,6 +196,8 @@ class PostgresEngine:
             if not self._prepares:
                 connection.prepare_threshold = None
             try:
+                if self._unsettled:
+                    settling.wait_for(self._unsettled, connection, end, self.where)
                 if begin is self._storing:
                     connection.tell(begin)
                     return connection, None
@@ -307,6 +313,7 @@ class PostgresEngine:
         connection = tx.connection
         if tx.xid is None:  # nothing was stored after all
             tx.numbered(*tx.ask(f"SELECT {NUMBER}").fetchone())
+        connection.committing = True
         try:
             if tx.stored:
                 with connection.pipeline():
@@ -322,6 +329,8 @@ class PostgresEngine:
                 raise
             self._settle(tx, error)
             return
+        finally:
+            connection.committing = False
         if told != "COMMIT":  # a statement had failed, and whoever asked for it went on all the same
             raise StoreError(f"{self.where} took back what was to be stored, as a part of it had failed")
         if connection.unconfirmed:
@@ -337,42 +346,18 @@ class PostgresEngine:
         while time.monotonic() < end:
             stored = None
             with suppress(psycopg.Error, StoreError), self._connect() as connection:
-                stored = self._was_stored(connection, tx)
+                stored = settling.was_stored(connection, tx)
             if stored:
                 return
             if stored is False:
                 raise faults.translate(error, self.where, tx.connection) from error
             time.sleep(0.1)
+        self._unsettled.append(tx)
         raise StoreUnreachable(
             f"the connection to {self.where} was lost at the last moment, and whether it was stored can't be found out;"
             " look before you repeat it",
             maybe_stored=True,
         ) from error
-
-    def _was_stored(self, connection: Link, tx: PostgresTx) -> bool | None:
-        """Whether a transaction was committed; None as long as that can't be said.
-
-        After a crash or a failover the server may have given its number to another one, so what it stored is looked for.
-        """
-        if not connection.timeline:
-            return None  # a replica; perhaps it is about to take over
-        try:
-            row = connection.execute(b"SELECT pg_xact_status(%s::xid8)", (tx.xid,)).fetchone()
-        except psycopg.errors.InvalidParameterValue:
-            return False  # this server has not come to that number yet
-        status = None if row is None else row[0]
-        if status == "aborted":
-            return False
-        if status != "committed":
-            return None  # the server does not know yet that we are gone
-        if tx.evidence is not None:
-            sql = b"SELECT 1 FROM messages WHERE id = %s AND timestamp = %s"
-            if connection.execute(sql, tx.evidence).fetchone() is None:
-                return False
-        elif (connection.timeline, connection.started_at) != (tx.connection.timeline, tx.connection.started_at):
-            return None
-        connection.execute(_CONFIRM)
-        return None if connection.unconfirmed else True
 
     @contextmanager
     def _translated(self, connection: psycopg.Connection[Any] | None = None) -> Iterator[None]:
@@ -542,6 +527,7 @@ class PostgresEngine:
         if not self._closed:
             self._closed = True
             self._keeper.stop()
+            self._watch.stop()
             self._pool.close()
 
 

@@ -153,7 +153,7 @@ def translate(error: psycopg.Error, where: str, connection: psycopg.Connection[A
     return StoreError(f"{where}: {told}")
 
 
-def unreachable(error: psycopg.Error, where: str) -> HermesError:
+def unreachable(error: BaseException, where: str) -> HermesError:
     """Why no connection could be made. (libpq gives no code for it, only words.)"""
     for kinds, ours, hint in _KINDS:
         if isinstance(error, kinds):
