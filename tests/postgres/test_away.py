@@ -129,8 +129,10 @@ def test_a_commit_that_reaches_the_server_late_is_not_overtaken_by_who_looks_for
         db.append_message("s", "user", "once")
     assert raised.value.maybe_stored and wire.held.is_set()
     if "once" not in words_of(db, "s"):
+        arrives = threading.Timer(0.5, wire.pass_on)
+        arrives.start()
         db.append_message("s", "user", "once")
-    wire.pass_on()
+        arrives.join()
     db.append_message("s", "user", "after")
     assert words_of(db, "s") == ["before", "once", "after"]
     assert db.get_session("s")["message_count"] == 3
@@ -160,6 +162,7 @@ def test_a_commit_that_waits_for_a_replica_that_is_gone_is_told(server: Cluster,
             db.append_message("s", "user", "here, but only here")
         assert raised.value.maybe_stored
         assert words_of(db, "s") == ["before", "here, but only here"]
+        assert len(db.search_messages("only")) == 1  # an index waits for no replica
     finally:
         server.sql("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
     db.append_message("s", "user", "on")

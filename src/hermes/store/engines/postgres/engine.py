@@ -99,8 +99,9 @@ class PostgresEngine:
         if durability == "normal":
             settings["synchronous_commit"] = "off"
         said = [_BEGIN, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())]
-        self._beginning = tuple(one.encode() for one in said)
-        self._storing = b"; ".join(self._beginning)
+        self._storing = "; ".join(said).encode()
+        # An index can be made again: it waits for no disk and no replica. (What is lost with a crash still waits in `unindexed`.)
+        self._indexing = tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off"))
         self._together = self._storing + f"; SELECT {NUMBER}".encode()
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
@@ -137,7 +138,7 @@ class PostgresEngine:
         connection.timeline, connection.started_at, connection.watched, now, process, path = row
         connection.process = process
         self._ahead = now - time.time()
-        connection.beginning = self._beginning
+        connection.beginning = self._indexing
         pooled = process != connection.info.backend_pid  # a pooler gives each client a number of its own making
         if pooled:
             self._prepares = self._prepares and self._prepares_anyway

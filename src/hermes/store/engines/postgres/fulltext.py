@@ -233,7 +233,7 @@ class PostgresFullText:
         tx = PostgresTx(connection, self)
         documents = [*documents, *self.read(connection, absent)]
         rows, found = self._made(documents)
-        with connection.changing():
+        with connection.indexing():
             self._add_to_lists(tx, found)
             tx.ask(_INDEX, ([*(number for number, _ in documents), *absent], *_columns(rows)))
         self.learn(found)

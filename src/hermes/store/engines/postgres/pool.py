@@ -30,7 +30,7 @@ class Link(psycopg.Connection[Any]):
     unconfirmed = False  # a commit returned although the replica that has to confirm it did not
     waiting_since: float | None = None  # when the statement was sent that is not answered yet
     committing = False  # it is the end of a transaction that writes
-    beginning: tuple[bytes, ...] = ()  # of a transaction that writes, statement by statement
+    beginning: tuple[bytes, ...] = ()  # of a transaction that indexes, statement by statement
 
     def tell(self, statement: bytes) -> str:
         """Say the beginning or the end of a transaction the shortest way, of which an append is largely made; the last answer."""
@@ -59,8 +59,8 @@ class Link(psycopg.Connection[Any]):
             self.waiting_since = time.monotonic()
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """A transaction that writes, from its beginning to its commit in one go to the server and back; nothing is read in it."""
+    def indexing(self) -> Iterator[None]:
+        """A transaction that indexes, from its beginning to its commit in one go to the server and back; it reads nothing."""
         try:
             with self.pipeline():
                 for statement in self.beginning:

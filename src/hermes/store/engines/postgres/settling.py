@@ -42,7 +42,11 @@ def was_stored(connection: Link, tx: PostgresTx) -> bool | None:
             return False
     elif (connection.timeline, connection.started_at) != (tx.connection.timeline, tx.connection.started_at):
         return None
-    connection.execute(_CONFIRM)
+    connection.committing = True  # it waits for replicas as a commit does
+    try:
+        connection.execute(_CONFIRM)
+    finally:
+        connection.committing = False
     return None if connection.unconfirmed else True
 
 

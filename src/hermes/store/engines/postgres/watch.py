@@ -59,23 +59,27 @@ class Watch:
                 if not links:
                     self._thread = None
                     return
-            for link in links:
-                since = link.waiting_since
-                if since is not None and time.monotonic() - since > self._seconds:
-                    self._late(link, since)
+            now = time.monotonic()
+            waits = [(link, link.waiting_since) for link in links]
+            self._end([(link, since) for link, since in waits if since is not None and now - since > self._seconds])
 
-    def _late(self, link: Link, since: float) -> None:
-        if link.committing:
+    def _end(self, late: list[tuple[Link, float]]) -> None:
+        """See to statements that are not answered in time."""
+        commits = [one for one in late if one[0].committing]
+        for link, _ in commits:
             canceller = threading.Thread(target=_cancel, args=(link, self._grace), daemon=True, name="hermes-cancel")
             with suppress(RuntimeError):
                 canceller.start()
-            end = time.monotonic() + self._grace
-            while link.waiting_since == since and time.monotonic() < end:
-                time.sleep(0.01)
-        elif self._is_there():
-            link.put_off(since)
-            return
-        _cut(link, since)
+        end = time.monotonic() + self._grace
+        while any(link.waiting_since == since for link, since in commits) and time.monotonic() < end:
+            time.sleep(0.01)
+        others = [one for one in late if one not in commits]
+        if others and self._is_there():
+            for link, since in others:
+                link.put_off(since)
+            others = []
+        for link, since in (*commits, *others):
+            _cut(link, since)
 
 
 def _cancel(link: Link, seconds: float) -> None:
