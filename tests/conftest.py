@@ -1,8 +1,8 @@
 """What every test gets: a home of its own, and a way to open fresh stores.
 
 Stores are SQLite files, but where a folder's conftest says otherwise: the contract suite and the search-quality set run
-once per name in ENGINES (HERMES_TEST_ENGINES=sqlite,… runs these and no others). How much a test does is chosen in
-tests/support/sizes.py.
+once per name in ENGINES (HERMES_TEST_ENGINES=sqlite,… runs these and no others; pgbouncer is PostgreSQL behind a pooler).
+How much a test does is chosen in tests/support/sizes.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.support import postgres
+from tests.support import pgbouncer, postgres
 from tests.support.sizes import THOROUGH
 
 pytest_plugins = ["tests.support.costs", "tests.support.leftovers", "tests.support.sharing_out"]
@@ -57,6 +57,11 @@ def engine() -> str:
     return "sqlite"
 
 
+def _stores(engine: str) -> Any:
+    """The server whose stores tests on this engine use."""
+    return pgbouncer.pooled_stores() if engine == "pgbouncer" else postgres.server(engine.removeprefix("postgres"))
+
+
 @pytest.fixture(scope="session")
 def open_store(engine: str) -> Callable[..., Any]:
     """open_store(folder, **kw) → the store of that folder on this engine."""
@@ -64,7 +69,7 @@ def open_store(engine: str) -> Callable[..., Any]:
 
     if engine == "sqlite":
         return lambda folder, **kw: SessionDB(db_path=folder / "state.db", **kw)
-    server = postgres.server(engine.removeprefix("postgres"))
+    server = _stores(engine)
     return lambda folder, **kw: SessionDB(db_path=folder / "state.db", url=server.store(str(folder)), **kw)
 
 
@@ -85,7 +90,7 @@ def make_db(engine: str, open_store: Callable[..., Any], tmp_path: Path) -> Iter
     for db in reversed(opened):
         db.close()
     for folder in folders if engine != "sqlite" else ():
-        postgres.server(engine.removeprefix("postgres")).forget(str(folder))
+        _stores(engine).forget(str(folder))
 
 
 @pytest.fixture

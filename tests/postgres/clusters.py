@@ -57,6 +57,11 @@ class Wire:
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._lose: bytes | None = None  # cut instead of passing on an answer that has this in it
         self._for_good = False
+        self._hold: bytes | None = None
+        self._after = b""
+        self._meant: set[tuple[socket.socket, socket.socket]] = set()  # connections on which that was said
+        self.held = threading.Event()
+        self._released = threading.Event()
         self._left: int | None = None  # bytes that still pass from the client before a cut
         self.passed = 0  # bytes that came from clients
         self.cuts = 0
@@ -68,10 +73,23 @@ class Wire:
         asked = "&".join(f"{key}={value}" for key, value in more.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres{f'?{asked}' if asked else ''}"
 
-    def lose_answer(self, words: bytes, *, for_good: bool = False) -> None:
-        """The next answer of the server with these words in it is lost, and the connection (all of them) with it."""
+    def lose_answer(self, words: bytes, *, for_good: bool = False, after: bytes = b"") -> None:
+        """The next answer of the server with these words in it is lost, and the connection (all of them) with it.
+
+        `after` are words that the client must have said on that connection before, from now on.
+        """
         with self._lock:
-            self._lose, self._for_good = words, for_good
+            self._lose, self._for_good, self._after, self._meant = words, for_good, after, set()
+
+    def hold_back(self, words: bytes, *, after: bytes) -> None:
+        """What a client says after these words passes up to `words`; they, and what follows on that connection, wait."""
+        with self._lock:
+            self._hold, self._after, self._meant = words, after, set()
+            self._released.clear()
+
+    def pass_on(self) -> None:
+        """What was held back reaches the server now."""
+        self._released.set()
 
     def cut_after(self, count: int | None) -> None:
         """Cut when so many more bytes have come from clients: in the middle of whatever they say then (None: not)."""
@@ -135,9 +153,14 @@ class Wire:
         from_client = source is pair[0]
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                keep, cut = self._looked_at(data, from_client)
+                if from_client and self._after in data:
+                    self._meant.add(pair)
+                keep, cut = self._looked_at(pair, data, from_client)
                 if cut and self._for_good:
                     self.shut()
+                if from_client and self._holds(pair, data):
+                    self.held.set()
+                    self._released.wait(60)
                 sink.sendall(data[:keep])
                 if cut:
                     break
@@ -145,11 +168,18 @@ class Wire:
             self._pairs.discard(pair)
         self._end(pair)
 
-    def _looked_at(self, data: bytes, from_client: bool) -> tuple[int, bool]:
+    def _holds(self, pair: tuple[socket.socket, socket.socket], data: bytes) -> bool:
+        with self._lock:
+            found = self._hold is not None and self._hold in data and pair in self._meant
+            if found:
+                self._hold = None
+            return found
+
+    def _looked_at(self, pair: tuple[socket.socket, socket.socket], data: bytes, from_client: bool) -> tuple[int, bool]:
         """How much of it passes, and whether it is the last."""
         with self._lock:
             if not from_client:
-                if self._lose is not None and self._lose in data:
+                if self._lose is not None and self._lose in data and (not self._after or pair in self._meant):
                     self._lose = None
                     self.cuts += 1
                     return 0, True

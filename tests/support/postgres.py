@@ -204,21 +204,28 @@ class Shared(Cluster):
         """A store is not needed any more: emptied, it serves the next test. (Making the tables takes longer.)"""
         schema = self._schemas.pop(name, None)
         if schema is not None:
-            tables = self.sql(
-                f"SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables WHERE schemaname = '{schema}'"
-                " AND tablename NOT IN ('hermes_migrations', 'schema_version')"
-            )[0][0]
-            if tables:
-                self.sql(f"TRUNCATE {tables} RESTART IDENTITY")
-                if f"{schema}.names," in f"{tables},":
-                    self.sql(f"INSERT INTO {schema}.names VALUES('')")  # as in one that was just made
+            self.empty(schema)
             self._free.append(schema)
+
+    def empty(self, schema: str, database: str = "postgres") -> None:
+        """Remove what a store holds; its tables stay."""
+        tables = self.sql(
+            f"SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables WHERE schemaname = '{schema}'"
+            " AND tablename NOT IN ('hermes_migrations', 'schema_version')",
+            database=database,
+        )[0][0]
+        if tables:
+            self.sql(f"TRUNCATE {tables} RESTART IDENTITY", database=database)
+            if f"{schema}.names," in f"{tables},":  # as in one that was just made
+                self.sql(f"INSERT INTO {schema}.names VALUES('')", database=database)
 
 
 VERSIONS = [version for version in (("18", "15") if THOROUGH else ("18",)) if available(version)]
 ENGINES = ["sqlite", *(f"postgres{version}" for version in VERSIONS)]
-if _wanted := os.environ.get("HERMES_TEST_ENGINES"):
-    ENGINES = [name for name in ("sqlite", "postgres18", "postgres15") if name in _wanted.split(",")]
+if _wanted := os.environ.get(
+    "HERMES_TEST_ENGINES"
+):  # pgbouncer only where it is named: tests/postgres/pooled has a part
+    ENGINES = [name for name in ("sqlite", "postgres18", "postgres15", "pgbouncer") if name in _wanted.split(",")]
 
 
 @cache

@@ -29,7 +29,16 @@ from hermes.agent.running import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.talk import Content, Keep, Talk
 from hermes.agent.tools.base import Context, Tool
 from hermes.agent.turn import Events, Stop, Turn, Work
-from hermes.errors import ContextTooLong, Fenced, HermesError, InvalidInput, ModelError, ModelUnreachable, RateLimited
+from hermes.errors import (
+    ContextTooLong,
+    Fenced,
+    HermesError,
+    InvalidInput,
+    ModelError,
+    ModelUnreachable,
+    RateLimited,
+    StoreError,
+)
 from hermes.store.drafts import Draft
 from hermes.store.events import MODEL_ERROR
 
@@ -339,13 +348,14 @@ class Agent:
         except Fenced:
             raise  # another process goes on here
         except BaseException as error:  # also when nobody listens any more, or Ctrl-C: what was shown is kept
-            if heard:
+            if heard and not (isinstance(error, StoreError) and error.maybe_stored):
                 talk.keep(Reply(finish_reason="interrupted"), model, heard)
             if isinstance(error, ModelError):
                 self._note_failure(error)
             raise
         finally:
-            draft.close(keep=bool(heard))  # words that could not be stored now are found by the next turn
+            # Words that could not be stored now are found by the next turn, which looks first whether they were stored after all.
+            draft.close(keep=bool(heard))
 
     def _note_failure(self, error: ModelError) -> None:
         """The record tells that there was no answer, and why. That it can't be noted must not hide the error itself."""

@@ -92,6 +92,8 @@ class Store(Section):
 
     url: str | None = None
     durability: str = "full"
+    prepared_statements: str = "auto"
+    timeout: float = 30
 
 
 class Memory(Section):
@@ -281,6 +283,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "display.platforms.*.busy": ("interrupt", "queue"),
     "sessions.transcripts": ("all", "gateway", "off"),
     "store.durability": ("full", "normal"),
+    "store.prepared_statements": ("auto", "on", "off"),
     "terminal.confirm": ("destructive", "always", "never"),
     "session_reset.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_platform.*.mode": ("none", "idle", "daily", "both"),
@@ -299,6 +302,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "sessions.retention_days": (0, None),
     "sessions.min_interval_hours": (0, None),
     "sessions.trash_days": (0, None),
+    "store.timeout": (1, None),
     "session_reset.idle_minutes": (0, None),
     "session_reset.at_hour": (0, 23),
     "session_reset.by_platform.*.idle_minutes": (0, None),

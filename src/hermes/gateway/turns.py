@@ -113,10 +113,16 @@ class Turns:
                 self._work(lane, item)
 
     def _work(self, lane: Lane, item: Said) -> None:
-        pause = 0.5
+        pause, failed = 0.5, False
         try:
             while True:
                 try:
+                    if failed:  # what of it was stored, before or as the store failed, is not stored again
+                        row = self._store.still(item.inbox_id)
+                        if row is None:
+                            self._send_the_rest(item)
+                            return
+                        item, failed = said_of(row, item.fence, item.stop), False
                     current = self._current(lane.key, item)
                     if current is not None:
                         self._answer(lane, current)
@@ -133,13 +139,10 @@ class Turns:
                         _log.warning("%s is answered by another gateway: %s", lane.key, error)
                         return
                     _log.error("%s waits for the store: %s", lane.key, error)
+                    failed = True
                     if self._gateway.halted.wait(pause):
                         return
                     pause = min(30.0, pause * 2)
-                    known = self._again(item)
-                    if known is None and isinstance(error, Fenced):
-                        return  # whoever took over has answered this, too
-                    item = known or item
                 except Exception as error:  # a mistake of ours: the person must hear of it, and the next message comes
                     _log.exception("a message in %s could not be answered", lane.key)
                     self._apologise(item, error)
@@ -154,6 +157,12 @@ class Turns:
         except StoreError:
             return said
         return None if row is None else said_of(row, said.fence, said.stop)
+
+    def _send_the_rest(self, said: Said) -> None:
+        """The reply was stored after all, with the event's end; where another gateway may have done it, that one sends it."""
+        if said.fence is None:
+            for part in self._store.unsent(said.inbox_id):
+                self._gateway.send(part)
 
     def _current(self, key: str, said: Said) -> Said | None:
         """A message as it is now: where several gateways share the chats, another may have had it meanwhile.

@@ -2,6 +2,7 @@
 
 Who comes while a turn of the same session is under way waits for it, in the order of coming; a long line is answered with
 429. An agent stays for a little while after its turn, so that the next message finds it (and its background processes).
+Where several servers share a store, a session is given back when its turn ends: the next message may come to another of them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.holding import source_of
 from hermes.agent.model import Model
 from hermes.agent.tools.toolbox import FOR_EVERYONE
 from hermes.agent.turn import Turn
+from hermes.errors import HermesError
 from hermes.serve.asks import Ask
 from hermes.serve.places import SOURCE, Place, Places, home_of, last_id, user_of
 from hermes.serve.problems import Problem
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 LONGEST_LINE = 16  # requests that wait for one session
 MOST_AT_ONCE = 200  # turns under way and waiting, of all sessions
 LINGER = 10.0  # seconds an agent stays after its turn
+WAIT = 600.0  # seconds in which a turn on another server comes to its end: callers wait no longer, either
+PAUSE = 0.1  # seconds between two looks whether it has
 
 
 @dataclass(slots=True, eq=False)
@@ -94,10 +99,19 @@ class Turns:
                 return None
             line = await self._enter(name)
             taken: bool | None = None
+            end = asyncio.get_running_loop().time() + WAIT
             try:
-                place = await asyncio.to_thread(self.places.find, ask)  # somebody may have talked there meanwhile
-                if place.goes_on and await asyncio.to_thread(self.places.chain, str(place.session_id)) == name:
+                while True:
+                    place = await asyncio.to_thread(self.places.find, ask)  # somebody may have talked there meanwhile
+                    if not place.goes_on or await asyncio.to_thread(self.places.chain, str(place.session_id)) != name:
+                        break
                     taken = await asyncio.to_thread(self._take, line, place, ask, model, names)
+                    if taken or ask.session_id is None or asyncio.get_running_loop().time() > end:
+                        break
+                    if not await asyncio.to_thread(self._is_another_servers, str(place.session_id)):
+                        break
+                    taken = None
+                    await asyncio.sleep(PAUSE)
             finally:
                 if not taken:
                     self._leave(line)
@@ -164,13 +178,33 @@ class Turns:
     # ------------------------------------------------------------------------------------------ in threads
 
     def _take(self, line: _Line, place: Place, ask: Ask, model: Model, tools: Sequence[str]) -> bool:
-        """Hold an existing session, then bring it up to what the caller knows; False while another program holds it."""
-        agent = self._agent(line, str(place.session_id), model, ask.caller)
-        if not agent.hold() or agent.answering() is not None:
+        """Hold an existing session, then bring it up to what the caller knows; False while another program holds it.
+
+        Another API server may keep it for what runs in its background: that does not keep us from answering.
+        """
+        session_id = str(place.session_id)
+        agent = self._agent(line, session_id, model, ask.caller)
+        if not agent.hold() and not self._is_another_servers(session_id):
+            return False
+        if agent.answering() is not None:
             return False
         line.again = place.asked
         self.places.open(place, ask, model, tools, agent.cwd)
         return True
+
+    def _is_another_servers(self, session_id: str) -> bool:
+        """Whether a session is held by an API server (or by nobody any more), on a store that several of them share."""
+        if not self._db.is_shared:
+            return False
+        holder = self._db.session_holder(session_id)
+        return holder is None or source_of(holder) == SOURCE
+
+    def _give_back(self, line: _Line) -> None:
+        """The turn is over: another server may have the next one."""
+        agent = line.agent
+        if agent is not None and self._db.is_shared and not agent.background_running():
+            with suppress(HermesError):  # it runs out by itself
+                agent.let_go()
 
     def _agent(self, line: _Line, session_id: str, model: Model, caller: str | None) -> ServedAgent:
         if line.agent is None:
@@ -200,7 +234,13 @@ class Turns:
             agent.equip(tools, ask.tools)
             return job.turn()
 
-        turn = ServedTurn(begin, job.account, over)
+        def account(words: Words, error: BaseException | None) -> Outcome:
+            try:
+                return job.account(words, error)
+            finally:
+                self._give_back(line)  # before the caller hears that it is over, and asks the next server
+
+        turn = ServedTurn(begin, account, over)
         turn.session_id = agent.session_id
         self._running.add(turn)
         turn.start()

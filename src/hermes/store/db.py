@@ -68,6 +68,8 @@ class SessionDB(Keeping):
 
     durability "full" survives power loss, "normal" a crash of the program. Secrets are masked when a message is
     stored, unless `redact_secrets=False`. Transcripts are written for "all" sessions, for those of the "gateway", or "off".
+    `prepared_statements` ("auto", "on", "off") is about PostgreSQL: "auto" uses none where a pooler is in front of the server.
+    `timeout` is how many seconds such a server may leave a call unanswered before it is asked whether it is still there.
 
     Errors are those of `hermes.errors`: an unknown session is SessionNotFound where a message would be lost (append,
     branch, compress, rewind), and None / False / [] where a question simply has no answer.

@@ -38,11 +38,17 @@ class OpenStore:
         durability: str = "full",
         redact_secrets: bool = True,
         transcripts: str = "all",
+        prepared_statements: str = "auto",
+        timeout: float = 30.0,
     ) -> None:
         if durability not in ("full", "normal"):
             raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
         if transcripts not in ("all", "gateway", "off"):
             raise InvalidInput(f"transcripts is 'all', 'gateway' or 'off', not {transcripts!r}")
+        if prepared_statements not in ("auto", "on", "off"):
+            raise InvalidInput(f"prepared_statements is 'auto', 'on' or 'off', not {prepared_statements!r}")
+        if not (isinstance(timeout, int | float) and timeout > 0):
+            raise InvalidInput(f"timeout is a number of seconds, not {timeout!r}")
         file = None if url is None else file_of(url)
         if file is not None:
             if db_path is not None:
@@ -65,12 +71,14 @@ class OpenStore:
         self._fences = threading.local()  # what this thread's writes depend on
         self._process = os.getpid()
         self._maskings = threading.local()  # how many of this thread's texts held a secret
-        self._options = (url, read_only, durability, transcripts)
+        self._options = (url, read_only, durability, transcripts, prepared_statements, timeout)
         self._open()
 
     def _open(self) -> None:
-        url, read_only, durability, transcripts = self._options
-        self._engine: Engine = open_engine(self.path, url, read_only=read_only, durability=durability)
+        url, read_only, durability, transcripts, prepared, timeout = self._options
+        self._engine: Engine = open_engine(
+            self.path, url, read_only=read_only, durability=durability, prepared_statements=prepared, timeout=timeout
+        )
         self._attachments = attachments_of(self._engine, self.attachments_dir)
         mode = "off" if self._engine.read_only else transcripts
         self._scribe = Scribe(self._engine, self.sessions_dir, mode, self._attachments)

@@ -32,6 +32,8 @@ def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
             url=url,
             read_only=reading,
             durability=config.store.durability,
+            prepared_statements=config.store.prepared_statements,
+            timeout=config.store.timeout,
             redact_secrets=config.privacy.redact_secrets,
             transcripts=config.sessions.transcripts,
         )
@@ -47,6 +49,11 @@ def open_existing(config: Config) -> SessionDB | None:
     if store_url(config) is None and not default_database().exists():
         return None
     try:
-        return SessionDB(url=store_url(config), read_only=True)
+        return SessionDB(
+            url=store_url(config),
+            read_only=True,
+            prepared_statements=config.store.prepared_statements,
+            timeout=config.store.timeout,
+        )
     except NothingThere:
         return None

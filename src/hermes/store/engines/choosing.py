@@ -44,7 +44,15 @@ def _named(url: str) -> str:
     return re.sub(r"([?&])password=[^&]*&?", r"\1", bare).rstrip("?&").replace("postgres://", "postgresql://", 1)
 
 
-def open_engine(path: Path, url: str | None, *, read_only: bool, durability: str) -> Engine:
+def open_engine(
+    path: Path,
+    url: str | None,
+    *,
+    read_only: bool,
+    durability: str,
+    prepared_statements: str = "auto",
+    timeout: float = 30.0,
+) -> Engine:
     """The engine for a file, or for a server's URL."""
     if url is None:
         from hermes.store.engines.sqlite import SqliteEngine
@@ -54,4 +62,6 @@ def open_engine(path: Path, url: str | None, *, read_only: bool, durability: str
         from hermes.store.engines.postgres import PostgresEngine
     except ImportError as error:
         raise MissingExtra("PostgreSQL", "postgres") from error
-    return PostgresEngine(url, read_only=read_only, durability=durability)
+    return PostgresEngine(
+        url, read_only=read_only, durability=durability, prepared_statements=prepared_statements, timeout=timeout
+    )

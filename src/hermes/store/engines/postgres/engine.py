@@ -23,18 +23,22 @@ from psycopg.types.numeric import Int8Dumper
 
 from hermes.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Tx
-from hermes.store.engines.postgres import faults, migrate, schema
+from hermes.store.engines.postgres import faults, migrate, schema, settling
 from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.pool import Link, Pool
-from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx, abandon
+from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
+from hermes.store.engines.postgres.watch import Watch, is_there
 from hermes.store.engines.postgres.word_lists import take_out_unused
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
+TIMEOUT = 30.0  # seconds after which it is looked whether a server that says nothing is still there
 CONNECTIONS = 16
 PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
+PREPARED_AFTER = 2  # executions
 PAUSED_READER = 60  # it is in nobody's way
 _DEFAULTS: dict[str, str | int] = {
+    "client_encoding": "UTF8",
     "connect_timeout": 10,
     "application_name": migrate.APPLICATION,
     "keepalives_idle": 30,
@@ -42,28 +46,21 @@ _DEFAULTS: dict[str, str | int] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+# Settings hold for one transaction and are said with its beginning. A pooler in front of the server gives each transaction
+# another connection: what a SET left there would hold for whichever client comes next.
 _READ = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
-    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s'"
-).encode()
-_SEARCH = _READ + b"; " + SET_OUT.encode()
-_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT"
-_TOGETHER = f"{_WRITE} {NUMBER}".encode()
-_ALONE = f"BEGIN ISOLATION LEVEL READ COMMITTED; {migrate.ALONE}; SELECT {NUMBER}".encode()
-_STORING = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s'; SET LOCAL lock_timeout = '{PATIENCE:g}s';"
+    " SET LOCAL jit = off"
+)
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
 _ACTIVE_FIRST = "s.active_minute DESC, "
 _SERVER = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
     " pg_postmaster_start_time()::text, current_setting('synchronous_standby_names') <> '',"
-    " extract(epoch FROM clock_timestamp())::float8"
+    " extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(), current_setting('search_path')"
 )
-# Waits until the replicas that have to confirm commits have everything up to here.
-_CONFIRM = (
-    b"SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''"
-    b" THEN pg_logical_emit_message(true, 'hermes', '') END"
-)
-
 logging.getLogger("psycopg").addHandler(
     logging.NullHandler()
 )  # what it warns of we tell ourselves, and not on the screen
@@ -75,7 +72,10 @@ class PostgresEngine:
     name = "postgres"
     shared = True
 
-    def __init__(self, url: str, *, read_only: bool = False, durability: str = "full") -> None:
+    def __init__(
+        self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto",
+        timeout: float = TIMEOUT,
+    ) -> None:  # fmt: skip
         self.where = faults.shown(url)
         self.read_only = read_only
         self.notice: str | None = None
@@ -86,21 +86,43 @@ class PostgresEngine:
         self.fulltext = PostgresFullText()
         self._keeper = Keeper(self._link, self.fulltext)
         self._active_first = _ACTIVE_FIRST
+        self._prepares = prepared_statements != "off"
+        self._prepares_anyway = prepared_statements == "on"
         self._durability = durability
+        self._views: str | None = None  # the schema with what a tenant is shown
+        self._set_beginnings()
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
         self._conninfo = _complete(url, read_only)
-        self._views: str | None = None  # the schema with what a tenant is shown
+        self._watch = Watch(timeout, lambda: is_there(self._conninfo))
+        self._unsettled: list[PostgresTx] = []  # of which it is not known yet whether they were committed
         self._pool = Pool(self._connect, CONNECTIONS, self.where)
         try:
             with self._translated(), self._link() as connection:
                 self._prepare(connection)
-                if self.read_only:  # perhaps only since it was looked at
-                    connection.execute(b"SET default_transaction_read_only = on")
         except BaseException:
             self._pool.close()
             raise
+
+    def _set_beginnings(self) -> None:
+        """How transactions begin: each says all its settings itself."""
+        settings = {"lock_timeout": f"{PATIENCE:g}s", "idle_in_transaction_session_timeout": f"{PAUSED}s"}
+        if self._durability == "normal":
+            settings["synchronous_commit"] = "off"
+        place = []
+        if self._views is not None:
+            place = [f'SET LOCAL search_path = "{self._views.replace(chr(34), chr(34) * 2)}"']
+        said = [_BEGIN, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()), *place]
+        self._storing = "; ".join(said).encode()
+        # An index can be made again: it waits for no disk and no replica. (What is lost with a crash still waits in `unindexed`.)
+        self._indexing = tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off"))
+        self._together = self._storing + f"; SELECT {NUMBER}".encode()
+        self._alone = self._storing + f"; {migrate.ALONE}; SELECT {NUMBER}".encode()
+        if self._views is not None:
+            self._alone = self._together  # a tenant only ever marks one of its sessions
+        self._read = "; ".join([_READ, *place]).encode()
+        self._search = "; ".join([_READ, *place, SET_OUT]).encode()
 
     # ------------------------------------------------------------------ opening
 
@@ -109,35 +131,33 @@ class PostgresEngine:
             connection = Link.connect(self._conninfo, autocommit=True)
         except psycopg.Error as error:
             raise faults.unreachable(error, self.where) from error
+        self._watch.add(connection)
         try:
             self._configure(connection)
-        except BaseException:
+        except BaseException as error:
+            lost = isinstance(error, psycopg.Error) and faults.is_lost(error, connection)
             connection.close()
+            if lost:
+                raise faults.unreachable(error, self.where) from error
             raise
         return connection
 
     def _configure(self, connection: Link) -> None:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type of number: one prepared statement
-        connection.prepare_threshold = 2
-        settings = {
-            "client_encoding": "UTF8",
-            "jit": "off",
-            "lock_timeout": f"{PATIENCE:g}s",
-            "idle_in_transaction_session_timeout": f"{PAUSED}s",
-            "default_transaction_read_only": "on" if self.read_only else "off",
-        }
-        if self._durability == "normal":
-            settings["synchronous_commit"] = "off"
-        if self._views is not None:
-            settings["search_path"] = f'"{self._views.replace(chr(34), chr(34) * 2)}"'
         connection.where = self.where
-        said = [*(f"SET {name} = '{value}'" for name, value in settings.items()), _SERVER]
-        cursor = connection.execute("; ".join(said).encode())
-        while cursor.nextset():
-            pass
-        said_of_it = cursor.fetchone() or ("", "", True, time.time())
-        connection.timeline, connection.started_at, connection.watched, now = said_of_it
+        connection.prepare_threshold = None
+        row = connection.execute(_SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
+        connection.timeline, connection.started_at, connection.watched, now, process, path = row
+        connection.process = process
         self._ahead = now - time.time()
+        connection.beginning = self._indexing
+        pooled = process != connection.info.backend_pid  # a pooler gives each client a number of its own making
+        if pooled:
+            self._prepares = self._prepares and self._prepares_anyway
+            asked = faults.search_path(self._conninfo)
+            if asked is not None and asked != path.replace(" ", ""):
+                raise StoreError(f"{self.where} {faults.NO_OPTIONS}")
+        connection.prepare_threshold = PREPARED_AFTER if self._prepares else None
 
         def told(notice: psycopg.errors.Diagnostic) -> None:
             if notice.source_function == "SyncRepWaitForLSN":
@@ -163,6 +183,7 @@ class PostgresEngine:
             warnings.warn(self.notice, stacklevel=5)
         if state.tenant:
             self._views = state.schema
+            self._set_beginnings()
             self.read_only = self.read_only or state.version < len(migrate.MIGRATIONS)  # the owner upgrades it
         if self.read_only:
             if state.version == 0:
@@ -187,9 +208,13 @@ class PostgresEngine:
                     raise
                 time.sleep(0.1)
                 continue
+            if not self._prepares:
+                connection.prepare_threshold = None
             try:
-                if begin is _STORING:
-                    _told(connection, begin)
+                if self._unsettled:
+                    settling.wait_for(self._unsettled, connection, end, self.where)
+                if begin is self._storing:
+                    connection.tell(begin)
                     return connection, None
                 cursor = connection.execute(begin)
                 while cursor.nextset():
@@ -208,31 +233,50 @@ class PostgresEngine:
         if outer is not None:
             yield outer
             return
-        with self._reading(_READ) as (tx, _):
+        with self._reading(self._read) as (tx, _):
             yield tx
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-        with self._reading(_READ) as (tx, _):
+        with self._reading(self._read) as (tx, _):
             return tx.asked(sql, params)
 
     @contextmanager
     def _reading(self, begin: bytes) -> Iterator[tuple[PostgresTx, Any]]:
-        """A transaction that reads, and what the server said to its beginning."""
+        """A transaction that reads, and what the server said to its beginning.
+
+        If its connection is lost, it goes on with another one, provided that what it read so far is still the same.
+        """
         with self._translated():
             connection, said = self._borrow(begin)
+            held: Link | None = connection
             self._local.tx = tx = PostgresTx(
                 connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
             )
+
+            def renewed(error: psycopg.Error) -> Link:
+                nonlocal held
+                self._look_for_a_pooler(error)
+                if held is not None:
+                    held.abandon()
+                    self._pool.give_back(held)
+                    held = None
+                self._pool.forget()
+                held = self._borrow(begin)[0]
+                return held
+
+            tx.renew = renewed
             try:
-                with self._translated(connection):
-                    yield tx, said
-                    connection.execute(b"COMMIT")
+                yield tx, said
+                if held is not None:
+                    _end_reading(held)
             except BaseException:
-                abandon(connection)
+                if held is not None:
+                    held.abandon()
                 raise
             finally:
                 self._local.tx = None
-                self._pool.give_back(connection)
+                if held is not None:
+                    self._pool.give_back(held)
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
@@ -241,7 +285,7 @@ class PostgresEngine:
             with self.read() as tx:
                 yield tx
             return
-        with self._reading(_SEARCH) as (tx, said):
+        with self._reading(self._search) as (tx, said):
             waiting, *tx.extent = said
             tx.tail = self.fulltext.tail.view(tx, waiting)
             if waiting is not None and not self.read_only:
@@ -255,9 +299,7 @@ class PostgresEngine:
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         with self._translated():
-            begin = _STORING if storing else _TOGETHER
-            if alone and self._views is None:  # a tenant only ever marks one of its sessions
-                begin = _ALONE
+            begin = self._alone if alone else self._storing if storing else self._together
             connection, said = self._borrow(begin)
             self._local.tx = tx = PostgresTx(
                 connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
@@ -274,7 +316,7 @@ class PostgresEngine:
                 self._ahead = tx.ahead
                 self.fulltext.learn(tx)
             except BaseException:
-                abandon(connection)
+                connection.abandon()
                 raise
             finally:
                 self._local.tx = None
@@ -287,6 +329,7 @@ class PostgresEngine:
         connection = tx.connection
         if tx.xid is None:  # nothing was stored after all
             tx.numbered(*tx.ask(f"SELECT {NUMBER}").fetchone())
+        connection.committing = True
         try:
             if tx.stored:
                 self.fulltext.begin_lists(tx)
@@ -297,12 +340,14 @@ class PostgresEngine:
             elif connection.watched:  # who waits for a replica can be interrupted
                 told = connection.execute(b"COMMIT").statusmessage
             else:
-                told = _told(connection, b"COMMIT")
+                told = connection.tell(b"COMMIT")
         except psycopg.Error as error:
             if not faults.is_lost(error, connection):
                 raise
             self._settle(tx, error)
             return
+        finally:
+            connection.committing = False
         if told != "COMMIT":  # a statement had failed, and whoever asked for it went on all the same
             raise StoreError(f"{self.where} took back what was to be stored, as a part of it had failed")
         if connection.unconfirmed:
@@ -318,42 +363,18 @@ class PostgresEngine:
         while time.monotonic() < end:
             stored = None
             with suppress(psycopg.Error, StoreError), self._connect() as connection:
-                stored = self._was_stored(connection, tx)
+                stored = settling.was_stored(connection, tx)
             if stored:
                 return
             if stored is False:
                 raise faults.translate(error, self.where, tx.connection) from error
             time.sleep(0.1)
+        self._unsettled.append(tx)
         raise StoreUnreachable(
             f"the connection to {self.where} was lost at the last moment, and whether it was stored can't be found out;"
             " look before you repeat it",
             maybe_stored=True,
         ) from error
-
-    def _was_stored(self, connection: Link, tx: PostgresTx) -> bool | None:
-        """Whether a transaction was committed; None as long as that can't be said.
-
-        After a crash or a failover the server may have given its number to another one, so what it stored is looked for.
-        """
-        if not connection.timeline:
-            return None  # a replica; perhaps it is about to take over
-        try:
-            row = connection.execute(b"SELECT pg_xact_status(%s::xid8)", (tx.xid,)).fetchone()
-        except psycopg.errors.InvalidParameterValue:
-            return False  # this server has not come to that number yet
-        status = None if row is None else row[0]
-        if status == "aborted":
-            return False
-        if status != "committed":
-            return None  # the server does not know yet that we are gone
-        if tx.evidence is not None:
-            sql = b"SELECT 1 FROM messages WHERE id = %s AND timestamp = %s"
-            if connection.execute(sql, tx.evidence).fetchone() is None:
-                return False
-        elif (connection.timeline, connection.started_at) != (tx.connection.timeline, tx.connection.started_at):
-            return None
-        connection.execute(_CONFIRM)
-        return None if connection.unconfirmed else True
 
     @contextmanager
     def _translated(self, connection: psycopg.Connection[Any] | None = None) -> Iterator[None]:
@@ -366,7 +387,14 @@ class PostgresEngine:
                 raise StoreReadOnly(
                     f"{self.where} shows this user what is its own, to read, pin, archive and trash; all else is the owner's"
                 ) from error
+            self._look_for_a_pooler(error)
             raise faults.translate(error, self.where, connection) from error
+
+    def _look_for_a_pooler(self, error: BaseException) -> None:
+        """If the server does not know a statement that was prepared, connections are mixed up on the way to it."""
+        if isinstance(error, faults.MIXED_UP) and self._prepares:
+            self._prepares = False
+            self._pool.forget()
 
     # ------------------------------------------------------------------ tables
 
@@ -416,7 +444,7 @@ class PostgresEngine:
     def _index(self, waiting: list[int]) -> None:
         try:
             self._keeper.index(waiting)
-        except psycopg.OperationalError:  # the server was restarted since this connection was made, say
+        except (psycopg.OperationalError, *faults.MIXED_UP):  # the server was restarted since then, say
             self._pool.forget()
             self._keeper.index(waiting)
 
@@ -424,10 +452,13 @@ class PostgresEngine:
     def _link(self) -> Iterator[Link]:
         """A connection without a transaction."""
         connection = self._pool.take(PATIENCE)
+        if not self._prepares:
+            connection.prepare_threshold = None
         try:
             yield connection
-        except BaseException:
-            abandon(connection)
+        except BaseException as error:
+            self._look_for_a_pooler(error)
+            connection.abandon()
             raise
         finally:
             self._pool.give_back(connection)
@@ -502,6 +533,7 @@ class PostgresEngine:
         if not self._closed:
             self._closed = True
             self._keeper.stop()
+            self._watch.stop()
             self._pool.close()
 
 
@@ -520,9 +552,9 @@ def _complete(url: str, read_only: bool) -> str:
     return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
 
 
-def _told(connection: Link, statement: bytes) -> str:
-    """Say the beginning or the end of a transaction the shortest way, of which an append is largely made; what was answered."""
-    result = connection.pgconn.exec_(statement)
-    if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
-        raise psycopg.errors.error_from_result(result)
-    return (result.command_status or b"").decode()
+def _end_reading(connection: Link) -> None:
+    try:
+        connection.execute(b"COMMIT")
+    except psycopg.Error as error:
+        if not faults.is_lost(error, connection):  # else: it was read, whatever became of the connection
+            raise

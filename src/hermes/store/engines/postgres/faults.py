@@ -52,12 +52,18 @@ _KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[HermesError], str], ..
     ),
     ((errors.ConfigurationLimitExceeded, errors.ConfigFileError), StoreError, "is not set up as it should be"),
 )
+NO_OPTIONS = (
+    "goes through a pooler that does not pass on `options`; leave that out of the URL, and set what it says on the server:"
+    " ALTER ROLE … SET search_path = …"
+)
+MIXED_UP = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 _WORDS: tuple[tuple[re.Pattern[str], type[HermesError], str], ...] = (
     (
         re.compile(r"too many clients|too many connections|connection slots are reserved"),
         StoreBusy,
         "has no connection left; try again, or raise max_connections on the server",
     ),
+    (re.compile(r"unsupported startup parameter"), StoreError, NO_OPTIONS),
     (
         re.compile(r'database "[^"]*" does not exist'),
         StoreError,
@@ -104,6 +110,12 @@ def parts(url: str) -> dict[str, Any] | None:
     return known
 
 
+def search_path(conninfo: str) -> str | None:
+    """The search_path that `options` asks for, without spaces; None when they don't."""
+    found = re.search(r"search_path\s*=\s*((?:\\.|\S)+)", str((parts(conninfo) or {}).get("options") or ""))
+    return None if found is None else re.sub(r"\\(.)|\s", r"\1", found[1]).replace(" ", "")
+
+
 def shown(url: str) -> str:
     """A URL as it may be shown: where the record is, without the password."""
     known = parts(url)
@@ -126,12 +138,21 @@ def is_lost(error: BaseException, connection: psycopg.Connection[Any] | None) ->
     )
 
 
+def is_repeated(error: BaseException, connection: psycopg.Connection[Any] | None) -> bool:
+    """Whether a question that ended so is asked again on another connection."""
+    return isinstance(error, MIXED_UP) or is_lost(error, connection)
+
+
 def translate(error: psycopg.Error, where: str, connection: psycopg.Connection[Any] | None = None) -> HermesError:
     """The error to raise in place of one of psycopg's."""
     told = _first_line(error)
     for kinds, ours, hint in _KINDS:
         if isinstance(error, kinds):
             return ours(f"{where} {hint} ({told})")
+    if isinstance(error, MIXED_UP):
+        return StoreUnreachable(
+            f"{where} goes through a pooler that mixes up connections; nothing was stored, try again"
+        )
     if is_lost(error, connection):
         return StoreUnreachable(f"the connection to {where} was lost; nothing was stored, try again ({told})")
     if isinstance(error, (psycopg.DataError, errors.ProgramLimitExceeded, errors.StatementTooComplex)):
@@ -139,7 +160,7 @@ def translate(error: psycopg.Error, where: str, connection: psycopg.Connection[A
     return StoreError(f"{where}: {told}")
 
 
-def unreachable(error: psycopg.Error, where: str) -> HermesError:
+def unreachable(error: BaseException, where: str) -> HermesError:
     """Why no connection could be made. (libpq gives no code for it, only words.)"""
     for kinds, ours, hint in _KINDS:
         if isinstance(error, kinds):

@@ -32,7 +32,7 @@ from hermes.store.engines.postgres.migrate import MIGRATIONS
 from hermes.store.engines.postgres.pool import Link
 from hermes.store.engines.postgres.stretches import Widening, Window, window
 from hermes.store.engines.postgres.tail import Tail, View, occurrences
-from hermes.store.engines.postgres.transaction import PostgresTx, abandon
+from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
 from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, Known
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
@@ -253,17 +253,11 @@ class PostgresFullText:
         while True:
             removals = self._known.removals
             rows, found = self._made(documents)
-            try:
-                with connection.pipeline():
-                    connection.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
-                    connection.execute(HELD_TOGETHER)
-                    self._add_to_lists(tx, found)
-                    tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
-                    said = connection.execute(f"SELECT {COUNTED_REMOVALS}, nextval('index_batches')".encode())
-                    connection.execute(b"COMMIT")
-            except BaseException:
-                abandon(connection)
-                raise
+            with connection.indexing():
+                connection.execute(HELD_TOGETHER)
+                self._add_to_lists(tx, found)
+                tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
+                said = connection.execute(f"SELECT {COUNTED_REMOVALS}, nextval('index_batches')".encode())
             now, batch = said.fetchone() or (removals, 0)
             self._known.agree(now)
             if now == removals:

@@ -132,7 +132,7 @@ class State:
 
 
 def inspect(connection: psycopg.Connection[Any]) -> State:
-    """What is there; changes nothing but where a tenant's connection looks: at the views beside the tables."""
+    """What is there; for a tenant, in the views beside the tables. Changes nothing."""
     row = connection.execute(
         "SELECT current_schema(), (SELECT relkind FROM pg_class WHERE oid = t.steps), t.sessions IS NOT NULL,"
         " pg_is_in_recovery(), current_setting('server_encoding'), has_table_privilege(t.steps, 'SELECT'),"
@@ -144,8 +144,9 @@ def inspect(connection: psycopg.Connection[Any]) -> State:
     assert row is not None
     place, steps, sessions, replica, encoding, open_to_us, door = row
     if steps and not open_to_us and door:
-        connection.execute(SQL("SET search_path = {}").format(Identifier(door)))
-        return inspect(connection)
+        with connection.transaction():
+            connection.execute(SQL("SET LOCAL search_path = {}").format(Identifier(door)))
+            return inspect(connection)
     version = 0
     if steps:
         taken = connection.execute("SELECT coalesce(max(version), 0) FROM hermes_migrations").fetchone()
@@ -166,7 +167,9 @@ def upgrade(connection: psycopg.Connection[Any], where: str) -> None:
 
 
 def _list_of_steps(connection: psycopg.Connection[Any]) -> None:
-    with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):  # another process was quicker
+    with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable), connection.transaction():
+        # The error: another process was quicker.
+        connection.execute("SET TRANSACTION READ WRITE")
         connection.execute(
             "CREATE TABLE IF NOT EXISTS hermes_migrations (version integer PRIMARY KEY, name text NOT NULL,"
             " at double precision NOT NULL)"
@@ -179,6 +182,7 @@ def _took_a_step(connection: psycopg.Connection[Any]) -> bool:
 
     run = connection.execute
     with connection.transaction():
+        run("SET TRANSACTION READ WRITE")
         run(_UPGRADING)
         taken = run("SELECT coalesce(max(version), 0) FROM hermes_migrations").fetchone()
         version = 0 if taken is None else int(taken[0])
@@ -200,7 +204,9 @@ def _extension(connection: psycopg.Connection[Any], where: str) -> None:
     if connection.execute(there).fetchone() is not None:
         return
     try:
-        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
+        with connection.transaction():
+            connection.execute("SET TRANSACTION READ WRITE")
+            connection.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
     except psycopg.Error as error:
         if not connection.closed and connection.execute(there).fetchone() is not None:
             return  # another process was quicker

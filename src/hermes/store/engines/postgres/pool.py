@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -25,8 +26,57 @@ class Link(psycopg.Connection[Any]):
     where = ""  # as it may be shown
     timeline = ""  # "" on a replica; another one after a failover
     started_at = ""
+    process = 0  # which of the server's processes we talk to (behind a pooler: talked to at first)
     watched = True  # whether replicas may have to confirm a commit
     unconfirmed = False  # a commit returned although the replica that has to confirm it did not
+    waiting_since: float | None = None  # when the statement was sent that is not answered yet
+    committing = False  # it is the end of a transaction that writes
+    beginning: tuple[bytes, ...] = ()  # of a transaction that indexes, statement by statement
+
+    def tell(self, statement: bytes) -> str:
+        """Say the beginning or the end of a transaction the shortest way, of which an append is largely made; the last answer."""
+        self.waiting_since = time.monotonic()
+        try:
+            result = self.pgconn.exec_(statement)
+        finally:
+            self.waiting_since = None
+        if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+            if self.pgconn.status == psycopg.pq.ConnStatus.BAD:  # what libpq says of it has no code
+                raise psycopg.OperationalError(result.get_error_message())
+            raise psycopg.errors.error_from_result(result)
+        return (result.command_status or b"").decode()
+
+    def wait(self, *args: Any, **options: Any) -> Any:
+        """Wait for an answer; Watch sees how long."""
+        self.waiting_since = time.monotonic()
+        try:
+            return super().wait(*args, **options)
+        finally:
+            self.waiting_since = None
+
+    def put_off(self, since: float) -> None:
+        """The server works on the statement that was sent then: its time begins again."""
+        if self.waiting_since == since:
+            self.waiting_since = time.monotonic()
+
+    @contextmanager
+    def indexing(self) -> Iterator[None]:
+        """A transaction that indexes, from its beginning to its commit in one go to the server and back; it reads nothing."""
+        try:
+            with self.pipeline():
+                for statement in self.beginning:
+                    self.execute(statement)
+                yield
+                self.execute(b"COMMIT")
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Undo what was done in a transaction, if there is still one."""
+        if not self.closed and self.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            with suppress(psycopg.Error):
+                self.rollback()
 
 
 class Pool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from psycopg import errors
 
 from hermes.errors import InvalidInput, StoreReadOnly
 from hermes.store.engines.base import HELD, Document, Params, Row
-from hermes.store.engines.postgres import texts
+from hermes.store.engines.postgres import faults, texts
 from hermes.store.engines.postgres.migrate import MIGRATIONS
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ NUMBER = (
     "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8,"
     " (SELECT max(version) FROM hermes_migrations)"
 )
+ANSWERS = 2_000  # rows that a reading transaction remembers, to go on after its connection was lost
+REPEATS = 3  # of one question
 _QUOTED = re.compile(r"('(?:[^']|'')*')|(\?)|(%)")
 
 
@@ -46,8 +47,10 @@ class PostgresTx:
     """A transaction on one connection."""
 
     __slots__ = (
+        "_answers",
         "_cursor",
         "_fulltext",
+        "_remembered",
         "active_first",
         "ahead",
         "connection",
@@ -55,6 +58,7 @@ class PostgresTx:
         "extent",
         "learned",
         "removals",
+        "renew",
         "stored",
         "tail",
         "waiting",
@@ -78,6 +82,9 @@ class PostgresTx:
         self.tail: View | None = None  # messages that wait to be indexed, once they were asked for
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
         self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
+        self.renew: Callable[[psycopg.Error], Link] | None = None  # another connection, for one that only reads
+        self._answers: list[tuple[bytes, Sequence[Any], bool, list[Any]]] | None = []  # what was read so far
+        self._remembered = 0  # rows of it
 
     def numbered(self, number: str, now: float, version: int) -> None:
         """The server has said by which number it knows this transaction, what time it is, and what version the store has."""
@@ -95,36 +102,81 @@ class PostgresTx:
     def _execute(self, sql: str, params: Params) -> Any:
         return self._cursor.execute(translated(sql), texts.values(params))
 
+    def _answer(self, sql: str, params: Params, *, one: bool = False, prepare: bool | None = None) -> list[Any]:
+        """The rows of a question, or the first one; if the connection is lost, from another one (see `renew`)."""
+        said, values = translated(sql), texts.values(params)
+        if self.renew is None or self._answers is None:
+            return self._asked(said, values, one, prepare)
+        try:
+            rows = self._asked(said, values, one, prepare)
+        except psycopg.Error as error:
+            rows = self._asked_again(error, said, values, one, prepare)
+        self._remembered += len(rows)
+        if self._remembered > ANSWERS:  # too much to compare: from here on a lost connection is an error
+            self._answers = None
+        else:
+            self._answers.append((said, values, one, rows))
+        return rows
+
+    def _asked(self, said: bytes, values: Sequence[Any], one: bool, prepare: bool | None) -> list[Any]:
+        cursor = self._cursor.execute(said, values, prepare=prepare)
+        if cursor.description is None:
+            return []
+        first = cursor.fetchone() if one else None
+        return cursor.fetchall() if not one else [] if first is None else [first]
+
+    def _asked_again(
+        self, error: psycopg.Error, said: bytes, values: Sequence[Any], one: bool, prepare: bool | None
+    ) -> list[Any]:
+        """Ask on another connection, where what was read before must still be the same: else the error."""
+        assert self.renew is not None
+        trouble: psycopg.Error = error
+        for _ in range(REPEATS):
+            if not faults.is_repeated(trouble, self.connection):
+                break
+            self.connection = self.renew(trouble)
+            self._cursor = self.connection.cursor(binary=True)
+            try:
+                for before, given, first, rows in self._answers or ():
+                    if self._asked(before, given, first, None) != rows:
+                        raise error
+                return self._asked(said, values, one, prepare)
+            except psycopg.Error as another:
+                if another is error:
+                    break
+                trouble = another
+        raise trouble
+
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
-        return texts.rows(self._execute(sql, params).fetchall())
+        return texts.rows(self._answer(sql, params))
 
     def planned(self, sql: str, params: Params = ()) -> list[Row]:
         """All rows of a question that is planned each time for what it asks: how common a word is decides the way."""
-        return texts.rows(self._cursor.execute(translated(sql), texts.values(params), prepare=False).fetchall())
+        return texts.rows(self._answer(sql, params, prepare=False))
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
-        found = self._execute(sql, params).fetchone()
-        return None if found is None else texts.rows([found])[0]
+        found = self._answer(sql, params, one=True)
+        return texts.rows(found)[0] if found else None
 
     def value(self, sql: str, params: Params = ()) -> Any:
         row = self.row(sql, params)
         return None if row is None else row[0]
 
     def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
-        cursor = self._execute(sql, params)
-        names = [column.name for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in texts.rows(cursor.fetchall())]
+        rows = texts.rows(self._answer(sql, params))
+        names = [column.name for column in self._cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def asked(self, sql: str, params: Params) -> list[dict[str, Any]]:
         """All rows of a caller's own question; one statement, as it is prepared. InvalidInput when the server refuses it."""
         try:
-            cursor = self._cursor.execute(translated(sql), texts.values(params), prepare=True)
-            if cursor.description is None:
+            rows = self._answer(sql, params, prepare=True)
+            if self._cursor.description is None:
                 raise InvalidInput(
                     "sql() only reads: it takes one SELECT; use the methods of SessionDB to change something"
                 )
-            names = [column.name for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in texts.rows(cursor.fetchall())]
+            names = [column.name for column in self._cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in texts.rows(rows)]
         except (errors.ReadOnlySqlTransaction, errors.InsufficientPrivilege) as error:
             raise InvalidInput(f"sql() only reads ({error.diag.message_primary})") from error
         except (
@@ -183,10 +235,3 @@ class PostgresTx:
     ) -> None:
         self.evidence = (message_id, at)
         self.stored.append((message_id, content, form, tool_name, tool_calls))
-
-
-def abandon(connection: psycopg.Connection[Any]) -> None:
-    """Undo what was done in a transaction, if there is still one."""
-    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        with suppress(psycopg.Error):
-            connection.rollback()

@@ -1,0 +1,111 @@
+"""A bound for waits: a server that was stopped, or waits for a replica that is gone, answers nothing and breaks no connection.
+
+One thread looks at all connections of a store from time to time. A commit that is not answered in time is cancelled: a server
+that waits for a replica then says so. Any other statement may take long for a good reason, so the server is asked whether it
+is there. Where there is no answer, the connection is cut, and whatever waits on it ends with an error.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from hermes.errors import StoreUnreachable
+from hermes.store.engines.postgres import faults
+from hermes.store.engines.postgres.pool import Link
+
+GRACE = 5.0  # seconds for the answer to a question that any server answers at once
+_LEAST = 2  # seconds: libpq takes no shorter time for connecting
+
+
+class Watch:
+    """Cuts connections that have waited for `seconds` for a server that `is_there` does not find."""
+
+    def __init__(self, seconds: float, is_there: Callable[[], bool]) -> None:
+        self._seconds, self._is_there = seconds, is_there
+        self._grace = min(GRACE, seconds)
+        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    def add(self, link: Link) -> None:
+        """Look after a connection until it is closed."""
+        with self._lock:
+            self._links.add(link)
+            if self._thread is None and not self._stopped.is_set():
+                thread = threading.Thread(target=self._work, daemon=True, name="hermes-watch")
+                with suppress(RuntimeError):  # no more threads: the next connection tries again
+                    thread.start()
+                    self._thread = thread
+
+    def stop(self) -> None:
+        """The store is closed."""
+        self._stopped.set()
+
+    def _work(self) -> None:
+        while not self._stopped.wait(self._seconds / 5):
+            with self._lock:
+                links = [link for link in self._links if not link.closed]
+                if not links:
+                    self._thread = None
+                    return
+            now = time.monotonic()
+            waits = [(link, link.waiting_since) for link in links]
+            self._end([(link, since) for link, since in waits if since is not None and now - since > self._seconds])
+
+    def _end(self, late: list[tuple[Link, float]]) -> None:
+        """See to statements that are not answered in time."""
+        commits = [one for one in late if one[0].committing]
+        for link, _ in commits:
+            canceller = threading.Thread(target=_cancel, args=(link, self._grace), daemon=True, name="hermes-cancel")
+            with suppress(RuntimeError):
+                canceller.start()
+        end = time.monotonic() + self._grace
+        while any(link.waiting_since == since for link, since in commits) and time.monotonic() < end:
+            time.sleep(0.01)
+        others = [one for one in late if one not in commits]
+        if others and self._is_there():
+            for link, since in others:
+                link.put_off(since)
+            others = []
+        for link, since in (*commits, *others):
+            _cut(link, since)
+
+
+def _cancel(link: Link, seconds: float) -> None:
+    with suppress(psycopg.Error):
+        link.cancel_safe(timeout=seconds)
+
+
+def _cut(link: Link, since: float) -> None:
+    """End a connection that still waits. (The copy of its descriptor is its own, whatever the number is used for next.)"""
+    with suppress(OSError, psycopg.Error):
+        wire = socket.socket(fileno=os.dup(link.pgconn.socket))
+        with wire:
+            if link.waiting_since == since:
+                wire.shutdown(socket.SHUT_RDWR)
+
+
+def is_there(conninfo: str) -> bool:
+    """Whether the server lets us in (or says why not) and answers."""
+    try:
+        probe = psycopg.connect(make_conninfo(conninfo, connect_timeout=max(_LEAST, int(GRACE))), autocommit=True)
+    except psycopg.Error as error:
+        return not isinstance(faults.unreachable(error, ""), StoreUnreachable)
+    try:
+        probe.pgconn.send_query(b"SELECT 1")
+        return bool(select.select([probe.pgconn.socket], [], [], GRACE)[0])
+    except (psycopg.Error, OSError):
+        return False
+    finally:
+        probe.close()

@@ -1,0 +1,244 @@
+"""A store behind PgBouncer in transaction mode: each transaction may run on another server connection, which others use next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.errors import InvalidInput, StoreError
+from hermes_state import SessionDB
+from tests.support.pgbouncer import Pooler, pgbouncer
+from tests.support.postgres import Cluster
+
+from .clusters import VERSIONS, cluster, folder, words_of
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with cluster(request.param) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def pooler(server: Cluster) -> Iterator[Pooler]:
+    with folder() as place, pgbouncer(server, place) as one:
+        yield one
+
+
+@pytest.fixture
+def url(server: Cluster, pooler: Pooler) -> str:
+    """An empty store, through the pooler."""
+    name = f"d{len(server.sql('SELECT 1 FROM pg_database'))}"
+    server.sql(f"CREATE DATABASE {name}")
+    return pooler.url(name)
+
+
+@pytest.fixture
+def opened(url: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """opened(**kw) → another client of the store."""
+    stores: list[Any] = []
+
+    def make(**kw: Any) -> Any:
+        stores.append(SessionDB(db_path=tmp_path / f"{len(stores)}.db", url=url, transcripts="off", **kw))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+def at_once(*jobs: Callable[[], None]) -> None:
+    """Run all of them side by side; what one of them raises is raised here."""
+    wrong: list[BaseException] = []
+
+    def run(job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    if wrong:
+        raise wrong[0]
+
+
+def append(db: Any, session_id: str, count: int) -> None:
+    for number in range(count):
+        db.append_message(session_id, "user", f"number {number} of {session_id}")
+
+
+def look(db: Any, session_id: str, count: int) -> None:
+    for _ in range(count):
+        db.get_messages(session_id)
+        db.get_session(session_id)
+        db.search_messages("number")
+        db.list_sessions_rich()
+
+
+def test_no_call_is_refused_while_readers_and_writers_share_the_poolers_connections(
+    opened: Callable[..., Any],
+) -> None:
+    first, second = opened(), opened(durability="normal")
+    for name in ("a", "b", "c"):
+        first.create_session(name, "cli")
+    readers = [opened(read_only=True) for _ in range(2)]
+    at_once(
+        lambda: append(first, "a", 60),
+        lambda: append(second, "b", 60),
+        lambda: append(second, "c", 60),
+        *(lambda reader=reader: look(reader, "a", 30) for reader in readers),
+        lambda: look(first, "b", 30),
+    )
+    for name in ("a", "b", "c"):
+        assert words_of(first, name) == [f"number {number} of {name}" for number in range(60)]
+        assert first.get_session(name)["message_count"] == 60
+    assert len(first.search_messages("number", limit=500)) == 180
+    assert first.check() == []
+
+
+def test_what_one_client_asks_for_reaches_no_other_client(
+    server: Cluster, opened: Callable[..., Any], url: str
+) -> None:
+    """Nothing is left on a server connection: a reader makes none read-only, `normal` switches off nobody's sync."""
+    careful, quick = opened(), opened(durability="normal")
+    careful.create_session("s", "cli")
+    reader = opened(read_only=True)
+    at_once(
+        lambda: append(quick, "s", 20),
+        lambda: look(reader, "s", 20),
+        lambda: append(careful, "s", 20),
+    )
+    import psycopg
+
+    asked = "default_transaction_read_only", "synchronous_commit", "lock_timeout", "idle_in_transaction_session_timeout"
+    with psycopg.connect(server.url(url.rpartition("/")[2]), autocommit=True) as direct:
+        untouched = [direct.execute(f"SHOW {name}".encode()).fetchone() for name in asked]
+    others = [psycopg.connect(url, autocommit=True, prepare_threshold=None) for _ in range(3)]
+    for other in others:  # as many as the pooler has connections: each sees another one
+        other.execute("BEGIN")
+    for other in others:
+        assert [other.execute(f"SHOW {name}".encode()).fetchone() for name in asked] == untouched
+        assert other.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+        other.close()
+    with quick._engine.write() as tx:
+        assert tx.value("SHOW synchronous_commit") == "off"
+    with careful._engine.write() as tx:
+        assert tx.value("SHOW synchronous_commit") == "on"
+    for db in (careful, quick):
+        with db._engine.write() as tx:
+            assert tx.value("SHOW lock_timeout") == "15s" and tx.value("SHOW transaction_read_only") == "off"
+    with reader._engine.read() as tx:
+        assert tx.value("SHOW transaction_read_only") == "on" and tx.value("SHOW jit") == "off"
+
+
+def test_connections_that_another_program_made_read_only_are_written_on_all_the_same(
+    opened: Callable[..., Any], url: str
+) -> None:
+    import psycopg
+
+    db = opened()
+    db.create_session("s", "cli")
+    others = [psycopg.connect(url, autocommit=True, prepare_threshold=None) for _ in range(3)]
+    for other in others:
+        other.execute("BEGIN")
+    for other in others:
+        other.execute("SET default_transaction_read_only = on; COMMIT")
+        other.close()
+    append(db, "s", 5)
+    db.set_session_title("s", "a title")
+    assert len(words_of(db, "s")) == 5 and db.get_session_title("s") == "a title"
+    assert len(opened().search_messages("number")) == 5
+
+
+_APPENDS = """\
+import sys
+from hermes_state import SessionDB
+url, folder, name, count = sys.argv[1:]
+with SessionDB(db_path=f"{folder}/{name}.db", url=url, transcripts="off", durability=("full", "normal")[int(name) % 2]) as db:
+    db.create_session(name, "cli")
+    for number in range(int(count)):
+        db.append_message(name, "user", f"own {number}")
+        db.append_message("all", "user", f"{name} {number}")
+        if number % 5 == 0:
+            db.search_messages("own")
+"""
+
+
+def test_eight_processes_append_through_three_connections(opened: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    db = opened()
+    db.create_session("all", "cli")
+    names = [str(number) for number in range(8)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", _APPENDS, url, str(tmp_path), name, "15"], stderr=subprocess.PIPE)
+        for name in names
+    ]
+    for process in running:
+        assert process.wait(120) == 0, process.stderr and process.stderr.read().decode()
+        assert process.stderr is not None
+        process.stderr.close()
+    for name in names:
+        assert words_of(db, name) == [f"own {number}" for number in range(15)]
+        assert [text for text in words_of(db, "all") if text.startswith(f"{name} ")] == [
+            f"{name} {number}" for number in range(15)
+        ]
+    assert db.get_session("all")["message_count"] == 120
+    assert db.check() == []
+
+
+def test_prepared_statements_that_a_pooler_mixes_up_are_given_up_and_nothing_is_lost(
+    opened: Callable[..., Any],
+) -> None:
+    """`on` prepares although there is a pooler: the server's complaint switches it off."""
+    stores = [opened(prepared_statements="on") for _ in range(3)]
+    stores[0].create_session("s", "cli")
+    at_once(*(lambda db=db, number=n: append(db, "s", 40) for n, db in enumerate(stores)))
+    assert sorted(words_of(opened(), "s")) == sorted(3 * [f"number {number} of s" for number in range(40)])
+    assert stores[0].check() == []
+
+
+def test_a_question_is_one_statement_without_prepared_statements_too(opened: Callable[..., Any]) -> None:
+    db = opened(prepared_statements="off")
+    db.create_session("s", "cli")
+    append(db, "s", 2)
+    assert db.sql("SELECT count(*) AS n FROM messages") == [{"n": 2}]
+    for text in ("COMMIT; DELETE FROM messages", "SELECT 1; DELETE FROM messages", "DELETE FROM messages"):
+        with pytest.raises(InvalidInput, match=r"sql\(\)"):
+            db.sql(text)
+    assert len(words_of(db, "s")) == 2
+
+
+def test_statements_are_prepared_without_a_pooler_unless_switched_off(server: Cluster, tmp_path: Path) -> None:
+    server.sql("CREATE DATABASE direct")
+    try:
+        for wanted, number in (("auto", 1), ("on", 1), ("off", 0)):
+            with SessionDB(tmp_path / "x.db", url=server.url("direct"), prepared_statements=wanted) as db:
+                db.ensure_session("s", "cli")
+                append(db, "s", 5)
+                with db._engine.read() as tx:
+                    prepared = tx.value("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%said AS%'")
+                assert prepared == number, wanted
+    finally:
+        server.sql("DROP DATABASE direct WITH (FORCE)")
+    with pytest.raises(InvalidInput, match="prepared_statements is 'auto', 'on' or 'off'"):
+        SessionDB(tmp_path / "x.db", url=server.url("direct"), prepared_statements="maybe")
+
+
+def test_a_schema_that_the_pooler_does_not_pass_on_is_refused(server: Cluster, pooler: Pooler, tmp_path: Path) -> None:
+    """A store must not land in another schema than the URL names."""
+    options = "-csearch_path%3Dteam"
+    with pytest.raises(StoreError, match=r"pooler.*options.*ALTER ROLE"):
+        SessionDB(tmp_path / "x.db", url=pooler.url(options=options))
+    with folder() as place, pgbouncer(server, place, ignored="options") as deaf:
+        with pytest.raises(StoreError, match=r"pooler.*options.*ALTER ROLE"):
+            SessionDB(tmp_path / "x.db", url=deaf.url(options=options))
+    assert server.sql("SELECT to_regclass('public.sessions')") == [(None,)]
