@@ -126,6 +126,13 @@ class Adapter:
         """Replace the text of a message of ours."""
         raise NotImplementedError
 
+    def edit_wait(self) -> float:
+        """Seconds before a growing reply may be edited again, for platforms that count the edits of all chats together.
+
+        A finished reply is edited at once, whatever this says: what growing replies leave of the limit is for those.
+        """
+        return 0.0
+
     async def typing(self, chat: Chat) -> None:
         """Show for a few seconds that a reply is being written."""
 

@@ -348,6 +348,8 @@ class Delivery:
                 if number >= len(reply.shown):
                     await self._show_next(reply, shown)
                 elif reply.texts[number] != shown:
+                    if (wait := self._adapter.edit_wait()) > 0:
+                        return max(settings.edit_interval, wait)
                     self._only_if_open()
                     async with asyncio.timeout(PATIENCE):
                         await self._adapter.edit(reply.chat, reply.shown[number], encodable(shown))
