@@ -84,26 +84,41 @@ class Spool:
         return name
 
 
-async def acknowledge(
-    kept: asyncio.Future[bool], content: dict[str, Any], spool: Spool, tell: Callable[[], Awaitable[None]],
-    log: Logger | LoggerAdapter[Logger],
-) -> None:  # fmt: skip
-    """Tell the platform of a message when it is `kept`, or when the spool has it, whichever comes first.
+class Receipt:
+    """One message on its way into the store, and what its platform is told of it: once, when the message is safe."""
 
-    `kept` results in False where the message can't be read: it is not acknowledged, or its file stays.
-    """
-    await asyncio.wait([kept], timeout=ACKNOWLEDGE_AFTER)
-    name = None
-    if not kept.done():
-        try:
-            name = await spool.put(content)
-        except OSError as error:
-            log.warning("a message is not acknowledged yet: neither the store nor the disk takes it (%s)", error)
+    def __init__(
+        self, spool: Spool, content: dict[str, Any], tell: Callable[[], Awaitable[None]], log: Logger | LoggerAdapter[Logger]
+    ) -> None:  # fmt: skip
+        """`tell` acknowledges the message to the platform; it raises nothing."""
+        self._spool, self._content, self._tell, self._log = spool, content, tell, log
+        self._name: str | None = None
+        self._once = asyncio.Lock()
+
+    async def follow(self, kept: asyncio.Future[bool]) -> None:
+        """Tell the platform when the message is `kept`, or when the spool has it, whichever comes first.
+
+        `kept` results in False where the message can't be kept at all: it is not acknowledged, or its file stays.
+        """
+        await asyncio.wait([kept], timeout=ACKNOWLEDGE_AFTER)
+        if not kept.done():
+            await self.hold()
+        if not await kept:
+            return
+        if self._name is None:
+            await self._tell()
         else:
-            await tell()
-    if not await kept:
-        return
-    if name is None:
-        await tell()
-    else:
-        spool.drop(name)
+            self._spool.drop(self._name)
+
+    async def hold(self) -> bool:
+        """Acknowledge it before the store has it; False where the disk does not take it either."""
+        async with self._once:
+            if self._name is None:
+                try:
+                    self._name = await self._spool.put(self._content)
+                except OSError as error:
+                    why = "neither the store nor the disk takes it"
+                    self._log.warning("a message is not acknowledged: %s (%s)", why, error)
+                    return False
+                await self._tell()
+        return True

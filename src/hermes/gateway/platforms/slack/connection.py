@@ -19,7 +19,7 @@ import aiohttp
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.events import Event
 from hermes.gateway.platforms.slack.answers import kind
-from hermes.gateway.platforms.spool import Spool, acknowledge
+from hermes.gateway.platforms.spool import Receipt, Spool
 
 _HELLO = 15.0  # seconds for a new connection to begin
 _HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
@@ -151,7 +151,8 @@ class Connection:
             except (aiohttp.ClientError, OSError):
                 pass  # the connection is gone: Slack sends the event again, and it is known by its id
 
-        self._start(acknowledge(self._in_turn(envelope), _lasting(envelope), self._spool, tell, self._log))
+        receipt = Receipt(self._spool, _lasting(envelope), tell, self._log)
+        self._start(receipt.follow(self._in_turn(envelope)))
 
     def _in_turn(self, envelope: Envelope) -> asyncio.Task[bool]:
         """Keep an envelope, after those of the same chat that came before it."""
