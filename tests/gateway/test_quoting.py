@@ -100,7 +100,7 @@ def test_on_discord_a_reply_quotes_its_question_and_a_quote_reaches_the_model(mo
                 for one in lab.server.messages[lab.place("channel", "alice")]
                 if one["author"]["id"] == lab.server.bot["id"]
             ]
-            assert [one["message_reference"]["message_id"] for one in sent] == [before, asked]
+            assert [str(one["message_reference"]["message_id"]) for one in sent] == [before, asked]
     finally:
         lab.close()
 

@@ -126,6 +126,13 @@ class Adapter:
         """Replace the text of a message of ours."""
         raise NotImplementedError
 
+    async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
+        """Whether the message of this name has been sent; None where the platform can't tell.
+
+        Asked before a message whose sending was cut off is sent again. After True, `send` returns its id and sends nothing.
+        """
+        return None
+
     def edit_wait(self) -> float:
         """Seconds before a growing reply may be edited again, for platforms that count the edits of all chats together.
 

@@ -190,6 +190,8 @@ class Delivery:
                 await self._ready()
             try:
                 async with asyncio.timeout(PATIENCE):
+                    if doubtful and not safe:
+                        doubtful = await self._adapter.was_sent(chat, nonce=part.nonce) is None
                     text = part.text if safe or not doubtful else self._marked(part.text)
                     message_id = await self._try(chat, part, text, edit_after)
             except SlowDown as error:

@@ -130,6 +130,7 @@ class Postman:
             local_hostname=self._domain if self._domain.isascii() else "localhost",
             timeout=30,
         )
+        begun = False
         try:
             await client.connect()
             await client.ehlo()
@@ -138,6 +139,7 @@ class Postman:
             if what is not None:
                 sender, recipient, mail = what
                 options = [] if (sender + recipient).isascii() else ["SMTPUTF8"]
+                begun = True
                 await client.sendmail(sender, [recipient], mail, mail_options=options)
             if client.is_connected:
                 try:
@@ -145,7 +147,11 @@ class Postman:
                 except aiosmtplib.SMTPException:
                     pass  # the mail is delivered; how the server says goodbye does not matter
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
-            raise self._explained(error) from None
+            explained = self._explained(error)
+            answered = isinstance(error, aiosmtplib.SMTPResponseException)
+            if isinstance(explained, PlatformUnreachable) and not answered:
+                explained.maybe_sent = begun  # the answer may have been lost, not the mail
+            raise explained from None
         finally:
             client.close()
 
