@@ -180,7 +180,7 @@ class Email(Adapter):
         if why:
             log.info("a mail from %s was left alone: %s", mail.address or "nobody in particular", why)
             return False
-        event = self._event(mail, found, await self._root(mail), proven=unproven is None)
+        event = self._event(mail, found, await self._root(mail), await self._quoted(mail), proven=unproven is None)
         try:
             await self._link.received(event)
         except Exception as error:
@@ -188,7 +188,26 @@ class Email(Adapter):
             raise
         return True
 
-    def _event(self, mail: Mail, found: Found, root: str, *, proven: bool) -> Event:
+    async def _quoted(self, mail: Mail) -> str | None:
+        """The mail that is answered, where the conversation does not have it: it is not ours, nor the same person's.
+
+        Others' mails in this mailbox are not looked up: whoever names one need not have read it.
+        """
+        above = mail.references[-1] if mail.references else ""
+        if above.startswith("<hermes."):
+            return None
+
+        def look(box: BaseMailBox) -> Mail | None:
+            uid = find_mail(box, above) if above else None
+            there = raw_mail(box, uid) if uid else None
+            return read_mail(there[0], self._address) if there else None
+
+        before = await self._visit(self._folder, look) if above else None
+        if before is None or before.address != mail.address:
+            return mail.quoted or None
+        return before.text if before.unwanted else None
+
+    def _event(self, mail: Mail, found: Found, root: str, quoted: str | None, *, proven: bool) -> Event:
         subject = without_reply_marks(mail.subject)
         place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
         return Event(
@@ -204,6 +223,7 @@ class Email(Adapter):
             attachments=tuple(_attachment(file, place) for file in mail.files),
             message_id=mail.message_id,
             reply_to=mail.references[-1] if mail.references else None,
+            quoted=quoted,
             sent_at=mail.sent_at,
         )
 
