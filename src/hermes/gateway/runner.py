@@ -22,7 +22,7 @@ import msgspec
 
 from hermes.agent.choose import named_model
 from hermes.commands.registry import GATEWAY, is_known, known, parse
-from hermes.errors import HermesError, PlatformError, PlatformUnreachable
+from hermes.errors import HermesError, PlatformError, PlatformUnreachable, StoreGone
 from hermes.gateway import hooks, renewal, resets
 from hermes.gateway.access import WELCOME, Access, greeting, is_answered, place_of
 from hermes.gateway.agents import Agents
@@ -84,6 +84,7 @@ class Gateway:
         self.sharing = Sharing(self, names) if db.is_shared else None  # other gateways may serve the same chats
         self._index = Index(self.store, db.sessions_dir)
         self._stop = asyncio.Event()
+        self._gone: StoreGone | None = None
 
     @property
     def stopping(self) -> bool:
@@ -95,7 +96,7 @@ class Gateway:
     async def run(self) -> None:
         """Connect everything and go on until `stop` is called."""
         self.loop = asyncio.get_running_loop()
-        self.writer = Writer(self.store)
+        self.writer = Writer(self.store, gone=self._store_gone)
         self.connections = {
             adapter.platform: Connection(adapter, settings, self.store, self.writer, self.config, self._received)
             for adapter, settings in self._adapters
@@ -119,6 +120,15 @@ class Gateway:
         finally:
             self.halted.set()
             await wind_down(self, tasks)
+        if self._gone is not None:
+            raise self._gone
+
+    def _store_gone(self, error: StoreGone) -> None:
+        """The store's file is no longer there, and does not come back by itself: end, with that error."""
+        if self._gone is None:
+            self._gone = error
+            _log.error("the gateway ends: %s", error)
+            self.stop()
 
     def stop(self) -> None:
         """End soon, and orderly. To be called on the event loop."""
