@@ -277,48 +277,60 @@ class Email(Adapter):
         if folder is None:
             await postman.send(self._address, recipient, mail)
             return
-        under_way: list[Future[None]] = []
+        begun: list[Future[None]] = []
+        out: Future[None] = Future()  # done in the moment the server has taken the mail: before it says goodbye
 
-        def work(box: BaseMailBox) -> bool:
-            if any(not one.marked for one in sent.copies(box, message_id)):
-                return True
-            marked = sent.put(box, folder, mail, message_id)
-            self._note_copies(marked)
-            under_way.append(asyncio.run_coroutine_threadsafe(postman.send(self._address, recipient, mail), loop))
+        async def post() -> None:
             try:
-                under_way[0].result()
+                await postman.send(self._address, recipient, mail, lambda: out.set_result(None))
+            except BaseException as error:
+                broken_off = PlatformUnreachable("the sending of a mail was broken off", maybe_sent=True)
+                if not out.done():
+                    out.set_exception(error if isinstance(error, Exception) else broken_off)
+                if not isinstance(error, Exception):
+                    raise
+
+        def work(box: BaseMailBox) -> str | None:
+            """The number of a copy that could not be settled."""
+            if any(not one.marked for one in sent.copies(box, message_id)):
+                return None
+            uid = sent.put(box, folder, mail, message_id)
+            self._note_copies(uid is not None)
+            begun.append(asyncio.run_coroutine_threadsafe(post(), loop))
+            try:
+                out.result()
             except SendRefused:
-                sent.remove(box, {one.uid for one in sent.copies(box, message_id) if one.marked})
+                sent.remove(box, {uid} if uid else set())
                 raise
             try:
-                if marked:
-                    sent.settle(box, message_id)
+                if uid is not None:
+                    sent.settle(box, uid, message_id)
                 elif not sent.copies(box, message_id):
                     box.append(mail, folder, flag_set=r"\Seen")
             except Exception:  # the mail is out: that is what counts
-                return False
-            return True
+                return uid
+            return None
 
         try:
-            settled = await self._visit(folder, work)
+            unsettled = await self._visit(folder, work)
         except asyncio.CancelledError:
-            for one in under_way:
+            for one in begun:
                 one.cancel()
             raise
         except PlatformRefused as error:
-            if under_way:
+            if begun:
                 raise
             self._warn("no copies of sent mails can be kept: %s", error)
             self._note_copies(False)
             await postman.send(self._address, recipient, mail)
             return
-        if not settled:
-            await self._settle(folder, message_id)
+        if unsettled is not None:
+            await self._settle(folder, unsettled, message_id)
 
-    async def _settle(self, folder: str, message_id: str) -> None:
+    async def _settle(self, folder: str, uid: str, message_id: str) -> None:
         """Take the mark from a copy on another connection, since the first one broke."""
         try:
-            await self._visit(folder, lambda box: sent.settle(box, message_id))
+            await self._visit(folder, lambda box: sent.settle(box, uid, message_id))
         except (PlatformRefused, PlatformUnreachable) as error:
             self._warn("the copy of a sent mail could not be kept, or keeps its mark: %s", error)
 

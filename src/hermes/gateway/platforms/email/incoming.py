@@ -236,7 +236,9 @@ def _leaves(message: Message) -> Iterator[tuple[int, Message, bool]]:
     number = 0
     while waiting:
         part, related = waiting.pop()
-        payload = part.get_payload() if part.is_multipart() else None  # it would decode a text, and fail at some charsets
+        payload = (
+            part.get_payload() if part.is_multipart() else None
+        )  # it would decode a text, and fail at some charsets
         if part.get_content_maintype() == "multipart" and isinstance(payload, list):
             inside = part.get_content_subtype() == "related"
             waiting.extend((child, inside) for child in reversed(payload) if isinstance(child, Message))

@@ -33,8 +33,8 @@ def copies(box: BaseMailBox, message_id: str) -> list[Copy]:
     return [Copy(uid, _marked(box, uid)) for uid in box.uids(f'UNDELETED HEADER Message-ID "{quoted}"', charset=None)]
 
 
-def put(box: BaseMailBox, folder: str, mail: bytes, message_id: str) -> bool:
-    """Lay a marked copy into the folder; False, and no copy, where the server refuses the copy or any mark."""
+def put(box: BaseMailBox, folder: str, mail: bytes, message_id: str) -> str | None:
+    """Lay a marked copy into the folder; its number. None, and no copy, where the server refuses it or any mark."""
     before = {one.uid for one in copies(box, message_id)}
     for mark in (SENDING, _DRAFT):
         try:
@@ -47,21 +47,18 @@ def put(box: BaseMailBox, folder: str, mail: bytes, message_id: str) -> bool:
         new = [one for one in copies(box, message_id) if one.uid not in before]
         if new and all(one.marked for one in new):
             remove(box, before)  # of an earlier try; only now, so that there is a marked copy at every moment
-            return True
+            return new[-1].uid
         remove(box, {one.uid for one in new})
-    return False
+    return None
 
 
-def settle(box: BaseMailBox, message_id: str) -> None:
-    """The mail is out: one copy stays, without the mark. One that the server has kept itself comes before ours."""
+def settle(box: BaseMailBox, uid: str, message_id: str) -> None:
+    """The mail is out: take the mark from its copy, at once, then see to it that there is one copy alone."""
+    box.client.uid("STORE", uid, "-FLAGS.SILENT", f"({SENDING} {_DRAFT})")
     box.client.noop()
-    found = copies(box, message_id)
-    if any(not one.marked for one in found):
-        remove(box, {one.uid for one in found if one.marked})
-        return
-    for one in found[-1:]:
-        box.client.uid("STORE", one.uid, "-FLAGS.SILENT", f"({SENDING} {_DRAFT})")
-    remove(box, {one.uid for one in found[:-1]})
+    found = {one.uid for one in copies(box, message_id)}
+    if len(found) > 1:  # the server has kept one itself
+        remove(box, {uid} & found)
 
 
 def remove(box: BaseMailBox, uids: set[str]) -> None:
