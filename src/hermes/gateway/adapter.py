@@ -48,6 +48,7 @@ class Setting:
     variable: str | None = None  # the environment variable that serves where the key is not written
     secret: bool = False
     required: bool = False
+    asked: bool = False  # setup asks for it although it may be left out
     unless: str | None = None  # required, unless the setting of this name is given: "a password, or a token"
     default: Any = None
     kind: type = str  # str, int, float, bool or list (of texts)

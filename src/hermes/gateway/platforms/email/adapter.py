@@ -82,7 +82,7 @@ class Email(Adapter):
         Setting(
             name="authserv_id",
             help="the name at the beginning of the Authentication-Results our server writes; without it no sender is proven",
-            variable="EMAIL_AUTHSERV_ID",
+            variable="EMAIL_AUTHSERV_ID", asked=True,
         ),
         Setting(
             name="authserv_below",
