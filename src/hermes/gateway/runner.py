@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 RESET_SECONDS = 30.0
 FORGET_SECONDS = 3600.0
+BRAKE = "gateway_brake"  # where the store keeps whose answers wait
 WELCOME_SECONDS = 2.0
 _log = logging.getLogger("hermes.gateway")
 
@@ -203,6 +204,7 @@ class Gateway:
 
     def _take_up(self) -> None:
         """What an earlier process left: parts to send, and events to answer."""
+        self.brake.restore(str(self.db.get_meta(BRAKE) or "[]"), time.monotonic(), time.time())
         for part in self.store.unsent():
             if part.nonce.startswith(self._question_nonce):  # whoever asked is gone, and nobody waits for the answer
                 self.store.leave_unsent(part.id, "the turn that asked this has ended")
@@ -217,7 +219,11 @@ class Gateway:
                 self.store.finish(row.id, row.platform, "")
             else:
                 self._in_hand.add(row.id)
-                self.lanes.add(row.key, said)
+                wait = self.brake.wait(row.platform, said.event.sender.id or "", time.monotonic())
+                if wait > 0:
+                    self._on_loop(self.loop.call_later, wait, self.lanes.add, row.key, said)
+                else:
+                    self.lanes.add(row.key, said)
 
     # ------------------------------------------------------------------------------------------ coming in
 
@@ -389,9 +395,15 @@ class Gateway:
         if begins:
             self._braked(event, who)
         if wait > 0:
+            self._in_thread(self._keep_brake)
             self.loop.call_later(wait, self.lanes.add, key, said)
         else:
             self.lanes.add(key, said)
+
+    def _keep_brake(self) -> None:
+        """Note whose answers wait: a restart does not set them free."""
+        if self.sharing is None:  # of several gateways each has a brake of its own
+            self.db.set_meta(BRAKE, self.brake.kept(time.monotonic(), time.time()))
 
     def _braked(self, event: Event, who: str) -> None:
         """Tell the owner that a conversation seems to run by itself."""
