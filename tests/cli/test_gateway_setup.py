@@ -246,3 +246,25 @@ def test_systemd_understands_the_unit(tmp_path: Path, name: str) -> None:
     assert f"HERMES_HOME={tmp_path}/{name}" in _words(unit.read_text())
     about = [line for line in (done.stdout + done.stderr).splitlines() if "hermes" in line]
     assert about == []
+
+
+def test_setup_of_email_asks_for_the_name_that_proves_senders_and_takes_none(home: Path, lab: Lab) -> None:
+    for answer, written in (("mx.example.org", "mx.example.org"), ("", None)):
+        with screen(home, lab, "email", "--no-check") as shown:
+            for question, said in (
+                ("the agent's own address", "hermes@example.org"),
+                ("its password", "a-secret-word"),
+                ("the server for incoming mail", "imap.example.org"),
+                ("the server for outgoing mail", "smtp.example.org"),
+                ("without it no sender is proven", answer),
+                ("Your own user id", ""),
+                ("Other user ids", ""),
+            ):
+                shown.wait_for(question)
+                shown.line(said)
+            shown.wait_for("Written.")
+            assert shown.wait_until_over() == 0
+        section = yaml.safe_load((home / "config.yaml").read_text())["platforms"]["email"]
+        assert section.get("authserv_id") == written
+        (home / "config.yaml").write_text(BEFORE)
+        (home / ".env").unlink()

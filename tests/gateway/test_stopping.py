@@ -130,3 +130,18 @@ def test_a_process_ends_in_time_whatever_hangs_and_loses_nothing(lab: PlainLab, 
         assert db.check() == []
         waiting: Any = {row.event.split('"chat_id":"')[1][:2] for row in GatewayDB(db).unanswered()}
         assert {"c1", "c2"} <= waiting
+
+
+def test_a_gateway_whose_store_is_gone_ends_with_one_line_and_a_failure(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with GatewayProcess(hermes_home, [lab], model.base_url) as gateway:
+        for file in hermes_home.glob("state.db*"):
+            file.unlink()
+        lab.say("hello?")
+        assert gateway.process is not None
+        assert gateway.process.wait(30) == 1
+        told = [line for line in gateway.output().splitlines() if line.startswith("hermes: ")]
+        assert len(told) == 1 and "state.db" in told[0], gateway.output()
+        assert "nothing was lost" not in gateway.output()
+        assert "Traceback" not in gateway.output()

@@ -54,7 +54,7 @@ def set_up(platform: str | None, *, check: bool) -> int:
 def _asked(kind: type[Adapter], section: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
     """What each setting is to be. One that others can stand for is asked first, and may be left out."""
     values: dict[str, Any] = {}
-    choices = {setting.unless for setting in kind.settings}
+    choices = {setting.unless for setting in kind.settings} | {one.name for one in kind.settings if one.asked}
     for setting in sorted(kind.settings, key=lambda one: one.unless is not None):
         known = section.get(setting.name) or (variables.get(setting.variable) if setting.variable else None)
         needed = setting.required or (setting.unless is not None and not values.get(setting.unless))

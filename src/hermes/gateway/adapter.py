@@ -50,6 +50,7 @@ class Setting:
     variable: str | None = None  # the environment variable that serves where the key is not written
     secret: bool = False
     required: bool = False
+    asked: bool = False  # setup asks for it although it may be left out
     unless: str | None = None  # required, unless the setting of this name is given: "a password, or a token"
     default: Any = None
     kind: type = str  # str, int, float, bool or list (of texts)
@@ -132,6 +133,20 @@ class Adapter:
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of a message of ours."""
         raise NotImplementedError
+
+    async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
+        """Whether the message of this name has been sent; None where the platform can't tell.
+
+        Asked before a message whose sending was cut off is sent again. After True, `send` returns its id and sends nothing.
+        """
+        return None
+
+    def edit_wait(self) -> float:
+        """Seconds before a growing reply may be edited again, for platforms that count the edits of all chats together.
+
+        A finished reply is edited at once, whatever this says: what growing replies leave of the limit is for those.
+        """
+        return 0.0
 
     async def typing(self, chat: Chat) -> None:
         """Show for a few seconds that a reply is being written."""

@@ -7,14 +7,17 @@ long as the one before. Nothing is lost: what waits is in the inbox, and is answ
 
 from __future__ import annotations
 
+import json
 import re
 import threading
+import zlib
 from collections import deque
 from dataclasses import dataclass, field
 
 HOUR, MINUTE = 3600.0, 60.0
 LONGEST = 600.0  # seconds an answer waits at most
 _REMEMBERED = 50  # rounds of one person
+_KEPT = 10  # of them, for the next start
 _PEOPLE = 5000  # that are remembered
 _LONG = 20  # characters; "yes" and "go on" may be said as often as people like
 _LIKE = 0.8  # of the words in one of two texts that are also in the other
@@ -22,7 +25,7 @@ _LIKE = 0.8  # of the words in one of two texts that are also in the other
 
 @dataclass(slots=True)
 class _Person:
-    rounds: deque[tuple[float, frozenset[str]]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    rounds: deque[tuple[float, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     open: int = 0  # messages that are not answered yet
     free_at: float = 0.0
     level: int = 0  # how many rounds in a row were too many
@@ -66,10 +69,44 @@ class Brake:
             if person is not None:
                 person.open -= 1
 
+    def wait(self, platform: str, who: str, now: float) -> float:
+        """How many seconds an answer waits that an earlier process owed."""
+        with self._lock:
+            person = self._people.get((platform, who))
+            return 0.0 if person is None else max(0.0, person.free_at - now)
+
+    def kept(self, now: float, wall: float) -> str:
+        """Those whose answers wait, as text for the store. `wall` is the time of day that `now` is."""
+        with self._lock:
+            braked = [
+                {
+                    "platform": platform, "who": who, "level": person.level, "free_at": person.free_at - now + wall,
+                    "rounds": [[at - now + wall, sorted(words)] for at, words in list(person.rounds)[-_KEPT:]],
+                }
+                for (platform, who), person in self._people.items()
+                if person.level
+            ]  # fmt: skip
+        return json.dumps(braked)
+
+    def restore(self, text: str, now: float, wall: float) -> None:
+        """What `kept` wrote; nothing where it can't be read."""
+        try:
+            for one in json.loads(text):
+                person = _Person(free_at=float(one["free_at"]) - wall + now, level=int(one["level"]))
+                person.free_at = min(person.free_at, now + LONGEST)  # a clock that was put back
+                person.rounds.extend(
+                    (float(at) - wall + now, frozenset(map(int, words))) for at, words in one["rounds"]
+                )
+                if person.rounds:
+                    with self._lock:
+                        self._people.setdefault((str(one["platform"]), str(one["who"])), person)
+        except (ValueError, TypeError, KeyError):
+            return
+
     def _is_fast(self, person: _Person, now: float) -> bool:
         return 0 < self._per_minute <= sum(now - at < MINUTE for at, _ in person.rounds)
 
-    def _is_repeated(self, person: _Person, words: frozenset[str], now: float) -> bool:
+    def _is_repeated(self, person: _Person, words: frozenset[int], now: float) -> bool:
         return 0 < self._alike <= sum(now - at < HOUR and _is_like(words, other) for at, other in person.rounds)
 
     def _forget(self, now: float) -> None:
@@ -78,11 +115,16 @@ class Brake:
                 del self._people[key]
 
 
-def _words(text: str) -> frozenset[str]:
-    """The words of a text that is long enough to be told from another; numbers, which count up in loops, left out."""
-    words = frozenset(re.findall(r"[^\W\d_]+", text[:5000].casefold()))
-    return words if len(text) >= _LONG else frozenset()
+def _words(text: str) -> frozenset[int]:
+    """The words of a text that is long enough to be told from another; numbers, which count up in loops, left out.
+
+    Each word is a checksum: what is kept of them for the next start is nobody's text.
+    """
+    words = re.findall(r"[^\W\d_]+", text[:5000].casefold())
+    return (
+        frozenset(zlib.crc32(word.encode("utf-8", "replace")) for word in words) if len(text) >= _LONG else frozenset()
+    )
 
 
-def _is_like(one: frozenset[str], other: frozenset[str]) -> bool:
+def _is_like(one: frozenset[int], other: frozenset[int]) -> bool:
     return bool(one and other) and len(one & other) >= _LIKE * max(len(one), len(other))

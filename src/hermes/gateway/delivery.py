@@ -190,6 +190,8 @@ class Delivery:
                 await self._ready()
             try:
                 async with asyncio.timeout(PATIENCE):
+                    if doubtful and not safe:
+                        doubtful = await self._adapter.was_sent(chat, nonce=part.nonce) is None
                     text = part.text if safe or not doubtful else self._marked(part.text)
                     message_id = await self._try(chat, part, text, edit_after)
             except SlowDown as error:
@@ -348,6 +350,8 @@ class Delivery:
                 if number >= len(reply.shown):
                     await self._show_next(reply, shown)
                 elif reply.texts[number] != shown:
+                    if (wait := self._adapter.edit_wait()) > 0:
+                        return max(settings.edit_interval, wait)
                     self._only_if_open()
                     async with asyncio.timeout(PATIENCE):
                         await self._adapter.edit(reply.chat, reply.shown[number], encodable(shown))

@@ -22,7 +22,7 @@ import msgspec
 
 from hermes.agent.choose import named_model
 from hermes.commands.registry import GATEWAY, is_known, known, parse
-from hermes.errors import HermesError, PlatformError, PlatformUnreachable
+from hermes.errors import HermesError, PlatformError, PlatformUnreachable, StoreGone
 from hermes.gateway import hooks, renewal, resets
 from hermes.gateway.access import WELCOME, Access, greeting, is_answered, place_of
 from hermes.gateway.agents import Agents
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 RESET_SECONDS = 30.0
 FORGET_SECONDS = 3600.0
+BRAKE = "gateway_brake"  # where the store keeps whose answers wait
 WELCOME_SECONDS = 2.0
 _log = logging.getLogger("hermes.gateway")
 
@@ -86,6 +87,7 @@ class Gateway:
         self.sharing = Sharing(self, names) if db.is_shared else None  # other gateways may serve the same chats
         self._index = Index(self.store, db.sessions_dir)
         self._stop = asyncio.Event()
+        self._gone: StoreGone | None = None
 
     @property
     def stopping(self) -> bool:
@@ -97,7 +99,7 @@ class Gateway:
     async def run(self) -> None:
         """Connect everything and go on until `stop` is called."""
         self.loop = asyncio.get_running_loop()
-        self.writer = Writer(self.store)
+        self.writer = Writer(self.store, gone=self._store_gone)
         self.connections = {
             adapter.platform: Connection(
                 adapter, settings, self.store, self.writer, self.config, self._received, Revisions(self).take
@@ -123,6 +125,15 @@ class Gateway:
         finally:
             self.halted.set()
             await wind_down(self, tasks)
+        if self._gone is not None:
+            raise self._gone
+
+    def _store_gone(self, error: StoreGone) -> None:
+        """The store's file is no longer there, and does not come back by itself: end, with that error."""
+        if self._gone is None:
+            self._gone = error
+            _log.error("the gateway ends: %s", error)
+            self.stop()
 
     def stop(self) -> None:
         """End soon, and orderly. To be called on the event loop."""
@@ -193,6 +204,7 @@ class Gateway:
 
     def _take_up(self) -> None:
         """What an earlier process left: parts to send, and events to answer."""
+        self.brake.restore(str(self.db.get_meta(BRAKE) or "[]"), time.monotonic(), time.time())
         for part in self.store.unsent():
             if part.nonce.startswith(self._question_nonce):  # whoever asked is gone, and nobody waits for the answer
                 self.store.leave_unsent(part.id, "the turn that asked this has ended")
@@ -207,7 +219,11 @@ class Gateway:
                 self.store.finish(row.id, row.platform, "")
             else:
                 self._in_hand.add(row.id)
-                self.lanes.add(row.key, said)
+                wait = self.brake.wait(row.platform, said.event.sender.id or "", time.monotonic())
+                if wait > 0:
+                    self._on_loop(self.loop.call_later, wait, self.lanes.add, row.key, said)
+                else:
+                    self.lanes.add(row.key, said)
 
     # ------------------------------------------------------------------------------------------ coming in
 
@@ -380,9 +396,15 @@ class Gateway:
         if begins:
             self._braked(event, who)
         if wait > 0:
+            self._in_thread(self._keep_brake)
             self.loop.call_later(wait, self.lanes.add, key, said)
         else:
             self.lanes.add(key, said)
+
+    def _keep_brake(self) -> None:
+        """Note whose answers wait: a restart does not set them free."""
+        if self.sharing is None:  # of several gateways each has a brake of its own
+            self.db.set_meta(BRAKE, self.brake.kept(time.monotonic(), time.time()))
 
     def _braked(self, event: Event, who: str) -> None:
         """Tell the owner that a conversation seems to run by itself."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.config.keys import fields_of
-from hermes.errors import ConfigError, HermesError, MissingExtra
+from hermes.errors import ConfigError, HermesError, MissingExtra, StoreGone
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.settings import PlatformSettings, platform_settings
 
@@ -223,8 +223,9 @@ async def serve(
 
     with only_one(db) as token:
         ending = asyncio.Event()
+        gone: list[StoreGone] = []
         # From now on, since a model may take minutes to load. Where several share the store, each has its own way.
-        beat = None if token is None else asyncio.create_task(_beat(db, token, ending))
+        beat = None if token is None else asyncio.create_task(_beat(db, token, ending, gone))
         try:
             model = await asyncio.to_thread(choose_model, config, db)
             _log.info("%s answers", model.describe())
@@ -243,6 +244,8 @@ async def serve(
             finally:
                 ending.set()
                 await end
+            if gone:
+                raise gone[0]
         finally:
             if beat is not None:
                 beat.cancel()
@@ -352,12 +355,20 @@ def _address(config: Config, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
-async def _beat(db: SessionDB, token: int, ending: asyncio.Event) -> None:
-    """Show that we live; if somebody else is the gateway by now (we slept too long), we are not."""
+async def _beat(db: SessionDB, token: int, ending: asyncio.Event, gone: list[StoreGone]) -> None:
+    """Show that we live; if somebody else is the gateway by now (we slept too long), we are not.
+
+    A store whose file was deleted or replaced does not come back by itself: then the gateway ends, with that error.
+    """
     while True:
         await asyncio.sleep(LEASE_SECONDS / 3)
         try:
             ours = await asyncio.to_thread(db.renew_lease, LEASE, token, LEASE_SECONDS)
+        except StoreGone as error:
+            _log.error("the gateway ends: %s", error)
+            gone.append(error)
+            ending.set()
+            return
         except HermesError as error:
             _log.warning("the sign of life could not be given: %s", error)
             continue

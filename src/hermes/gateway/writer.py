@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hermes.errors import StoreBusy, StoreClosed, StoreFull, StoreReadOnly, StoreUnreachable
+from hermes.errors import StoreBusy, StoreClosed, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable
 
 if TYPE_CHECKING:
     from hermes.store.engines.base import Tx
     from hermes.store.gateway_db import GatewayDB
 
 T = TypeVar("T")
-_WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly, StoreUnreachable)  # the fault of no step
+_WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)  # the fault of no step
 
 
 @dataclass(slots=True)
@@ -27,8 +27,9 @@ class _Job:
 class Writer:
     """Writes to a store from an event loop. A write that returned is on the disk; they happen in the order they came."""
 
-    def __init__(self, store: GatewayDB) -> None:
-        self._store = store
+    def __init__(self, store: GatewayDB, *, gone: Callable[[StoreGone], None] = lambda error: None) -> None:
+        """`gone` hears that the store's file was deleted or replaced: nothing is written any more."""
+        self._store, self._gone = store, gone
         self._waiting: list[_Job] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -49,6 +50,8 @@ class Writer:
             try:
                 results = await asyncio.to_thread(self._store.together, [job.step for job in batch])
             except Exception as error:
+                if isinstance(error, StoreGone):
+                    self._gone(error)
                 if len(batch) > 1 and not isinstance(error, _WHOLE_STORE):
                     for job in batch:  # one of them is at fault: each on its own
                         await self._alone(job)

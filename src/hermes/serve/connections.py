@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
 _log = logging.getLogger("hermes.serve")
 _NOTE_SECONDS = 5.0  # how often those who run a server hear of refusals
 _LOG_SECONDS = 1.0
@@ -89,6 +87,7 @@ class Door:
 
 def protocol_behind(door: Door) -> type[asyncio.Protocol]:
     """uvicorn's protocol for a server with this door."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # Telegram's webhook has a door, but no uvicorn
 
     class Guarded(H11Protocol):
         """Closes a connection that is one too many, or that has not sent the head of a request in time."""

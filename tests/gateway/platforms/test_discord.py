@@ -559,8 +559,10 @@ def test_a_command_of_the_menu_becomes_its_text_and_is_acknowledged(lab: Lab, tm
     asyncio.run(story())
 
 
-def test_a_command_is_acknowledged_only_when_it_is_safe(lab: Lab, tmp_path: Path) -> None:
+def test_a_command_that_nothing_can_keep_is_not_acknowledged(lab: Lab, tmp_path: Path) -> None:
     seen: list[str] = []
+    (tmp_path / "discord").mkdir()
+    (tmp_path / "discord" / "unkept").write_text("a file where the folder should be")
 
     async def story() -> None:
         async def full_disk(event: Event) -> None:
@@ -575,6 +577,72 @@ def test_a_command_is_acknowledged_only_when_it_is_safe(lab: Lab, tmp_path: Path
             await eventually(lambda: lab.interaction(other) == "gone")
             assert lab.interaction(token) == "waiting"
             assert (seen, link.texts) == (["waiting", ""], ["/status"])
+
+    token = ""
+    asyncio.run(story())
+
+
+def test_a_command_is_acknowledged_whatever_holds_up_the_store(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        awake = asyncio.Event()
+
+        async def slowly(event: Event) -> None:
+            await awake.wait()
+
+        async with connected(lab, tmp_path, Recorder(slowly)) as (_, link):
+            lab.say("said before")
+            token = lab.command("title", "My plan")
+            await eventually(lambda: lab.interaction(token) == "thinking")
+            assert link.texts == []
+            awake.set()
+            await eventually(lambda: lab.interaction(token) == "gone")
+            assert link.texts == ["said before", "/title My plan"]  # in the order they came
+            await eventually(lambda: list((tmp_path / "discord" / "unkept").iterdir()) == [])
+
+    asyncio.run(story())
+
+
+def test_a_command_that_was_acknowledged_before_a_kill_is_taken_up_after_what_was_missed(
+    lab: Lab, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async def never(event: Event) -> None:
+            if event.text != "known":
+                await asyncio.Event().wait()
+
+        async with connected(lab, tmp_path, Recorder(never)) as (_, link):
+            lab.say("known")
+            await eventually(lambda: link.texts == ["known"])
+            lab.say("said before")
+            token = lab.command("title", "My plan")
+            await eventually(lambda: lab.interaction(token) == "thinking")
+        assert "token-of-" not in next((tmp_path / "discord" / "unkept").iterdir()).read_text()
+        async with connected(lab, tmp_path) as (_, link):
+            await eventually(lambda: "/title My plan" in link.texts)
+            assert [text for text in link.texts if text != "known"] == ["said before", "/title My plan"]
+        async with connected(lab, tmp_path) as (_, link):
+            lab.say("later")
+            await eventually(lambda: "later" in link.texts)
+            assert "/title My plan" not in link.texts
+            assert lab.interaction(token) == "thinking"  # until Discord itself takes it away, after 15 minutes
+
+    asyncio.run(story())
+
+
+def test_a_command_the_store_refuses_is_held_until_it_takes_it(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        tries: list[str] = []
+
+        async def refuses_once(event: Event) -> None:
+            tries.append(lab.interaction(token))
+            if len(tries) == 1:
+                raise OSError("the store is away")
+
+        async with connected(lab, tmp_path, Recorder(refuses_once)) as (_, link):
+            nonlocal token
+            token = lab.command("new")
+            await eventually(lambda: lab.interaction(token) == "gone")
+            assert (tries, link.texts) == (["waiting", "thinking"], ["/new"])
 
     token = ""
     asyncio.run(story())

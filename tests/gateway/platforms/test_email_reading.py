@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hermes.gateway.platforms.email.incoming import LONGEST, Mail, file_in, read_mail
 from hermes.gateway.platforms.email.outgoing import as_html, message_id_for, one_line, subject_from, written
-from hermes.gateway.platforms.email.said import said, text_of_html, unflowed, without_reply_marks
+from hermes.gateway.platforms.email.said import quoted, said, text_of_html, unflowed, without_reply_marks
 from hermes.gateway.platforms.email.trust import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 
 US = "hermes@lab.test"
@@ -48,6 +48,24 @@ REPLIES = {
 def test_only_the_new_words_of_a_reply_count(program: str) -> None:
     assert said(REPLIES[program], reply=True) == "Yes, please."
     assert said(REPLIES[program].replace("\n", "\r\n"), reply=True) == "Yes, please."
+
+
+@pytest.mark.parametrize("program", [name for name in REPLIES if name != "a signature"])
+def test_the_mail_a_reply_carries_along_is_its_quote(program: str) -> None:
+    for text in (REPLIES[program], REPLIES[program].replace("\n", "\r\n")):
+        assert "Shall I?" in quoted(text)
+        assert "Yes, please." not in quoted(text)
+        assert ">" not in quoted(text).replace("@lab.test>", "")
+
+
+def test_without_a_mail_below_there_is_no_quote() -> None:
+    assert quoted(REPLIES["a signature"]) == ""
+    assert quoted("> First?\nYes.\n\n> Second?\nNo.") == ""  # between the answers: they are part of what is said
+
+
+@given(st.text(alphabet="> \nab:-_On wrote", max_size=300))
+def test_a_quote_is_found_in_anything(text: str) -> None:
+    assert isinstance(quoted(text), str)
 
 
 def test_answers_between_quoted_questions_keep_them() -> None:

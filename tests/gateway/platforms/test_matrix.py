@@ -172,6 +172,37 @@ def test_an_answer_to_a_message_of_ours_addresses_us(lab: Lab, tmp_path: Path) -
     run(work())
 
 
+def test_the_words_that_are_answered_are_fetched_where_the_client_does_not_repeat_them(
+    lab: Lab, tmp_path: Path
+) -> None:
+    group = Chat(platform="matrix", chat_id=lab.chat_id("group"), type="group")
+
+    def answer(text: str, to: str) -> str:
+        content = {"msgtype": "m.text", "body": text, "m.relates_to": {"m.in_reply_to": {"event_id": to}}}
+        return lab.people["alice"].send(group.chat_id, content)
+
+    async def work() -> None:
+        theirs = lab.say("we meet at 5", who="bob", where="group", addressed=False)
+        adapter = matrix(lab, tmp_path)
+        async with connected(adapter) as link:
+            first = answer("when?", theirs)
+            event = await link.event("when?")
+            assert (event.quoted, event.reply_to) == ("we meet at 5", theirs)
+            answer("> <@bob:x> we meet at 5\n\nreally?", first)  # a client that does repeat something
+            assert (await link.event("really?")).quoted == "we meet at 5"
+            answer("and that?", "$nothing-of-this-name")
+            assert (await link.event("and that?")).quoted is None
+            mine = await adapter.send(group, "It grows", nonce="1")
+            await adapter.edit(group, mine, "It grows and is whole now.")
+            answer("is it?", mine)
+            assert (await link.event("is it?")).quoted == "It grows and is whole now."
+        async with connected(matrix(lab, tmp_path)) as link:  # the server knows the newest version, too
+            answer("still?", mine)
+            assert (await link.event("still?")).quoted == "It grows and is whole now."
+
+    run(work())
+
+
 def test_what_bots_and_we_ourselves_say_and_edits_are_no_events(lab: Lab, tmp_path: Path) -> None:
     alice, room = lab.people["alice"], lab.chat_id("dm")
 

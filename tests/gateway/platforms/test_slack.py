@@ -373,27 +373,6 @@ def test_an_event_is_acknowledged_only_when_it_is_kept(lab: Lab) -> None:
     run(scene())
 
 
-def test_what_could_not_be_kept_is_sent_again_with_the_same_id(lab: Lab) -> None:
-    async def scene() -> None:
-        seen: list[str] = []
-        async with connected(lab) as (_, link):
-
-            async def fails_once(event: Event) -> None:
-                seen.append(event.id)
-                if len(seen) == 1:
-                    raise OSError("the disk is full")
-
-            link.before_keeping = fails_once
-            lab.say("hello")
-            await eventually(lambda: seen)
-            assert lab.state.acknowledged == []
-            lab.send_again()
-            await eventually(lambda: lab.state.acknowledged)
-        assert seen[0] == seen[1] == link.events[0].id
-
-    run(scene())
-
-
 def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -> None:
     async def scene() -> None:
         seen: list[str] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import socket
 import urllib.error
@@ -19,6 +21,8 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import Attachment, Chat, Event
 from hermes.gateway.platforms.telegram import Telegram
+from hermes.gateway.platforms.telegram.guard import Guarded
+from hermes.serve.connections import Door, Limits
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import GROUP, TOPIC, Lab
 
@@ -424,3 +428,70 @@ def test_secrets_are_marked_as_such() -> None:
     secret = {one.name for one in Telegram.settings if one.secret}
     assert secret == {"token", "proxy", "webhook_secret"}
     assert {one.variable for one in Telegram.settings if one.required} == {"TELEGRAM_BOT_TOKEN"}
+
+
+# ---------------------------------------------------------------------------------------------- a crowd at the webhook
+
+
+def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
+    update = json.dumps({"update_id": 1, "message": {"message_id": 1, "date": 1, "chat": {"id": 1001, "type": "private"},
+                         "from": {"id": 1001, "is_bot": False, "first_name": "Eve"}, "text": "let me in"}}).encode()  # fmt: skip
+    right = {"X-Telegram-Bot-Api-Secret-Token": "s3cret-word-of-ours", "Content-Type": "application/json"}
+
+    def closed(one: socket.socket) -> bool:
+        try:
+            return one.recv(1) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    gone: set[socket.socket] = set()
+
+    def refused(crowd: list[socket.socket]) -> int:
+        gone.update(one for one in crowd if one not in gone and closed(one))
+        return len(gone)
+
+    def from_elsewhere(port: int) -> int:
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=("127.0.0.2", 0))
+        client.request("POST", "/telegram", update, right)
+        status = client.getresponse().status
+        client.close()
+        return status
+
+    async def scene() -> None:
+        adapter = webhook(lab)
+        port = int(adapter.values["webhook_port"])
+        async with connected(adapter) as link:
+            many = range(Limits().per_address + 5)
+            crowd = [await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 10) for _ in many]
+            try:
+                for one in crowd:
+                    one.setblocking(False)
+                await link.until(lambda: refused(crowd) == 5, "not refused")
+                assert await asyncio.to_thread(from_elsewhere, port) == 200
+                assert link.texts == ["let me in"]
+            finally:
+                for one in crowd:
+                    one.close()
+
+    asyncio.run(scene())
+
+
+def test_a_connection_that_sends_no_head_in_time_is_closed() -> None:
+    async def scene() -> None:
+        door = Door(Limits(connections=4, per_address=4, header_seconds=0.2), "here")
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Guarded(door, asyncio.Protocol), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        silent, _ = await asyncio.open_connection("127.0.0.1", port)
+        speaks, mouth = await asyncio.open_connection("127.0.0.1", port)
+        mouth.write(b"POST / HTTP/1.1\r\n")
+        mouth.write(b"Host: here\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(silent.read(), 10) == b""
+        assert not speaks.at_eof()
+        mouth.close()
+        server.close()
+
+    asyncio.run(scene())

@@ -18,6 +18,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.log = logging.getLogger("tests.gateway")
+        self.troubles: list[str] = []
         self.events: list[Event] = []
         self.revisions: list[Revision] = []
         self.identities: list[str] = []
@@ -42,6 +43,9 @@ class Recorder:
 
     def connected(self, identity: str) -> None:
         self.identities.append(identity)
+
+    def troubled(self, text: str) -> None:
+        self.troubles.append(text)
 
     def lost(self, error: Exception) -> None:
         self.losses.append(error)

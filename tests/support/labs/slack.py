@@ -65,7 +65,10 @@ class Lab(base.Lab):
     @property
     def settings(self) -> dict[str, Any]:
         server = self.server
-        return {"bot_token": server.bot_token, "app_token": server.app_token, "base_url": server.base_url}
+        return {
+            "bot_token": server.bot_token, "app_token": server.app_token, "base_url": server.base_url,
+            "reply_in_thread": False,  # what every platform is asked speaks to a channel itself
+        }  # fmt: skip
 
     @property
     def state(self) -> State:
@@ -253,6 +256,7 @@ class Lab(base.Lab):
         self.server.wait(self.server.alone())  # what a connection of before still says is not said to the new state
 
         def inside() -> str:
+            self.server.past.update(self.state.unacknowledged)
             self.server.state = State()
             root = Said(self.server.now(), CHANNEL, IDS["alice"], None, "Let us talk about it here")
             self.state.messages.append(root)

@@ -15,6 +15,8 @@ from hermes.gateway.events import Chat, Event, Revision
 from hermes.gateway.platforms import adapter_class
 from tests.support.labs.slack import Lab
 
+HOME: dict[Lab, Path] = {}  # a folder of its own for each test
+
 
 class Recorder:
     """A gateway that notes everything."""
@@ -66,14 +68,15 @@ def one_workspace() -> Iterator[Lab]:
 
 
 @pytest.fixture(name="lab")
-def fresh_lab(workspace: Lab) -> Iterator[Lab]:
+def fresh_lab(workspace: Lab, tmp_path: Path) -> Iterator[Lab]:
     workspace.reset()
+    HOME[workspace] = tmp_path
     yield workspace
-    assert workspace.problems() == []
+    assert workspace.problems() == [], workspace.problems()
 
 
 def made(lab: Lab, **settings: Any) -> Any:
-    return adapter_class("slack")(lab.settings | settings, Path("."))
+    return adapter_class("slack")(lab.settings | settings, HOME[lab])
 
 
 @asynccontextmanager

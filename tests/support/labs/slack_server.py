@@ -66,6 +66,7 @@ class Server:
         self.users, self.chats = users, chats
         self.bot_token, self.app_token = f"xoxb-{uuid.uuid4().hex}", f"xapp-{uuid.uuid4().hex}"
         self.state = State()
+        self.past: set[str] = set()  # envelopes of an earlier test; their acknowledgements may be on the way
         self.connections = 0  # that were ever opened
         self._clock = 1_700_000_000
         self._tickets: set[str] = set()
@@ -151,6 +152,8 @@ class Server:
         return socket
 
     def _acknowledge(self, answer: dict[str, Any]) -> None:
+        if answer.get("envelope_id") in self.past:
+            return
         if self.state.unacknowledged.pop(answer.get("envelope_id", ""), None) is None:
             self.state.problems.append(f"an acknowledgement of nothing: {answer}")
         else:
@@ -262,6 +265,22 @@ class Server:
     def _conversations_open(self, given: dict[str, Any]) -> dict[str, Any]:
         found = [one["id"] for one in self.chats.values() if one.get("user") == given.get("users")]
         return {"channel": {"id": found[0]}} if found else {"error": "user_not_found"}
+
+    def _conversations_replies(self, given: dict[str, Any]) -> dict[str, Any]:
+        inside = [one for one in self.state.messages if one.chat == given["channel"]]
+        found = [one for one in inside if given["ts"] in (one.ts, one.thread)]
+        if not any(one.ts == given["ts"] for one in found):
+            return {"error": "thread_not_found"}
+        answers = list(dict.fromkeys(one.user for one in found if one.thread))
+        told: list[dict[str, Any]] = [
+            {"type": "message", "user": one.user, "text": one.text, "ts": one.ts} for one in found
+        ]
+        if answers:
+            told[0] |= {"thread_ts": given["ts"], "reply_users": answers, "reply_count": len(found) - 1}
+        return {
+            "messages": told[: int(given.get("limit", 1000))],
+            "has_more": len(told) > int(given.get("limit", 1000)),
+        }
 
     def _files_info(self, given: dict[str, Any]) -> dict[str, Any]:
         found = self.state.files.get(given["file"])

@@ -1,7 +1,8 @@
 """The Discord adapter: one connection for receiving, requests for everything else.
 
 Discord wants no receipt for messages, so what is safe is noted by us (`missed`): a message that could not be kept, or
-that was still waiting when the process ended, is fetched again by the next connection. Rate limits of up to 30 seconds
+that was still waiting when the process ended, is fetched again by the next connection. Slash commands want one within
+three seconds and can't be fetched: what is acknowledged before it is kept lies in the spool. Rate limits of up to 30 seconds
 are waited for by discord.py inside a call (it obeys Retry-After and can be cancelled); longer ones are a SlowDown.
 """
 
@@ -12,33 +13,42 @@ import hashlib
 import re
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import aiohttp
 import discord
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
-from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, deleted
+from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, as_json, deleted, from_json
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
     GATEWAY_URL,
     INTENTS_ADVICE,
     TOKEN_ADVICE,
     Client,
-    Heard,
     Revised,
     our_errors,
     translated,
 )
-from hermes.gateway.platforms.discord.commands import acknowledge, write_menu
+from hermes.gateway.platforms.discord.commands import clear, defer, write_menu
 from hermes.gateway.platforms.discord.markup import LONGEST, to_discord
 from hermes.gateway.platforms.discord.missed import Seen, missed
 from hermes.gateway.platforms.discord.reading import channel_id, chat_of, command_event, files, message_event
+from hermes.gateway.platforms.spool import Receipt, Spool
 
 _TO_CONNECT = 60.0  # seconds
 _TO_CLOSE = 3.0
 _ARCHIVE_AFTER: Literal[1440] = 1440  # minutes
+
+
+class _Command(NamedTuple):
+    """A slash command that waits for its turn; one without a receipt was acknowledged by an earlier connection."""
+
+    event: Event
+    receipt: Receipt | None = None
+    kept: asyncio.Future[bool] | None = None
+    spooled: str = ""
 
 
 class Discord(Adapter):
@@ -69,7 +79,8 @@ class Discord(Adapter):
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
-        self._heard: asyncio.Queue[Heard | None] = asyncio.Queue()
+        self._heard: asyncio.Queue[discord.Message | _Command | Revised | None] = asyncio.Queue()
+        self._spool = Spool(home / "discord" / "unkept")
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -91,7 +102,7 @@ class Discord(Adapter):
         await self.disconnect()
         self._link, self._heard = link, asyncio.Queue()
         self._stood = asyncio.get_running_loop().create_future()
-        client = self._client = self._new_client(stands=self._stands, heard=self._heard.put_nowait)
+        client = self._client = self._new_client(stands=self._stands, heard=self._hear)
         try:
             async with asyncio.timeout(_TO_CONNECT):
                 await self._log_in(client)
@@ -113,6 +124,7 @@ class Discord(Adapter):
         await asyncio.gather(*tasks, return_exceptions=True)
         if client is not None:
             await _close(client)
+        self._spool.close()
         if self._seen is not None:
             self._seen.save()
 
@@ -156,6 +168,9 @@ class Discord(Adapter):
             self._seen = Seen(self.home / "discord" / "seen.json", client.user.id)
         if self._stood is not None and not self._stood.done():
             self._stood.set_result(None)
+            for name, content in self._spool.waiting():  # after what was missed: that is older
+                if (event := _read_event(content)) is not None:
+                    self._heard.put_nowait(_Command(event, spooled=name))
             self._start(self._take(client, link, self._seen))
         link.connected(_identity(client))
 
@@ -166,6 +181,18 @@ class Discord(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
+    def _hear(self, heard: Heard) -> None:
+        """Put it behind what waits already. A command is acknowledged in time, however much that is."""
+        client, link = self._client, self._link
+        if not isinstance(heard, discord.Interaction):
+            self._heard.put_nowait(heard)
+        elif client is not None and link is not None and (event := command_event(heard)) is not None:
+            kept = asyncio.get_running_loop().create_future()
+            content = {"event": as_json(event)}
+            receipt = Receipt(self._spool, content, lambda: _told(link, defer(client, heard)), link.log)
+            self._start(_seen_to(client, link, receipt, kept, heard))
+            self._heard.put_nowait(_Command(event, receipt, kept))
+
     async def _take(self, client: Client, link: Link, seen: Seen) -> None:
         """Hand over what is heard, one after the other."""
         while True:
@@ -173,8 +200,8 @@ class Discord(Adapter):
             try:
                 if heard is None:
                     await self._take_missed(client, link, seen)
-                elif isinstance(heard, discord.Interaction):
-                    await self._take_command(client, link, seen, heard)
+                elif isinstance(heard, _Command):
+                    await self._take_command(link, seen, heard)
                 elif isinstance(heard, Revised):
                     await self._take_revised(client, link, heard)
                 else:
@@ -216,18 +243,23 @@ class Discord(Adapter):
                 name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
                 await _kept(link, Revision(id=name, revises=event.id, event=event))
 
-    async def _take_command(self, client: Client, link: Link, seen: Seen, interaction: discord.Interaction) -> None:
-        event = command_event(interaction)
-        if event is None:
-            return
+    async def _take_command(self, link: Link, seen: Seen, command: _Command) -> None:
+        event, kept = command.event, command.kept
         try:
             await link.received(event)
-        except Exception as error:  # not acknowledged: Discord tells the person, who can try again
-            link.log.warning("a slash command on Discord could not be kept (%s)", type(error).__name__)
-            return
+        except Exception as error:
+            if command.receipt is not None and not await command.receipt.hold():
+                link.log.warning("a slash command on Discord could not be kept (%s)", type(error).__name__)
+                if kept is not None and not kept.done():
+                    kept.set_result(False)  # not acknowledged: Discord tells the person, who can try again
+                return
+            await _kept(link, event)
+        if kept is not None and not kept.done():
+            kept.set_result(True)
+        if command.spooled:
+            self._spool.drop(command.spooled)
         if event.chat.type == DM:
             seen.note(0, int(event.chat.chat_id))
-        self._start(_acknowledged(client, link, interaction))
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -322,12 +354,28 @@ async def _kept(link: Link, event: Event | Revision) -> None:
             pause = min(pause * 2, 30.0)
 
 
-async def _acknowledged(client: Client, link: Link, interaction: discord.Interaction) -> None:
+async def _seen_to(
+    client: Client, link: Link, receipt: Receipt, kept: asyncio.Future[bool], interaction: discord.Interaction
+) -> None:
+    """Acknowledge a command, and take the line away that Discord shows for it once it is kept."""
+    await receipt.follow(kept)
+    if await kept:
+        await _told(link, clear(client, interaction))
+
+
+async def _told(link: Link, request: Coroutine[Any, Any, None]) -> None:
     try:
         with our_errors("acknowledge a command"):
-            await acknowledge(client, interaction)
+            await request
     except PlatformError as error:
         link.log.warning("a slash command was taken, but Discord could not be told: %s", error)
+
+
+def _read_event(content: dict[str, Any]) -> Event | None:
+    try:
+        return from_json(str(content.get("event")), Event)
+    except ValueError:
+        return None
 
 
 async def _look_up_place(client: Client, message: discord.Message) -> None:

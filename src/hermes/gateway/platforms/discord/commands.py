@@ -33,14 +33,19 @@ async def write_menu(client: discord.Client, commands: Sequence[tuple[str, str]]
         await client.http.bulk_upsert_global_commands(application, wanted)
 
 
-async def acknowledge(client: discord.Client, interaction: discord.Interaction) -> None:
-    """Tell Discord that a command was taken (it waits 3 seconds for that), and take the "thinking" line away."""
-    token = interaction.token
+async def defer(client: discord.Client, interaction: discord.Interaction) -> None:
+    """Tell Discord that a command was taken; it waits 3 seconds for that, and shows "thinking" from then on."""
     path = "/interactions/{webhook_id}/{webhook_token}/callback"
     answer = {"type": _DEFERRED_REPLY, "data": {"flags": _EPHEMERAL}}
-    await client.http.request(Route("POST", path, webhook_id=interaction.id, webhook_token=token), json=answer)
+    route = Route("POST", path, webhook_id=interaction.id, webhook_token=interaction.token)
+    await client.http.request(route, json=answer)
+
+
+async def clear(client: discord.Client, interaction: discord.Interaction) -> None:
+    """Take the "thinking" line away; that works for the 15 minutes an interaction lasts."""
     path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
-    await client.http.request(Route("DELETE", path, webhook_id=interaction.application_id, webhook_token=token))
+    route = Route("DELETE", path, webhook_id=interaction.application_id, webhook_token=interaction.token)
+    await client.http.request(route)
 
 
 def _command(name: str, words: str) -> dict[str, Any]:

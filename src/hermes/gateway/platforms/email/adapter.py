@@ -1,15 +1,18 @@
 """The email adapter: a mail thread is a conversation with the person who writes in it.
 
 Mails are told apart from machines' mails and forgeries, their new words become events, and replies go into the same
-thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder, so that a mail that may have been
-sent already can be looked up there; that narrows the window for a second copy down, but can't close it.
+thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder (sent.py), so that a mail that may
+have been sent already can be looked up there; that narrows the window for a second mail down, but can't close it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -18,6 +21,7 @@ from imap_tools import BaseMailBox
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.email import sent
 from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
 from hermes.gateway.platforms.email.mailbox import Account, Errands, Found, Watcher, find_mail, raw_mail, uid_validity
 from hermes.gateway.platforms.email.outgoing import Postman, message_id_for, subject_from, written
@@ -78,7 +82,7 @@ class Email(Adapter):
         Setting(
             name="authserv_id",
             help="the name at the beginning of the Authentication-Results our server writes; without it no sender is proven",
-            variable="EMAIL_AUTHSERV_ID",
+            variable="EMAIL_AUTHSERV_ID", asked=True,
         ),
         Setting(
             name="authserv_below",
@@ -94,6 +98,7 @@ class Email(Adapter):
         self._errands: Errands | None = None
         self._sent_folder: str | None = None
         self._sent_known = False
+        self._without_copies = home / "email" / "without-copies"
 
     # ------------------------------------------------------------------------------------------ connection
 
@@ -175,7 +180,7 @@ class Email(Adapter):
         if why:
             log.info("a mail from %s was left alone: %s", mail.address or "nobody in particular", why)
             return False
-        event = self._event(mail, found, await self._root(mail), proven=unproven is None)
+        event = self._event(mail, found, await self._root(mail), await self._quoted(mail), proven=unproven is None)
         try:
             await self._link.received(event)
         except Exception as error:
@@ -183,7 +188,26 @@ class Email(Adapter):
             raise
         return True
 
-    def _event(self, mail: Mail, found: Found, root: str, *, proven: bool) -> Event:
+    async def _quoted(self, mail: Mail) -> str | None:
+        """The mail that is answered, where the conversation does not have it: it is not ours, nor the same person's.
+
+        Others' mails in this mailbox are not looked up: whoever names one need not have read it.
+        """
+        above = mail.references[-1] if mail.references else ""
+        if above.startswith("<hermes."):
+            return None
+
+        def look(box: BaseMailBox) -> Mail | None:
+            uid = find_mail(box, above) if above else None
+            there = raw_mail(box, uid) if uid else None
+            return read_mail(there[0], self._address) if there else None
+
+        before = await self._visit(self._folder, look) if above else None
+        if before is None or before.address != mail.address:
+            return mail.quoted or None
+        return before.text if before.unwanted else None
+
+    def _event(self, mail: Mail, found: Found, root: str, quoted: str | None, *, proven: bool) -> Event:
         subject = without_reply_marks(mail.subject)
         place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
         return Event(
@@ -199,6 +223,7 @@ class Email(Adapter):
             attachments=tuple(_attachment(file, place) for file in mail.files),
             message_id=mail.message_id,
             reply_to=mail.references[-1] if mail.references else None,
+            quoted=quoted,
             sent_at=mail.sent_at,
         )
 
@@ -209,8 +234,8 @@ class Email(Adapter):
         above = mail.references[0]
         if len(mail.references) > 1 or not above.startswith("<hermes.") or above.startswith(_NEW_THREAD):
             return above
-        sent = await self._find_sent(above)
-        return sent.references[0] if sent and sent.references else above
+        ours = await self._find_sent(above)
+        return ours.references[0] if ours and ours.references else above
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -219,8 +244,6 @@ class Email(Adapter):
         if not is_address(chat.chat_id):
             raise SendRefused(f"{chat.chat_id!r} is not an address one can write to")
         message_id = message_id_for(nonce, self._domain)
-        if await self._find_sent(message_id) is not None:
-            return message_id
         above = [one for one in (chat.thread_id, reply_to) if one]
         begins = not above or (reply_to is None and above[0].startswith(_NEW_THREAD))
         subject = chat.name or (subject_from(text) if begins else "your message")
@@ -232,9 +255,93 @@ class Email(Adapter):
             message_id=message_id,
             above=above,
         )
-        await self._postman().send(self._address, chat.chat_id, mail)
-        await self._keep_copy(message_id, mail)
+        await self._deliver(chat.chat_id, message_id, mail)
         return message_id
+
+    async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
+        """Whether a mail is out, as the Sent folder tells it; None where there is no such folder, or no certainty."""
+        message_id = message_id_for(nonce, self._domain)
+        try:
+            if (folder := await self._sent()) is None:
+                return None
+            found = await self._visit(folder, lambda box: sent.copies(box, message_id))
+        except PlatformRefused:  # the folder is gone, or was never there
+            return None
+        if not found:
+            return None if self._without_copies.exists() else False
+        return True if any(not one.marked for one in found) else None
+
+    async def _deliver(self, recipient: str, message_id: str, mail: bytes) -> None:
+        """Send a mail, with a marked copy in the Sent folder until it is out (see sent.py)."""
+        postman, loop, folder = self._postman(), asyncio.get_running_loop(), await self._sent()
+        if folder is None:
+            await postman.send(self._address, recipient, mail)
+            return
+        begun: list[Future[None]] = []
+        out: Future[None] = Future()  # done in the moment the server has taken the mail: before it says goodbye
+
+        async def post() -> None:
+            try:
+                await postman.send(self._address, recipient, mail, lambda: out.set_result(None))
+            except BaseException as error:
+                broken_off = PlatformUnreachable("the sending of a mail was broken off", maybe_sent=True)
+                if not out.done():
+                    out.set_exception(error if isinstance(error, Exception) else broken_off)
+                if not isinstance(error, Exception):
+                    raise
+
+        def work(box: BaseMailBox) -> str | None:
+            """The number of a copy that could not be settled."""
+            if any(not one.marked for one in sent.copies(box, message_id)):
+                return None
+            uid = sent.put(box, folder, mail, message_id)
+            self._note_copies(uid is not None)
+            begun.append(asyncio.run_coroutine_threadsafe(post(), loop))
+            try:
+                out.result()
+            except SendRefused:
+                sent.remove(box, {uid} if uid else set())
+                raise
+            try:
+                if uid is not None:
+                    sent.settle(box, uid, message_id)
+                elif not sent.copies(box, message_id):
+                    box.append(mail, folder, flag_set=r"\Seen")
+            except Exception:  # the mail is out: that is what counts
+                return uid
+            return None
+
+        try:
+            unsettled = await self._visit(folder, work)
+        except asyncio.CancelledError:
+            for one in begun:
+                one.cancel()
+            raise
+        except PlatformRefused as error:
+            if begun:
+                raise
+            self._warn("no copies of sent mails can be kept: %s", error)
+            self._note_copies(False)
+            await postman.send(self._address, recipient, mail)
+            return
+        if unsettled is not None:
+            await self._settle(folder, unsettled, message_id)
+
+    async def _settle(self, folder: str, uid: str, message_id: str) -> None:
+        """Take the mark from a copy on another connection, since the first one broke."""
+        try:
+            await self._visit(folder, lambda box: sent.settle(box, uid, message_id))
+        except (PlatformRefused, PlatformUnreachable) as error:
+            self._warn("the copy of a sent mail could not be kept, or keeps its mark: %s", error)
+
+    def _note_copies(self, kept: bool) -> None:
+        """Note for whoever comes after a kill whether a mail without a copy may have been sent."""
+        with contextlib.suppress(OSError):
+            if kept:
+                self._without_copies.unlink(missing_ok=True)
+            else:
+                self._without_copies.parent.mkdir(parents=True, exist_ok=True)
+                self._without_copies.touch()
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
         """A thread is there when its first mail is; what it is called becomes the subject."""
@@ -256,20 +363,6 @@ class Email(Adapter):
         except PlatformRefused as error:  # the folder is gone, or was never there
             self._warn("the Sent folder can't be read: %s", error)
             return None
-
-    async def _keep_copy(self, message_id: str, mail: bytes) -> None:
-        """Put a copy into the Sent folder, unless the server has done so itself. The mail is out whether or not."""
-        try:
-            if (folder := await self._sent()) is None:
-                return
-
-            def put(box: BaseMailBox) -> None:
-                if find_mail(box, message_id) is None:
-                    box.append(mail, folder, flag_set=r"\Seen")
-
-            await self._visit(folder, put)
-        except (PlatformRefused, PlatformUnreachable) as error:
-            self._warn("no copy of a sent mail could be kept: %s", error)
 
     async def _sent(self) -> str | None:
         """The name of the folder for sent mails."""

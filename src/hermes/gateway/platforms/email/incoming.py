@@ -18,7 +18,7 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses, mktime_tz, parsedate_tz
 
-from hermes.gateway.platforms.email.said import is_forward, said, text_of_html, unflowed
+from hermes.gateway.platforms.email.said import is_forward, quoted, said, text_of_html, unflowed
 
 LONGEST = 100_000  # characters of a mail's text that are handed on
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")
@@ -50,6 +50,7 @@ class Mail:
     name: str | None
     subject: str
     text: str
+    quoted: str  # the mail it answers, as far as it carries that along
     files: tuple[File, ...]
     sent_at: float | None
     trail: tuple[tuple[str, str], ...]  # its Received and Authentication-Results in their order, topmost first
@@ -64,7 +65,9 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
     references = _thread(message)
     name, address = _sender(message)
     reply = bool(references) or subject.lower().startswith("re:")
-    text = said(_text(message), reply=reply and not is_forward(subject)).replace("\x00", "")
+    reply = reply and not is_forward(subject)
+    whole = _text(message)
+    text = said(whole, reply=reply).replace("\x00", "")
     files = tuple(_files(message))
     if size is not None and size > len(raw):
         files = ()
@@ -78,6 +81,7 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
         name=name or None,
         subject=" ".join(subject.split())[:300],
         text=text.strip("\n"),
+        quoted=quoted(whole).replace("\x00", "") if reply else "",
         files=files,
         sent_at=_date(message),
         trail=tuple(_trail(message)),
@@ -232,7 +236,9 @@ def _leaves(message: Message) -> Iterator[tuple[int, Message, bool]]:
     number = 0
     while waiting:
         part, related = waiting.pop()
-        payload = part.get_payload()
+        payload = (
+            part.get_payload() if part.is_multipart() else None
+        )  # it would decode a text, and fail at some charsets
         if part.get_content_maintype() == "multipart" and isinstance(payload, list):
             inside = part.get_content_subtype() == "related"
             waiting.extend((child, inside) for child in reversed(payload) if isinstance(child, Message))

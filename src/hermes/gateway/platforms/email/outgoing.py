@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.charset import QP, Charset
 from email.header import Header
 from email.mime.multipart import MIMEMultipart
@@ -116,11 +116,13 @@ class Postman:
         """Log in, and out again."""
         await self._with_connection(None)
 
-    async def send(self, sender: str, recipient: str, mail: bytes) -> None:
-        """Deliver a mail to the server; when this returns it has taken charge of it."""
-        await self._with_connection((sender, recipient, mail))
+    async def send(self, sender: str, recipient: str, mail: bytes, accepted: Callable[[], None] = lambda: None) -> None:
+        """Deliver a mail to the server; `accepted` is called in the moment it has taken charge of it."""
+        await self._with_connection((sender, recipient, mail), accepted)
 
-    async def _with_connection(self, what: tuple[str, str, bytes] | None) -> None:
+    async def _with_connection(
+        self, what: tuple[str, str, bytes] | None, accepted: Callable[[], None] = lambda: None
+    ) -> None:
         client = aiosmtplib.SMTP(
             hostname=self._host,
             port=self._port,
@@ -130,6 +132,7 @@ class Postman:
             local_hostname=self._domain if self._domain.isascii() else "localhost",
             timeout=30,
         )
+        begun = False
         try:
             await client.connect()
             await client.ehlo()
@@ -138,14 +141,20 @@ class Postman:
             if what is not None:
                 sender, recipient, mail = what
                 options = [] if (sender + recipient).isascii() else ["SMTPUTF8"]
+                begun = True
                 await client.sendmail(sender, [recipient], mail, mail_options=options)
+                accepted()
             if client.is_connected:
                 try:
                     await client.quit(timeout=3)
                 except aiosmtplib.SMTPException:
                     pass  # the mail is delivered; how the server says goodbye does not matter
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
-            raise self._explained(error) from None
+            explained = self._explained(error)
+            answered = isinstance(error, aiosmtplib.SMTPResponseException)
+            if isinstance(explained, PlatformUnreachable) and not answered:
+                explained.maybe_sent = begun  # the answer may have been lost, not the mail
+            raise explained from None
         finally:
             client.close()
 

@@ -81,6 +81,18 @@ def said(text: str, *, reply: bool) -> str:
     return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
+def quoted(text: str) -> str:
+    """The mail that a reply carries below or above its new words; "" where quotes stand between them and are part of it."""
+    if any(line.startswith(">") for line in said(text, reply=True).split("\n")):
+        return ""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    start = _quoted_from(lines)
+    if start < len(lines):
+        below = [line for line in lines[start:] if not _ORIGINAL.match(line[:_LONGEST_LINE])]
+        return "\n".join(below).strip("_-* \n")
+    return "\n".join(re.sub(r"\A> ?", "", line) for line in lines if line.startswith(">")).strip()
+
+
 def _quoted_from(lines: list[str]) -> int:
     """The line at which a mail is quoted without marks before its lines, as Outlook and phones do; else the end."""
     for number, line in enumerate(lines):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 from nio import Event as RoomEvent  # type: ignore[import-untyped]
 from nio import MatrixRoom, MegolmEvent, SyncResponse
 from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
@@ -29,6 +30,7 @@ from hermes.gateway.platforms.matrix.memory import Memory
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take
 PAUSES = (0.0, 1.0, 3.0)  # before a broken sync is tried again; then the gateway takes over
+MOST_SAID = 200  # messages of ours whose words are remembered
 MOST_MISSED = 1000  # messages of one room that are fetched after a long absence
 TYPING = 10_000  # milliseconds that "is typing" is shown
 
@@ -92,6 +94,7 @@ class Matrix(Adapter):
         mention_needed=True,
         tells_edits=True,
         tells_deletions=True,
+        quotes=True,
     )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -104,6 +107,7 @@ class Matrix(Adapter):
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[dict[str, Any]] = []
         self._ours: OrderedDict[str, bool] = OrderedDict()  # messages people answered: whether they are ours
+        self._said: OrderedDict[str, str] = OrderedDict()  # what our own messages say by now
         self._typing: set[str] = set()
 
     # ---------------------------------------------------------------------------------------------- login
@@ -258,6 +262,8 @@ class Matrix(Adapter):
         target = incoming.answered(content)
         answers_us = target is not None and room.member_count > 2 and await self._is_ours(room_id, target)
         made = incoming.event_of(room, event.source, client.user_id, answers_us=answers_us)
+        if made is not None and made.reply_to is not None and made.quoted is None:
+            made = msgspec.structs.replace(made, quoted=await self._words(room_id, made.reply_to))
         if made is not None:
             await link.received(made)
 
@@ -273,6 +279,25 @@ class Matrix(Adapter):
         made = incoming.event_of(room, incoming.as_edited(event.source, answer.event.source, first), client.user_id)
         if made is not None:
             await link.revised(Revision(id=event.event_id, revises=first, event=made))
+
+    async def _words(self, room_id: str, event_id: str) -> str | None:
+        """What a message that somebody answers says, for clients that do not repeat it; None where it can't be had."""
+        if event_id not in self._said:
+            assert self._client is not None
+            try:
+                answer = await self._client.room_get_event(room_id, event_id)
+            except HermesError:
+                return None
+            self._remember(event_id, answer.event.sender == self._client.user_id)
+            return incoming.words_of(answer.event.source)
+        return self._said[event_id]
+
+    def _note_words(self, event_id: str, text: str) -> None:
+        """What a message of ours says by now: of one that grew, the server may show its beginning alone."""
+        self._said[event_id] = text
+        self._said.move_to_end(event_id)
+        while len(self._said) > MOST_SAID:
+            self._said.popitem(last=False)
 
     async def _is_ours(self, room_id: str, event_id: str) -> bool:
         """Whether a message that somebody answered was sent by us."""
@@ -346,6 +371,7 @@ class Matrix(Adapter):
         content = outgoing.message(text, thread=chat.thread_id, reply_to=reply_to)
         event_id = await client.post(chat.chat_id, content, outgoing.transaction(chat.chat_id, nonce))
         self._remember(event_id, True)
+        self._note_words(event_id, text)
         if chat.chat_id in self._typing:
             self._typing.discard(chat.chat_id)
             with contextlib.suppress(HermesError):
@@ -355,6 +381,7 @@ class Matrix(Adapter):
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of a message of ours."""
         await self._connected().post(chat.chat_id, outgoing.replacement(text, message_id), f"hermes-{uuid4().hex}")
+        self._note_words(message_id, text)
 
     async def typing(self, chat: Chat) -> None:
         """Show for ten seconds that a reply is being written."""

@@ -115,6 +115,22 @@ def event_of(room: MatrixRoom, source: dict[str, Any], me: str, *, answers_us: b
     )
 
 
+def words_of(source: dict[str, Any]) -> str | None:
+    """What a room event says, in its newest version where the server tells it; None for what has no words."""
+    content = content_of(source)
+    if content is None:
+        return None
+    words = content["body"]
+    newest: Any = source
+    for step in ("unsigned", "m.relations", "m.replace", "content", "m.new_content"):
+        newest = newest.get(step) if isinstance(newest, dict) else None
+    if isinstance(newest, dict) and isinstance(newest.get("body"), str):
+        words = newest["body"]
+    if _relation(content).get("m.in_reply_to"):
+        words = _without_quote(words)[1]
+    return words.strip() or None
+
+
 def file_of(source: dict[str, Any]) -> tuple[str, dict[str, Any] | None] | None:
     """Where a message's file lies (mxc://…), and how to decrypt it if it is encrypted."""
     content = source.get("content")

@@ -16,12 +16,14 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from hermes.commands.registry import ALIASES, GATEWAY, known
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
-from hermes.gateway.events import DM, Attachment, Chat, Event, Sender
+from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender
 from hermes.gateway.platforms.slack import format as form
 from hermes.gateway.platforms.slack.answers import Unformattable, ask, kind, seconds
+from hermes.gateway.platforms.slack.budget import Budget
 from hermes.gateway.platforms.slack.connection import Connection, Envelope
 from hermes.gateway.platforms.slack.directory import Directory, Place, Recent, courtesy
 from hermes.gateway.platforms.slack.revised import revision_of
+from hermes.gateway.platforms.spool import Spool
 
 BASE_URL = "https://slack.com/api/"
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # kinds of message in which a person says something
@@ -49,6 +51,10 @@ class Slack(Adapter):
             name="base_url", variable="SLACK_BASE_URL", default=BASE_URL,
             help="where Slack's Web API is; https://slack-gov.com/api/ for GovSlack",
         ),
+        Setting(
+            name="reply_in_thread", variable="SLACK_REPLY_IN_THREAD", default=True, kind=bool,
+            help="answer in a channel with a thread below the question; false: in the channel itself",
+        ),
     )  # fmt: skip
     capabilities = Capabilities(
         longest=4_000,  # what Slack recommends; a markdown block takes 12,000, and form.harmless adds a fifth at most
@@ -67,9 +73,12 @@ class Slack(Adapter):
         self._session: aiohttp.ClientSession | None = None
         self._client: AsyncWebClient | None = None
         self._connection: Connection | None = None
+        self._spool = Spool(home / "slack" / "unkept")
+        self._edits = Budget()
         self._us = ""
         self._directory = Directory()
         self._joined: Recent[tuple[str, str | None], bool] = Recent()  # (chat, thread) in which we have written
+        self._roots: Recent[tuple[str, str | None], bool] = Recent()  # … whose first message the conversation has
         self._waiting: Recent[tuple[str, str | None], bool] = Recent()  # … in which somebody waits for our first word
         self._commands = {one.name for one in known(GATEWAY)} | set(ALIASES)
 
@@ -91,19 +100,14 @@ class Slack(Adapter):
         try:
             identity = await self._log_in()
 
-            async def keep(envelope: Envelope) -> None:
-                revision = await revision_of(envelope, self._us, self._message)
-                if revision is not None:
-                    await link.revised(revision)
-                    return
-                event = await self._event(envelope)
-                if event is not None:
-                    await link.received(event)
+            async def keep(what: Event | Revision) -> None:
+                await (link.revised(what) if isinstance(what, Revision) else link.received(what))
 
             self._connection = Connection(
-                self._http(), ticket=self._ticket, keep=keep, connected=lambda: link.connected(identity),
-                lost=link.lost, log=link.log,
+                self._http(), ticket=self._ticket, read=self._said, keep=keep, spool=self._spool,
+                connected=lambda: link.connected(identity), lost=link.lost, log=link.log,
             )  # fmt: skip
+            self._connection.take_up()
             await self._connection.open()
         except BaseException:
             await self.disconnect()
@@ -117,6 +121,7 @@ class Slack(Adapter):
             await connection.close()
         if session is not None:
             await session.close()
+        self._spool.close()
 
     def _token(self, setting: str) -> str:
         return str(self.values[setting]).strip()
@@ -151,6 +156,10 @@ class Slack(Adapter):
 
     # ------------------------------------------------------------------------------------------ hearing
 
+    async def _said(self, envelope: Envelope) -> Event | Revision | None:
+        """What somebody said, or did to what they had said."""
+        return await revision_of(envelope, self._us, self._message) or await self._event(envelope)
+
     async def _event(self, envelope: Envelope) -> Event | None:
         """What was said, if anything was: not by a bot, not by us, and not that something changed."""
         payload = envelope.get("payload") or {}
@@ -172,21 +181,59 @@ class Slack(Adapter):
         name = await self._directory.name(self._web(), user)
         people = form.mentioned(text)
         names = {one: await self._directory.name(self._web(), one) or "" for one in people if one != self._us}
+        said = form.command(form.readable(text, self._us, names), self._commands)
+        addressed = (
+            place.type == DM
+            or self._us in people
+            or event.get("parent_user_id") == self._us
+            or (chat_id, thread) in self._joined
+        )
+        quoted = await self._quoted(event, thread if addressed else None)
+        if thread is None and self._opens_thread(place, said):
+            thread = ts
+            if addressed:
+                self._roots.put((chat_id, thread), True)
         if thread is not None:
             self._waiting.put((chat_id, thread), True)
         return Event(
             id=f"{chat_id}:{ts}",
             chat=self._chat(chat_id, place, name, thread),
             sender=Sender(user_id=user, name=name),
-            text=form.command(form.readable(text, self._us, names), self._commands),
-            attachments=tuple(_attachment(file) for file in event.get("files") or () if _exists(file)),
+            text=said,
+            attachments=tuple(_attachment(file) for file in form.files(event) if _exists(file)),
             message_id=ts,
+            reply_to=str(event["thread_ts"]) if quoted and event.get("thread_ts") not in (None, ts) else None,
+            quoted=quoted,
             sent_at=float(ts),
-            addressed=place.type == DM
-            or self._us in people
-            or event.get("parent_user_id") == self._us
-            or (chat_id, thread) in self._joined,
+            addressed=addressed,
         )
+
+    def _opens_thread(self, place: Place, said: str) -> bool:
+        """Whether what is said in a chat is answered in a thread of its own. A command opens no conversation."""
+        return place.type == CHANNEL and bool(self.values.get("reply_in_thread", True)) and not said.startswith("/")
+
+    async def _quoted(self, event: dict[str, Any], thread: str | None) -> str | None:
+        """The words a message is about: those it shares, and the ones its thread hangs on when we come into the thread.
+
+        In a thread we take part in, or that hangs on our message, the conversation has them already.
+        """
+        words = [await self._words(one) for one in form.shared(event)]
+        where = (str(event["channel"]), thread)
+        ours = event.get("parent_user_id") == self._us or where in self._joined or where in self._roots
+        if thread is not None and not ours:
+            found = await courtesy(self._web().conversations_replies(channel=where[0], ts=thread, limit=1))
+            parent = next((one for one in found.get("messages") or () if str(one.get("ts")) == thread), None)
+            if parent is not None:
+                self._roots.put(where, True)
+                if self._us not in (parent.get("reply_users") or ()):
+                    words.insert(0, await self._words(parent))
+        return "\n\n".join(one for one in words if one) or None
+
+    async def _words(self, message: Mapping[str, Any]) -> str:
+        """What a message of somebody's says, as people read it."""
+        text = str(message.get("text") or "")
+        names = {one: await self._directory.name(self._web(), one) or "" for one in form.mentioned(text)}
+        return form.readable(text, "", names)
 
     async def _command(self, payload: dict[str, Any]) -> Event:
         """A native command. Typed where the bot can't speak (somebody else's chat), it is answered as a DM."""
@@ -222,8 +269,17 @@ class Slack(Adapter):
         return str(sent["ts"])
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        """Replace the text of a message of ours."""
-        await self._write(self._web().chat_update, text, {"channel": chat.chat_id, "ts": message_id})
+        """Replace the text of a message of ours. SlowDown while Slack wants no edits, in whatever chat."""
+        self._edits.take()
+        try:
+            await self._write(self._web().chat_update, text, {"channel": chat.chat_id, "ts": message_id})
+        except SlowDown as error:
+            self._edits.refused(error.retry_after)
+            raise
+
+    def edit_wait(self) -> float:
+        """Seconds before a growing reply may be edited again: all chats of the workspace share a limit."""
+        return self._edits.wait()
 
     async def _write(
         self, method: Callable[..., Awaitable[AsyncSlackResponse]], text: str, place: dict[str, Any]

@@ -39,7 +39,8 @@ async def ask(request: Awaitable[AsyncSlackResponse], *, token: str = "bot_token
     except SlackApiError as error:
         raise _translated(error.response, token) from None
     except (aiohttp.ClientError, SlackClientError, OSError, TimeoutError, ValueError, AttributeError) as error:
-        raise PlatformUnreachable(f"Slack can't be reached ({kind(error)})") from None
+        lost = not isinstance(error, aiohttp.ClientConnectorError)  # the answer may be, and the message there
+        raise PlatformUnreachable(f"Slack can't be reached ({kind(error)})", maybe_sent=lost) from None
     return answer if isinstance(answer, dict) else {}
 
 

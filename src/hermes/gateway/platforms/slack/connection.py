@@ -1,8 +1,9 @@
 """Socket Mode: the websocket that Slack sends events through, each in an envelope that wants to be acknowledged.
 
-An envelope is acknowledged once what it holds is kept; what is not acknowledged Slack sends again. Before Slack ends a
-connection it says so: the next one is opened first, and the old one is read to its end. The library has a client for
-this, too; it goes on trying in silence when it should say that it gave up, so this one is ours.
+An envelope is acknowledged once what it holds is kept, or lies in the spool (see platforms.spool): Slack waits three
+seconds. What is not acknowledged Slack sends again. Before Slack ends a connection it says so: the next one is opened
+first, and the old one is read to its end. The library has a client for this, too; it goes on trying in silence when it
+should say that it gave up, so this one is ours.
 """
 
 from __future__ import annotations
@@ -11,23 +12,27 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
+from hermes.gateway.events import Event, Revision
 from hermes.gateway.platforms.slack.answers import kind
+from hermes.gateway.platforms.spool import Receipt, Spool
 
 _HELLO = 15.0  # seconds for a new connection to begin
 _HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
 _LINGER = 30.0  # seconds an old connection is read beside its successor
+_LONGEST_PAUSE = 30.0  # seconds between two tries to keep an event
 
 Socket = aiohttp.ClientWebSocketResponse
+Result = TypeVar("Result")
 Envelope = dict[str, Any]
 
 
 class Connection:
-    """A connection and its successors. `keep` gets every envelope; when it returns the envelope is acknowledged.
+    """A connection and its successors. `read` makes an event of an envelope (None: nothing was said), `keep` keeps it.
 
     Envelopes of one chat are kept one after the other, as they came. `ticket` asks for the address of a new connection,
     `connected` hears of each that stands, `lost` of the end of the last one, once.
@@ -38,20 +43,29 @@ class Connection:
         session: aiohttp.ClientSession,
         *,
         ticket: Callable[[], Awaitable[str]],
-        keep: Callable[[Envelope], Awaitable[None]],
+        read: Callable[[Envelope], Awaitable[Event | Revision | None]],
+        keep: Callable[[Event | Revision], Awaitable[None]],
+        spool: Spool,
         connected: Callable[[], None],
         lost: Callable[[PlatformError], None],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._session = session
         self._ticket = ticket
+        self._read_event = read
         self._keep = keep
+        self._spool = spool
         self._connected = connected
         self._lost = lost
         self._log = log
         self._sockets: set[Socket] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._last: dict[str, asyncio.Task[None]] = {}  # chat → what is done with its newest envelope
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._last: dict[str, asyncio.Task[bool]] = {}  # chat → what keeps its newest envelope
+
+    def take_up(self) -> None:
+        """Keep what an earlier connection acknowledged and did not keep; called before `open`, so that it comes first."""
+        for name, envelope in self._spool.waiting():
+            self._start(self._see_to_spooled(name, self._in_turn(envelope)))
 
     async def open(self) -> None:
         """Open a connection, hear its hello and begin to read it; PlatformError when that can't be."""
@@ -86,7 +100,7 @@ class Connection:
         self._sockets.discard(socket)
         await socket.close()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -127,27 +141,63 @@ class Connection:
         await self.open()
 
     def _take(self, envelope: Envelope, socket: Socket) -> None:
-        """See to an envelope, after those of the same chat that came before it."""
+        """See to an envelope."""
         if not envelope.get("envelope_id"):
             return
+
+        async def tell() -> None:
+            try:
+                await socket.send_str(json.dumps({"envelope_id": envelope["envelope_id"]}))
+            except (aiohttp.ClientError, OSError):
+                pass  # the connection is gone: Slack sends the event again, and it is known by its id
+
+        receipt = Receipt(self._spool, _lasting(envelope), tell, self._log)
+        self._start(receipt.follow(self._in_turn(envelope)))
+
+    def _in_turn(self, envelope: Envelope) -> asyncio.Task[bool]:
+        """Keep an envelope, after those of the same chat that came before it."""
         payload = envelope.get("payload") or {}
         chat = str((payload.get("event") or {}).get("channel") or payload.get("channel_id") or "")
-        task = self._start(self._see_to(envelope, socket, self._last.get(chat)))
+        task = self._start(self._kept(envelope, self._last.get(chat)))
         self._last[chat] = task
         task.add_done_callback(lambda done: self._last.pop(chat) if self._last.get(chat) is done else None)
+        return task
 
-    async def _see_to(self, envelope: Envelope, socket: Socket, before: asyncio.Task[None] | None) -> None:
+    async def _kept(self, envelope: Envelope, before: asyncio.Task[bool] | None) -> bool:
+        """Keep what was said, however long that takes; False where it can't be read at all."""
         if before is not None:
             await asyncio.wait([before])
-        try:
-            await self._keep(envelope)
-        except Exception as error:
-            self._log.warning("a message could not be kept; Slack will send it again: %s: %s", kind(error), error)
-            return
-        try:
-            await socket.send_str(json.dumps({"envelope_id": envelope["envelope_id"]}))
-        except (aiohttp.ClientError, OSError):
-            pass  # the connection is gone: Slack sends the event again, and it is known by its id
+        event, pause = None, 1.0
+        while True:
+            try:
+                event = event or await self._read_event(envelope)
+            except (PlatformUnreachable, SlowDown) as error:
+                self._log.warning("a message can't be read yet (%s); next try in %g s", error, pause)
+            except Exception as error:
+                self._log.error("a message of Slack's can't be read: %s: %s", kind(error), error)
+                return False
+            else:
+                try:
+                    if event is not None:
+                        await self._keep(event)
+                    return True
+                except Exception as error:
+                    self._log.warning("a message could not be kept (%s); next try in %g s", kind(error), pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _see_to_spooled(self, name: str, kept: asyncio.Task[bool]) -> None:
+        if await kept:
+            self._spool.drop(name)
+
+
+def _lasting(envelope: Envelope) -> Envelope:
+    """An envelope without what must not lie on a disk: `token` proves who Slack is, `response_url` lets anybody answer."""
+    payload = envelope.get("payload") or {}
+    return {
+        "type": envelope.get("type"),
+        "payload": {name: what for name, what in payload.items() if name not in ("token", "response_url")},
+    }
 
 
 async def _hello(socket: Socket) -> None:

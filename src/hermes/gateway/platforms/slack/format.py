@@ -80,7 +80,8 @@ def mentioned(text: str) -> list[str]:
 
 def readable(text: str, us: str, names: Mapping[str, str]) -> str:
     """A message of Slack's as the person wrote it, without the mention of `us`. `names` has what to call the others."""
-    text = re.sub(rf"[ \t]*<@{re.escape(us)}(?:\|[^<>]*)?>[ \t]*", " ", text)
+    if us:
+        text = re.sub(rf"[ \t]*<@{re.escape(us)}(?:\|[^<>]*)?>[ \t]*", " ", text)
     text = _BRACKETS.sub(lambda found: _spelled(found[1], names), text)
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
 
@@ -100,6 +101,16 @@ def _spelled(inner: str, names: Mapping[str, str]) -> str:
     if target.endswith((label, label + "/")):  # "example.com" was typed, and Slack made a link of it
         return label
     return f"[{label}]({target})"
+
+
+def shared(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The messages that a message hands on, as Slack puts them below it; not the previews of links."""
+    return [one for one in message.get("attachments") or () if one.get("is_share") or one.get("is_msg_unfurl")]
+
+
+def files(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The files of a message and of those it hands on."""
+    return [file for one in (message, *shared(message)) for file in one.get("files") or ()]
 
 
 def command(text: str, known: Collection[str]) -> str:

@@ -18,8 +18,10 @@ from telegram.error import TelegramError
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event, Revision
+from hermes.gateway.platforms.telegram.guard import Guarded
 from hermes.gateway.platforms.telegram.incoming import conversations, edits, migration
 from hermes.gateway.platforms.telegram.wire import our_errors, read_update
+from hermes.serve.connections import Door, Limits
 
 # Of updates: joins, reactions and the like are not sent to us at all. Of deletions no bot is told.
 KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
@@ -29,6 +31,8 @@ _MOST = 100  # updates at once, Telegram's own limit
 _WAIT = 25  # seconds that Telegram waits for something to happen before it answers "nothing"
 _ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # how long, and how often, more pictures of an album are waited for
 _FAILURES = 5  # in a row, before the gateway is told that the connection is lost
+_BODY_SECONDS = 10.0  # for an update to arrive whole
+_KEEP_ALIVE = 30.0  # seconds a connection is held between two updates
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
@@ -140,19 +144,35 @@ def _open_album(updates: Sequence[Update]) -> int | None:
 class Webhook:
     """Listens on a port of this machine for what Telegram brings to a public address in front of it."""
 
-    def __init__(self, bot: Bot, link: Link, reading: _Reading, *, url: str, secret: str, host: str, port: int) -> None:
+    def __init__(
+        self,
+        bot: Bot,
+        link: Link,
+        reading: _Reading,
+        *,
+        url: str,
+        secret: str,
+        host: str,
+        port: int,
+        limits: Limits | None = None,
+    ) -> None:
         self._bot, self._link, self._reading = bot, link, reading
         self._url, self._secret, self._host, self._port = url, secret, host, port
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
         self._one_by_one = asyncio.Lock()
+        self._limits = limits or Limits()
 
     async def start(self) -> None:
         application = web.Application()
         application.router.add_post("/{path:.*}", self._delivered)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=_KEEP_ALIVE)
         await self._runner.setup()
+        make, door = self._runner.server, Door(self._limits, "Telegram's webhook", self._link.troubled)
+        assert make is not None
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(lambda: Guarded(door, make), self._host, self._port, backlog=128)
         except OSError as error:
             await self.stop()
             raise PlatformUnreachable(f"no webhook on {self._host}:{self._port}: {error.strerror or error}") from error
@@ -161,6 +181,9 @@ class Webhook:
 
     async def stop(self) -> None:
         """Stop listening. The webhook stays set: what comes meanwhile is brought later."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
@@ -170,8 +193,11 @@ class Webhook:
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self._secret.encode()):
             return web.Response(status=403)
         try:
-            raw: Any = await request.json()
+            async with asyncio.timeout(_BODY_SECONDS):
+                raw: Any = await request.json()
             update = read_update(raw, self._bot, self._link.log)
+        except TimeoutError:
+            return web.Response(status=408)
         except (ValueError, PlatformError):
             return web.Response(status=400)
         try:

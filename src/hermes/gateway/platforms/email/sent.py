@@ -1,0 +1,79 @@
+"""The Sent folder as the record of what was sent: a mail's copy lies there before the mail goes out, with a mark on it.
+
+The mark is taken away on the same connection in the moment the sending server has taken the mail. After a kill the copy
+tells: without the mark the mail was sent; with it, nobody knows; no copy, it was not sent. Functions of this module work
+on a connection with the Sent folder selected, in a thread.
+"""
+
+from __future__ import annotations
+
+import imaplib
+import re
+from typing import NamedTuple
+
+from imap_tools import BaseMailBox
+from imap_tools.errors import ImapToolsError
+
+SENDING = "$HermesSending"  # the mark; where a server takes no marks of ours it is \Draft
+_DRAFT = r"\Draft"
+
+
+class Copy(NamedTuple):
+    """A mail in the Sent folder, and whether it is marked as being sent."""
+
+    uid: str
+    marked: bool
+
+
+def copies(box: BaseMailBox, message_id: str) -> list[Copy]:
+    """The copies of a mail, the oldest first; a server that keeps copies of its own makes a second one."""
+    if not message_id.isascii() or not message_id.isprintable():
+        return []
+    quoted = message_id.replace("\\", "\\\\").replace('"', '\\"')
+    return [Copy(uid, _marked(box, uid)) for uid in box.uids(f'UNDELETED HEADER Message-ID "{quoted}"', charset=None)]
+
+
+def put(box: BaseMailBox, folder: str, mail: bytes, message_id: str) -> str | None:
+    """Lay a marked copy into the folder; its number. None, and no copy, where the server refuses it or any mark."""
+    before = {one.uid for one in copies(box, message_id)}
+    for mark in (SENDING, _DRAFT):
+        try:
+            box.append(mail, folder, flag_set=[r"\Seen", mark])
+        except imaplib.IMAP4.abort:
+            raise
+        except (ImapToolsError, imaplib.IMAP4.error):
+            continue
+        box.client.noop()
+        new = [one for one in copies(box, message_id) if one.uid not in before]
+        if new and all(one.marked for one in new):
+            remove(box, before)  # of an earlier try; only now, so that there is a marked copy at every moment
+            return new[-1].uid
+        remove(box, {one.uid for one in new})
+    return None
+
+
+def settle(box: BaseMailBox, uid: str, message_id: str) -> None:
+    """The mail is out: take the mark from its copy, at once, then see to it that there is one copy alone."""
+    box.client.uid("STORE", uid, "-FLAGS.SILENT", f"({SENDING} {_DRAFT})")
+    box.client.noop()
+    found = {one.uid for one in copies(box, message_id)}
+    if len(found) > 1:  # the server has kept one itself
+        remove(box, {uid} & found)
+
+
+def remove(box: BaseMailBox, uids: set[str]) -> None:
+    """Remove copies and nothing else. A server without UIDPLUS keeps them as deleted until a person tidies up there."""
+    if not uids:
+        return
+    which = ",".join(sorted(uids, key=int))
+    box.client.uid("STORE", which, "+FLAGS.SILENT", r"(\Deleted)")
+    if b"UIDPLUS" in (box.client.capability()[1][-1] or b"").upper().split():
+        box.client.uid("EXPUNGE", which)
+
+
+def _marked(box: BaseMailBox, uid: str) -> bool:
+    _, answer = box.client.uid("FETCH", uid, "(FLAGS)")
+    said = b" ".join(item for item in answer if isinstance(item, bytes))
+    found = re.search(rb"FLAGS \(([^)]*)\)", said)
+    flags = (found[1] if found else b"").decode("ascii", "replace").lower().split()
+    return SENDING.lower() in flags or _DRAFT.lower() in flags

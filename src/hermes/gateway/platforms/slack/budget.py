@@ -1,0 +1,51 @@
+"""How often messages are edited: Slack counts the edits of all chats of a workspace together.
+
+chat.update is of Tier 3 ("50+ per minute", docs.slack.dev, Rate limits), for each method and workspace. Growing replies
+share a part of that; the rest is for finished replies, which are edited without a wait. When Slack says to wait, nothing
+is edited before that time is over, and then finished replies come first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hermes.errors import SlowDown
+
+A_MINUTE = 36  # edits of growing replies; 14 of Slack's 50 are left for finished ones
+AT_ONCE = 4  # edits after a quiet time, without a pause between them; few, as Slack's minutes begin when Slack likes
+
+
+class Budget:
+    """The edits of one workspace."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left, self._at = float(AT_ONCE), clock()
+        self._closed_until = 0.0
+
+    def wait(self) -> float:
+        """Seconds before a growing reply may be edited; 0: now."""
+        now = self._refill()
+        missing = max(0.0, 1.0 - self._left) * 60 / A_MINUTE
+        return max(missing, self._closed_until - now, 0.0)
+
+    def take(self) -> None:
+        """A message is about to be edited; SlowDown while Slack wants none of it."""
+        now = self._refill()
+        if now < self._closed_until:
+            raise SlowDown("Slack wants us to wait with edits", self._closed_until - now)
+        self._left -= 1.0
+
+    def refused(self, seconds: float) -> None:
+        """Slack wants no edits for so long; growing replies begin after that with nothing in hand."""
+        now = self._refill()
+        self._closed_until = max(self._closed_until, now + seconds)
+        self._left, self._at = min(self._left, 0.0), self._closed_until
+
+    def _refill(self) -> float:
+        now = self._clock()
+        if now > self._at:
+            self._left = min(float(AT_ONCE), self._left + (now - self._at) * A_MINUTE / 60)
+            self._at = now
+        return now

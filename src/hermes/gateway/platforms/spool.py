@@ -1,0 +1,124 @@
+"""Messages that were acknowledged before the store had them: each is a small file until the store has it.
+
+Slack and Discord wait three seconds for an acknowledgement, and what was acknowledged they never send again. So a message
+is acknowledged when the store has it, and after ACKNOWLEDGE_AFTER seconds at the latest: then its file is on the disk
+first. A killed process leaves the file, and the next connection takes it up. Where neither the store nor the disk takes a
+message it is not acknowledged: Slack sends it again, Discord tells the person that the command failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from logging import Logger, LoggerAdapter
+from pathlib import Path
+from typing import Any
+
+ACKNOWLEDGE_AFTER = 1.0  # seconds; both platforms wait 3, and the way there and a slow disk take their part of it
+_MOST = 10_000  # files: what comes beyond these is not acknowledged
+
+
+class Spool:
+    """A folder of messages in the order they came. Its files are the user's alone, and gone once the store has them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._thread: ThreadPoolExecutor | None = None  # not the loop's own threads: those may all wait for the store
+
+    def waiting(self) -> list[tuple[str, dict[str, Any]]]:
+        """The name and the content of each message in it, the oldest first; what can't be read is left where it is."""
+        found = []
+        for file in sorted(self._folder.glob("*.json")):
+            try:
+                content = json.loads(file.read_text("utf-8"))
+            except (OSError, ValueError):
+                continue
+            if isinstance(content, dict):
+                found.append((file.name, content))
+        return found
+
+    async def put(self, content: dict[str, Any]) -> str:
+        """Write a message down for good; its name here. OSError where that can't be."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "hermes-spool")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, content)
+
+    def drop(self, name: str) -> None:
+        """The store has it. A file that can't be removed is taken up again, and known by its id then."""
+        try:
+            (self._folder / name).unlink(missing_ok=True)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Let go of the thread; what is being written is still written."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+    def _write(self, content: dict[str, Any]) -> str:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if sum(1 for _ in self._folder.iterdir()) >= _MOST:
+            raise OSError(f"{_MOST:,} messages wait there for the store")
+        name = f"{time.time_ns():020d}.json"
+        draft = self._folder / f"{name}.part"
+        try:
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, self._folder / name)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # without it a power cut may take the new name away
+        finally:
+            os.close(folder)
+        return name
+
+
+class Receipt:
+    """One message on its way into the store, and what its platform is told of it: once, when the message is safe."""
+
+    def __init__(
+        self, spool: Spool, content: dict[str, Any], tell: Callable[[], Awaitable[None]], log: Logger | LoggerAdapter[Logger]
+    ) -> None:  # fmt: skip
+        """`tell` acknowledges the message to the platform; it raises nothing."""
+        self._spool, self._content, self._tell, self._log = spool, content, tell, log
+        self._name: str | None = None
+        self._once = asyncio.Lock()
+
+    async def follow(self, kept: asyncio.Future[bool]) -> None:
+        """Tell the platform when the message is `kept`, or when the spool has it, whichever comes first.
+
+        `kept` results in False where the message can't be kept at all: it is not acknowledged, or its file stays.
+        """
+        await asyncio.wait([kept], timeout=ACKNOWLEDGE_AFTER)
+        if not kept.done():
+            await self.hold()
+        if not await kept:
+            return
+        if self._name is None:
+            await self._tell()
+        else:
+            self._spool.drop(self._name)
+
+    async def hold(self) -> bool:
+        """Acknowledge it before the store has it; False where the disk does not take it either."""
+        async with self._once:
+            if self._name is None:
+                try:
+                    self._name = await self._spool.put(self._content)
+                except OSError as error:
+                    why = "neither the store nor the disk takes it"
+                    self._log.warning("a message is not acknowledged: %s (%s)", why, error)
+                    return False
+                await self._tell()
+        return True

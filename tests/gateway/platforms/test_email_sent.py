@@ -1,0 +1,204 @@
+"""Mails whose sending was cut off: the Sent folder tells whether they are out, before one says that it is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import imaplib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.errors import PlatformUnreachable, SendRefused
+from hermes.gateway.delivery import REPEATED
+from hermes.gateway.events import Chat, as_json
+from hermes.gateway.platforms.email.adapter import Email
+from hermes.gateway.platforms.email.sent import SENDING
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.email import Lab, Recorder
+from tests.support.labs.email_server import PASSWORD
+
+
+@pytest.fixture(scope="module")
+def module_lab() -> Iterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def lab(module_lab: Lab) -> Lab:
+    module_lab.reset()
+    return module_lab
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+def place(lab: Lab) -> Chat:
+    return Chat(platform="email", chat_id=lab.user_id("alice"), thread_id="<root@people.test>", name="trip")
+
+
+def in_sent(lab: Lab) -> list[set[str]]:
+    """The flags of each mail in the Sent folder, as the server tells them."""
+    with imaplib.IMAP4("127.0.0.1", lab.server.imap) as client:
+        client.login(lab.address, PASSWORD)
+        client.select("Sent", readonly=True)
+        found = []
+        for number in client.search(None, "ALL")[1][0].split():
+            said = client.fetch(number.decode(), "(FLAGS)")[1][0]
+            assert isinstance(said, bytes)
+            found.append(set(said.decode().partition("FLAGS (")[2].partition(")")[0].split()) - {"\\Recent"})
+        return found
+
+
+def run(lab: Lab, home: Path, body: Callable[[Email], Any], **more: Any) -> None:
+    async def scene() -> None:
+        adapter = Email({**lab.settings, **more}, home)
+        await adapter.connect(Recorder())
+        try:
+            await body(adapter)
+        finally:
+            await adapter.disconnect()
+
+    asyncio.run(scene())
+
+
+async def cut_off(lab: Lab, home: Path, nonce: str) -> None:
+    """Send a mail to a server that never answers, until the copy is laid down; then the process is gone."""
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    server = await asyncio.start_server(deaf, "127.0.0.1", 0)
+    adapter = Email({**lab.settings, "smtp_port": server.sockets[0].getsockname()[1]}, home)
+    await adapter.connect(Recorder())
+    sending = asyncio.create_task(adapter.send(place(lab), "perhaps", nonce=nonce))
+    while not await asyncio.to_thread(in_sent, lab):
+        await asyncio.sleep(0.02)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    await adapter.disconnect()
+    server.close()
+
+
+# ------------------------------------------------------------------------------------------------ the copy
+
+
+def test_a_sent_mail_has_one_copy_without_a_mark_and_is_known(lab: Lab, tmp_path: Path) -> None:
+    async def body(adapter: Email) -> None:
+        assert await adapter.was_sent(place(lab), nonce="one") is False
+        await adapter.send(place(lab), "hello", nonce="one")
+        assert await adapter.was_sent(place(lab), nonce="one") is True
+        assert in_sent(lab) == [{"\\Seen"}]
+
+    run(lab, tmp_path, body)
+
+
+def test_a_mail_that_was_cut_off_is_in_doubt_and_sent_again_it_has_one_copy(lab: Lab, tmp_path: Path) -> None:
+    asyncio.run(cut_off(lab, tmp_path, "one"))
+    assert in_sent(lab) == [{"\\Seen", SENDING}]
+
+    async def body(adapter: Email) -> None:
+        assert await adapter.was_sent(place(lab), nonce="one") is None
+        await adapter.send(place(lab), "perhaps, again", nonce="one")
+        assert in_sent(lab) == [{"\\Seen"}]
+
+    run(lab, tmp_path, body)
+    until(lambda: lab.shown() == ["perhaps, again"])
+
+
+def test_a_mail_that_is_refused_leaves_no_copy(lab: Lab, tmp_path: Path) -> None:
+    async def body(adapter: Email) -> None:
+        lab.server.smtp_line.refuse("554 5.7.1 Rejected as spam")
+        with pytest.raises(SendRefused):
+            await adapter.send(place(lab), "hello", nonce="one")
+        assert in_sent(lab) == []
+
+    run(lab, tmp_path, body)
+
+
+def test_a_server_that_breaks_off_before_the_mail_is_certain_not_to_have_it(lab: Lab, tmp_path: Path) -> None:
+    async def body(adapter: Email) -> None:
+        with pytest.raises(PlatformUnreachable) as error:
+            await adapter.send(place(lab), "hello", nonce="one")
+        assert not error.value.maybe_sent
+
+    run(lab, tmp_path, body, smtp_port=9)
+
+
+def test_where_there_is_no_sent_folder_nothing_can_be_told(lab: Lab, tmp_path: Path) -> None:
+    async def body(adapter: Email) -> None:
+        await adapter.send(place(lab), "hello", nonce="one")
+        assert await adapter.was_sent(place(lab), nonce="one") is None
+        assert await adapter.was_sent(place(lab), nonce="two") is None
+
+    run(lab, tmp_path, body, sent_folder="none")
+
+
+def test_a_folder_that_takes_no_copies_costs_the_certainty_and_no_mail(lab: Lab, tmp_path: Path) -> None:
+    async def body(adapter: Email) -> None:
+        await adapter.send(place(lab), "hello", nonce="one")
+        assert await adapter.was_sent(place(lab), nonce="one") is None
+
+    run(lab, tmp_path, body, sent_folder="Nowhere")
+    until(lambda: lab.shown() == ["hello"])
+
+    async def later(adapter: Email) -> None:
+        assert await adapter.was_sent(place(lab), nonce="one") is None  # it was sent, and has no copy
+        await adapter.send(place(lab), "again", nonce="two")
+        assert await adapter.was_sent(place(lab), nonce="three") is False
+
+    run(lab, tmp_path, later)
+
+
+# ------------------------------------------------------------------------------------------------ the gateway
+
+
+def left_by_a_killed_process(home: Path, lab: Lab) -> None:
+    """A store as it is when a gateway dies while it sends a mail."""
+    with SessionDB(home / "state.db") as db:
+        store = GatewayDB(db)
+        number = store.receive("email", "e-1", "key", "{}")
+        assert number is not None
+        store.finish(number, "email", as_json(place(lab)), [{"text": "perhaps", "nonce": "n-0"}])
+        with db._engine.write() as tx:
+            tx.run("UPDATE gateway_outbox SET begun_at = 1.0")
+
+
+def after_a_restart(lab: Lab, model: Echo, home: Path) -> list[str]:
+    with running(lab, home, model.base_url) as gateway:
+        until(lambda: not gateway.store.unsent())
+    until(lambda: lab.shown())
+    return lab.shown()
+
+
+def test_a_mail_that_was_never_sent_does_not_say_that_it_is_sent_again(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
+    left_by_a_killed_process(hermes_home, lab)
+    assert after_a_restart(lab, model, hermes_home) == ["perhaps"]
+
+
+def test_a_mail_that_is_out_is_not_sent_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    left_by_a_killed_process(hermes_home, lab)
+
+    async def body(adapter: Email) -> None:
+        await adapter.send(place(lab), "perhaps", nonce="n-0")
+
+    run(lab, hermes_home, body)
+    assert after_a_restart(lab, model, hermes_home) == ["perhaps"]
+
+
+def test_a_mail_nobody_can_tell_of_says_that_it_may_be_there_already(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    left_by_a_killed_process(hermes_home, lab)
+    asyncio.run(cut_off(lab, hermes_home, "n-0"))
+    assert after_a_restart(lab, model, hermes_home) == [f"{REPEATED}perhaps"]
