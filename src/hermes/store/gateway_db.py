@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.store import instances, mail, people, routes
 from hermes.store.engines.base import Tx
-from hermes.store.gateway_tables import INDEXES, TABLES
+from hermes.store.gateway_tables import statements
 from hermes.store.mail import Outgoing, Received
 from hermes.store.routes import Route
 
@@ -55,13 +55,25 @@ class GatewayDB:
         self.db = db
         self.clock = clock
         self._engine = db._engine
-        if not db.read_only and not self.is_there():
-            self._engine.make_tables((*TABLES, *INDEXES))
+        if db.read_only:
+            return
+        if not self.is_there():
+            self._engine.make_tables(statements(shared=db.is_shared))
+        elif not db.is_shared:
+            self._lighten()
 
     def is_there(self) -> bool:
         """Whether a gateway has ever used this store."""
         with self._engine.read() as tx:
             return self._engine.has_table(tx, "gateway_serving")
+
+    def _lighten(self) -> None:
+        """A file of an older version: its boxes had counters and indexes that made every message dearer to keep."""
+        with self._engine.read() as tx:
+            heavy = mail.is_heavy(tx)
+        if heavy:
+            with self.db._changing() as tx:
+                mail.lighten(tx)
 
     def together(self, steps: Sequence[Callable[[Tx], Any]]) -> list[Any]:
         """Do several small things in one transaction; what each returned."""
