@@ -51,6 +51,7 @@ class Seat:
         self.sender = sender
         self._session_id = session_id
         self._agent: Agent | None = None
+        self.seen_by: tuple[str, str] | None = None  # a session, and who was found to be one of those who may see it
 
     @property
     def chat(self) -> Chat:
@@ -77,11 +78,13 @@ class Seat:
         if self._agent is not None:
             return self._agent.session_id
         if self._session_id is None:
-            known = self.route.session_id
-            if known is not None and self._gateway.db.get_session(known) is not None:
-                self._session_id = self._gateway.db.get_compression_tip(known)
-            else:
+            known, db = self.route.session_id, self._gateway.db
+            session = None if known is None else db.get_session(known)
+            if known is None or session is None:
                 self._session_id = new_session_id(gateway=True)
+            else:  # one that was not compressed is the end of its chain
+                compressed = session["end_reason"] == "compression"
+                self._session_id = db.get_compression_tip(known) if compressed else known
         return self._session_id
 
     @property

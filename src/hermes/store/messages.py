@@ -320,6 +320,24 @@ def as_turn(row: Row) -> dict[str, Any]:
     return turn
 
 
+class Replayed:
+    """A conversation as it was read last: of what has not changed since, the same messages are given again."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Row, dict[str, Any]]] = {}
+
+    def turns(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """What `as_turn` makes of each of these rows of TURN_ROW. Not to be changed by who gets them."""
+        known, now = self._known, {}
+        for row in rows:
+            before = known.get(row[0])
+            now[row[0]] = before if before is not None and before[0] == row else (row, as_turn(row))
+        self._known = now
+        return [now[row[0]][1] for row in rows]
+
+
 def asked_once(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without the user's texts that say again what was said since the last reply: a compression carries them over."""
     out: list[dict[str, Any]] = []
