@@ -78,13 +78,9 @@ class Seat:
         if self._agent is not None:
             return self._agent.session_id
         if self._session_id is None:
-            known, db = self.route.session_id, self._gateway.db
-            session = None if known is None else db.get_session(known)
-            if known is None or session is None:
-                self._session_id = new_session_id(gateway=True)
-            else:  # one that was not compressed is the end of its chain
-                compressed = session["end_reason"] == "compression"
-                self._session_id = db.get_compression_tip(known) if compressed else known
+            known = self.route.session_id
+            tip = None if known is None else self._gateway.store.end_of_chain(known)
+            self._session_id = new_session_id(gateway=True) if tip is None else tip
         return self._session_id
 
     @property

@@ -346,7 +346,7 @@ class Turns:
         if who is None or seat.seen_by == (session_id, who):
             return
         user = (seat.route.platform, who)
-        if self._db.get_session(session_id, visible_to=user) is not None:
+        if self._store.may_see(session_id, user):
             seat.seen_by = session_id, who
         elif (session := self._db.get_session(session_id)) is not None:
             if not seat.is_owner and session["message_count"]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hermes.store import instances, mail, people, routes
+from hermes.store import instances, lineage, mail, people, routes, sessions
 from hermes.store.engines.base import Tx
 from hermes.store.gateway_tables import statements
 from hermes.store.mail import Outgoing, Received
@@ -21,6 +21,7 @@ from hermes.store.routes import Route
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
 
 __all__ = ["GatewayDB", "Notice", "Outgoing", "Placed", "Received", "Route"]
 
@@ -105,6 +106,16 @@ class GatewayDB:
         """What a key leads to."""
         with self._engine.read() as tx:
             return routes.get(tx, key)
+
+    def may_see(self, session_id: str, user: User) -> bool:
+        """Whether a session is there and this user is one of those who may see it."""
+        with self._engine.read() as tx:
+            return sessions.is_shown(tx, session_id, user)
+
+    def end_of_chain(self, session_id: str) -> str | None:
+        """Where a conversation has got to by compressions; None when its session is not there (any more)."""
+        with self._engine.read() as tx:
+            return lineage.compression_tip(tx, session_id) if sessions.is_shown(tx, session_id, None) else None
 
     def route_of_session(self, session_id: str) -> Route | None:
         """Under which key a session is talked in."""
@@ -255,9 +266,12 @@ class GatewayDB:
 
         A part is {"text", "nonce"}. The messages that show the reply as it grew are replaced by its parts. When it was
         finished before, what of that reply is not sent yet.
+
+        It is not synced to the disk by itself. What is sent next is: if its platform would take a repetition for another
+        message, that is noted, and synced, before. If the power fails in between, the event is answered from the record.
         """
         now = self.clock()
-        with self.db._changing() as tx:
+        with self.db._changing(lasting=False) as tx:
             shown = mail.finish(tx, inbox_id, now)
             if shown is None:
                 return mail.unsent(tx, inbox_id)
