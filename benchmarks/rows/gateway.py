@@ -29,9 +29,6 @@ def gateway(bench: Bench) -> Section:
         whole = _run(bench, model, chats, messages)
         killed = _run(bench, model, chats, messages, kill_every=KILL_EVERY)
         few, many = (_run(bench, model, number, each) for number in (FEW, 300 if quick else MANY))
-    with Echo() as model:
-        alone = {length: _one_by_one(bench, model, length, 100 if quick else 300) for length in LENGTHS}
-    short, long = alone[LENGTHS[0]], alone[LENGTHS[-1]]
     nothing = Goal("0", lambda ours, _: ours == 0)
     return Section(
         [
@@ -47,14 +44,24 @@ def gateway(bench: Bench) -> Section:
             _row(f"· processor time a message, {few.chats:,} chats", "ms", few.each),
             _row(f"· processor time a message, {many.chats:,} chats", "ms", many.each),
             _row("· · the ratio of the two", "×", many.each / few.each, at_most(1.5, "≤ 1.5")),
+            *one_message(bench).rows,
+        ]
+    )
+
+
+def one_message(bench: Bench) -> Section:
+    """What a message costs alone, in short and long conversations."""
+    with Echo() as model:
+        count = 100 if bench.size == "XS" else 300
+        alone = {length: _one_by_one(bench, model, length, count) for length in LENGTHS}
+    short, long = alone[LENGTHS[0]], alone[LENGTHS[-1]]
+    lengths = f"{LENGTHS[-1]:,} / {LENGTHS[0]:,} messages"
+    flat = at_most(1.5, "≤ 1.5")
+    return Section(
+        [
             *(row for length, outcome in alone.items() for row in _costs(length, outcome)),
-            _row(f"· · processor time, {LENGTHS[-1]:,} / {LENGTHS[0]:,} messages", "×", long.each / short.each),
-            _row(
-                f"· · written, {LENGTHS[-1]:,} / {LENGTHS[0]:,} messages",
-                "×",
-                long.kilobytes / short.kilobytes,
-                at_most(1.5, "≤ 1.5"),
-            ),
+            _row(f"· processor time, {lengths}", "×", long.each / short.each),
+            _row(f"· written, {lengths}", "×", long.kilobytes / short.kilobytes, flat),
         ]
     )
 
@@ -75,6 +82,7 @@ def _costs(length: int, outcome: Outcome) -> list[Row]:
 def _one_by_one(bench: Bench, model: Echo, length: int, messages: int) -> Outcome:
     say(f"gateway: {messages:,} messages one after another in conversations of {length:,}")
     lab = PlainLab()
+    bench.cache.home.mkdir(parents=True, exist_ok=True)
     no_brake = {"brake": {"per_minute": 0, "alike": 0}}
     with tempfile.TemporaryDirectory(dir=bench.cache.home) as folder:
         home = Path(folder) / "home"
