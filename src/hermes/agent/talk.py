@@ -26,7 +26,7 @@ from hermes.agent.running import Result
 from hermes.agent.tools.base import Context
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.drafts import Draft
-from hermes.store.messages import Replayed
+from hermes.store.replaying import Replayed
 
 LEAST_BUDGET = 2_000
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
@@ -109,7 +109,7 @@ class Talk:
 
     def load(self) -> None:
         """Read the history again."""
-        self.history = self._db._replayed(self.session_id, self._replayed)
+        self.history = self._replayed.read(self._db, self.session_id)
 
     def hold(self) -> bool:
         """Make the session live; False while another process holds it."""

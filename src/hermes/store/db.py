@@ -393,15 +393,6 @@ class SessionDB(Keeping):
                 turn["content"] = self._attachments.inlined(turn["content"], kinds[row[0]])
         return messages.asked_once(turns) if include_ancestors else turns
 
-    def _replayed(self, session_id: str, replayed: messages.Replayed) -> list[dict[str, Any]]:
-        """The same with references, for who reads it again and again; the messages are not to be changed."""
-        with self._engine.read() as tx:
-            if not sessions.is_shown(tx, session_id, None):
-                return []
-            self._bring_files(tx, session_id)
-            rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
-        return replayed.turns(rows)
-
     def resolve_attachments(self, message: Any) -> Any:
         """A message (or its content) of this store with its payloads in place of the references, ready to be sent.
 

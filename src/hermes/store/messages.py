@@ -280,6 +280,11 @@ def shown_rows(tx: Tx, session_id: str, columns: str = _ROW) -> list[Row]:
     return out
 
 
+def rows_of(tx: Tx, message_id: int) -> list[Row]:
+    """The row of one message as `shown_rows` gives it; [] when it is not there."""
+    return tx.rows(f"SELECT {_ROW} FROM messages m WHERE m.id = ?", (message_id,))
+
+
 def decode(row: Row) -> dict[str, Any]:
     """A row of `shown_rows` as the dict that get_messages returns."""
     message = dict(zip(SHOWN, row, strict=False))
@@ -318,24 +323,6 @@ def as_turn(row: Row) -> dict[str, Any]:
             if given or name == "reasoning_content":  # some endpoints insist on that field, even empty
                 turn[name] = given
     return turn
-
-
-class Replayed:
-    """A conversation as it was read last: of what has not changed since, the same messages are given again."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Row, dict[str, Any]]] = {}
-
-    def turns(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """What `as_turn` makes of each of these rows of TURN_ROW. Not to be changed by who gets them."""
-        known, now = self._known, {}
-        for row in rows:
-            before = known.get(row[0])
-            now[row[0]] = before if before is not None and before[0] == row else (row, as_turn(row))
-        self._known = now
-        return [now[row[0]][1] for row in rows]
 
 
 def asked_once(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
