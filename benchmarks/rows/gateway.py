@@ -11,13 +11,15 @@ from pathlib import Path
 from benchmarks.bench import Bench, say
 from benchmarks.table import Cell, Goal, Row, Section, at_most
 from tests.support.echo import Echo
-from tests.support.gateway_load import Outcome, load
+from tests.support.gateway_load import Outcome, load, one_by_one
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.plain import PlainLab
 
 LATENCY = 0.05  # seconds the model thinks
 KILL_EVERY = 4.0  # seconds
 FEW, MANY = 10, 1500
+LENGTHS = (10, 300, 1400)  # messages a conversation has when one more is said in it
+TAKING_TURNS = 10  # conversations
 
 
 def gateway(bench: Bench) -> Section:
@@ -42,12 +44,52 @@ def gateway(bench: Bench) -> Section:
             _row(f"· processor time a message, {few.chats:,} chats", "ms", few.each),
             _row(f"· processor time a message, {many.chats:,} chats", "ms", many.each),
             _row("· · the ratio of the two", "×", many.each / few.each, at_most(1.5, "≤ 1.5")),
+            *one_message(bench).rows,
+        ]
+    )
+
+
+def one_message(bench: Bench) -> Section:
+    """What a message costs alone, in short and long conversations."""
+    with Echo() as model:
+        count = 100 if bench.size == "XS" else 300
+        alone = {length: _one_by_one(bench, model, length, count) for length in LENGTHS}
+    short, long = alone[LENGTHS[0]], alone[LENGTHS[-1]]
+    lengths = f"{LENGTHS[-1]:,} / {LENGTHS[0]:,} messages"
+    flat = at_most(1.5, "≤ 1.5")
+    return Section(
+        [
+            *(row for length, outcome in alone.items() for row in _costs(length, outcome)),
+            _row(f"· processor time, {lengths}", "×", long.each / short.each),
+            _row(f"· written, {lengths}", "×", long.kilobytes / short.kilobytes, flat),
         ]
     )
 
 
 def _row(label: str, unit: str, value: float, goal: Goal | None = None) -> Row:
     return Row(label, unit, {"ours": Cell(value)}, goal)
+
+
+def _costs(length: int, outcome: Outcome) -> list[Row]:
+    """What one message costs alone, in a conversation of this length."""
+    where = f"one after another, in conversations of {length:,} messages"
+    return [
+        _row(f"gateway: {where}: processor time a message", "ms", outcome.each, at_most(4.0, "≤ 4 ms")),
+        _row("· written to the disk a message", "kB", outcome.kilobytes, at_most(40.0, "≤ 40 kB")),
+    ]
+
+
+def _one_by_one(bench: Bench, model: Echo, length: int, messages: int) -> Outcome:
+    say(f"gateway: {messages:,} messages one after another in conversations of {length:,}")
+    lab = PlainLab()
+    bench.cache.home.mkdir(parents=True, exist_ok=True)
+    no_brake = {"brake": {"per_minute": 0, "alike": 0}}
+    with tempfile.TemporaryDirectory(dir=bench.cache.home) as folder:
+        home = Path(folder) / "home"
+        process = GatewayProcess(home, [lab], model.base_url, display={"busy": "queue"}, gateway=no_brake)
+        outcome = one_by_one(process, lab, length=length, chats=TAKING_TURNS, messages=messages)
+    lab.close()
+    return outcome
 
 
 def _run(bench: Bench, model: Echo, chats: int, messages: int, kill_every: float | None = None) -> Outcome:

@@ -98,13 +98,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def recorded(library: Path, work: Path, durability: str) -> Run:
+def recorded(library: Path, work: Path, durability: str, program: str = CHILD) -> Run:
     """Let a child write, and read the notes about it."""
     disk = work / "disk"
     disk.mkdir(parents=True)
     log = work / "notes"
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(HERE), str(disk), durability, str(MESSAGES)],
+        [sys.executable, "-c", program, str(HERE), str(disk), durability, str(MESSAGES)],
         env={
             **os.environ, "LD_PRELOAD": str(library), "POWER_LOG": str(log), "POWER_FOLDER": str(disk),
             "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),

@@ -132,3 +132,46 @@ def wrong(home: Path, lab: PlainLab, chats: int, messages: int) -> list[str]:
         found += [str(problem) for problem in db.check()]
         found += [f"{len(left)} left" for left in (store.unanswered(), store.unsent()) if left]
     return found
+
+
+WORDS = "this is message {}, which says about as much as people say at once: some ten or fifteen words"
+
+
+def one_by_one(gateway: GatewayProcess, lab: PlainLab, *, length: int, chats: int, messages: int) -> Outcome:
+    """What a message costs in a conversation of about this length, when nothing else happens at the same time.
+
+    Each message is said when the one before it was answered; the chats take turns. They grow by twice `messages` / `chats`.
+    """
+    outcome = Outcome(chats, messages)
+    with gateway:
+        for number in range(chats):
+            _exchange(lab, number, "the first")
+        assert gateway.stop() == 0, gateway.output()
+        _lengthen(gateway.home, length)
+        gateway.start()
+        for number in range(chats):  # so that everything is loaded
+            _exchange(lab, number, "one more")
+        begun, cpu, written_before = time.monotonic(), gateway.cpu(), gateway.written()
+        for n in range(messages):
+            _exchange(lab, n % chats, str(n))
+        outcome.seconds = time.monotonic() - begun
+        outcome.cpu, outcome.written = gateway.cpu() - cpu, gateway.written() - written_before
+        assert gateway.stop() == 0, gateway.output()
+    return outcome
+
+
+def _exchange(lab: PlainLab, chat: int, which: str) -> None:
+    before, end = len(lab.messages), time.monotonic() + 60
+    lab.say(WORDS.format(which), chat=chat_of(chat))
+    while len(lab.messages) == before:
+        assert time.monotonic() < end, f"no answer to {which}"
+        time.sleep(0.001)
+
+
+def _lengthen(home: Path, length: int) -> None:
+    """Have every conversation of a stopped gateway hold so many messages, two of which were said already."""
+    said = [{"role": role, "content": WORDS.format(n)} for n in range(length // 2) for role in ("user", "assistant")]
+    with SessionDB(home / "state.db") as db:
+        for route in GatewayDB(db).bound_routes():
+            db.replace_messages(route.session_id or "", said)
+        db.catch_up()  # what it costs to index them is no message's

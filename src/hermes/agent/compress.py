@@ -50,6 +50,8 @@ what is begun, promised, asked and not answered, and what comes next
 every file and path, and what happened to it
 Take over everything from notes on an even earlier part that still holds. No preamble."""
 
+_COUNTS = ("input_tokens", "cache_read_tokens", "cache_write_tokens")
+
 
 def too_long(messages: Sequence[Mapping[str, Any]], config: Config, model: Model) -> bool:
     """Whether the prompt has passed `compression.threshold` of the model's window; never when compression is off.
@@ -68,10 +70,14 @@ def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
     for number, message in enumerate(messages):
         message_id = message.get("id") or 0
         # A count from before a compression (its id is lower than that of the summary) is about a longer prompt.
-        sent = sum(int(message.get(name) or 0) for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens"))
+        sent = 0
+        for name in _COUNTS:
+            if name in message:
+                sent += int(message[name] or 0)
         if sent and message_id >= newest:
             known = (number, sent)
-        newest = max(newest, message_id)
+        if message_id > newest:
+            newest = message_id
     if known is None:
         return estimate_tokens(messages)
     return known[1] + estimate_tokens(messages[known[0] :])

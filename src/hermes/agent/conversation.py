@@ -25,16 +25,24 @@ def prepared(
 ) -> list[Message]:
     """The messages to send, from those that get_messages_as_conversation gave.
 
-    What is attached (its files lie in `attachments`) goes along from the user's last message on, the one that is being
-    answered; of earlier messages only a word about it.
+    They are not copies where nothing is to be changed. What is attached (its files lie in `attachments`) goes along from the
+    user's last message on, the one that is being answered; of earlier messages only a word about it.
     """
     out: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
     messages = mended(list(history))
-    turn = max(
-        (n for n, message in enumerate(messages) if message.get("role") == "user" and not _is_stray(message)), default=0
+    turn = next(
+        (
+            number
+            for number in range(len(messages) - 1, -1, -1)
+            if messages[number].get("role") == "user" and not _is_stray(messages[number])
+        ),
+        0,
     )
     for number, message in enumerate(messages):
-        out.append(shown(message, budget=budget, attachments=attachments, earlier=number < turn))
+        if type(message.get("content")) is str and message.get("role") != "tool":
+            out.append(message)  # as it is, like most of them
+        else:
+            out.append(shown(message, budget=budget, attachments=attachments, earlier=number < turn))
     return out
 
 

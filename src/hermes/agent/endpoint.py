@@ -19,8 +19,8 @@ from hermes.agent.assembling import Assembler
 from hermes.agent.lines import END, FAR, NEAR, NOTHING_YET, Lines, kept_stream
 from hermes.agent.model import Message, Piece, Reply
 from hermes.agent.refusals import explained, refusal_in
+from hermes.agent.requests import Requests
 from hermes.errors import HermesError, MissingExtra, ModelRefused, ModelUnreachable
-from hermes.harmless import encodable
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -29,12 +29,11 @@ OPENAI = "https://api.openai.com/v1"
 OPENROUTER = "https://openrouter.ai/api/v1"
 _PATIENCE = 300.0  # seconds without a sign of life; a big model on a small machine reads a long prompt for minutes
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
-_SENT = {
-    "system": ("content", "name"),
-    "user": ("content", "name"),
-    "assistant": ("content", "name", "tool_calls", "refusal", *_REASONING),
-    "tool": ("content", "tool_call_id"),
+_SENT: dict[Any, tuple[str, ...]] = {  # beside their role and content
+    "assistant": ("name", "tool_calls", "refusal", *_REASONING),
+    "tool": ("tool_call_id",),
 }
+_ANY = ("name",)
 
 
 class EndpointModel:
@@ -193,48 +192,35 @@ class EndpointModel:
             raise refusal_in(whole["error"], self.where, self.name)
         return [whole]
 
-    def _request(self, client: OpenAI, messages: Sequence[Message], body: dict[str, Any]) -> Any:
+    def _request(self, requests: Requests, messages: Sequence[Message], body: dict[str, Any]) -> Any:
         if self._stream_class is None:
             self._stream_class = kept_stream(_library())
         sent = {key: value for key, value in body.items() if key not in self._left_out}
         if "max_tokens" in self._left_out and "max_tokens" in body:  # OpenAI's reasoning models want the newer name
             sent["max_completion_tokens"] = body["max_tokens"]
-        sent = {"model": self.name, "messages": [self._as_sent(message) for message in messages], **sent}
-        return client.post(
-            "/chat/completions", body=encodable(sent), cast_to=object, stream=True, stream_cls=self._stream_class
-        )
-
-    def _as_sent(self, message: Message) -> Message:
-        """A message with the fields endpoints know; reasoning goes back as it came, except where it is unknown."""
-        role = message.get("role")
-        fields = _SENT.get(str(role), ("content", "name"))
         drop = set(_REASONING) if "reasoning" in self._left_out or self.provider == "openai" else set()
-        sent: Message = {"role": role}
-        for field in fields:
-            value = message.get(field)
-            if field == "content":
-                sent["content"] = value if value is not None or message.get("tool_calls") else ""
-            elif field == "reasoning_details" and field not in drop and isinstance(value, list):
-                sent[field] = [one for one in value if not _is_masked(one)]
-            elif value is not None and field not in drop:
-                sent[field] = value
-        return sent
+        sent = {"model": self.name, "messages": [_as_sent(message, drop) for message in messages], **sent}
+        return requests.post("/chat/completions", sent, self._stream_class)
 
     def _sdk(self) -> OpenAI:
         with self._making:  # one model serves many threads
             if self._client is None:
-                self._client = self._made({})
+                self._client, _ = self._made_with({})
             return self._client
 
-    def _client_of_a_line(self, trace: Callable[[str, dict[str, Any]], None]) -> OpenAI:
+    def _client_of_a_line(self, trace: Callable[[str, dict[str, Any]], None]) -> Requests:
         def watch(request: Any) -> None:
             request.extensions = {**request.extensions, "trace": trace}
+            requests.noted(request)
 
         openai = _library()
         limits = _http(openai).Limits(keepalive_expiry=self._lines.linger)
-        return self._made({"limits": limits, "event_hooks": {"request": [watch]}})
+        sdk, client = self._made_with({"limits": limits, "event_hooks": {"request": [watch]}})
+        requests = Requests(openai, _http(openai), sdk, client)
+        return requests
 
-    def _made(self, more: dict[str, Any]) -> OpenAI:
+    def _made_with(self, more: dict[str, Any]) -> tuple[OpenAI, Any]:
+        """The SDK, and the HTTP client it has."""
         openai = _library()
         timeout = openai.Timeout(self.timeout or _PATIENCE, connect=min(self.timeout or 10.0, 10.0))
         if is_near(self._address):  # not through a proxy
@@ -250,7 +236,23 @@ class EndpointModel:
             )
         except Exception as error:  # an address that is none
             raise ModelRefused(f"{self.where!r} is not an address; look at model.base_url ({error})") from error
-        return made
+        return made, client
+
+
+def _as_sent(message: Message, drop: set[str]) -> Message:
+    """A message with the fields endpoints know; reasoning goes back as it came, except where it is unknown (`drop`)."""
+    role, content = message.get("role"), message.get("content")
+    sent: Message = {"role": role, "content": content}
+    if content is None and not message.get("tool_calls"):
+        sent["content"] = ""
+    for field in _SENT.get(role, _ANY) if len(message) > 2 else ():
+        value = message.get(field)
+        if value is None or field in drop:
+            continue
+        if field == "reasoning_details" and isinstance(value, list):
+            value = [one for one in value if not _is_masked(one)]
+        sent[field] = value
+    return sent
 
 
 def _library() -> Any:

@@ -65,7 +65,7 @@ class _Line:
         self.fresh = True  # the connection was made for the present call
 
     def client(self) -> Any:
-        """The SDK's client of this line."""
+        """What makes the requests of this line."""
         if self._client is None:
             self._client = self._lines.make(self._connected)
         return self._client

@@ -434,7 +434,7 @@ class Agent:
             return False
         if before is not None and len(self._talk.history) - before <= settings.protect_last_n:
             return False
-        if self._talk.size() < _ALWAYS_FITS:  # asking the server about its window can wait
+        if self._talk.is_short(_ALWAYS_FITS):  # asking the server about its window can wait
             return False
         from hermes.agent.compress import too_long
 

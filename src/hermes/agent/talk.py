@@ -26,6 +26,7 @@ from hermes.agent.running import Result
 from hermes.agent.tools.base import Context
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.drafts import Draft
+from hermes.store.replaying import Replayed
 
 LEAST_BUDGET = 2_000
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
@@ -51,6 +52,9 @@ class Talk:
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
         self.moves: list[Event] = []  # that nobody was told of yet
+        self._replayed = Replayed()
+        # what `messages` gave last, and of what it was made
+        self._prepared: tuple[tuple[list[Message], int, str | None, int], list[Message]] | None = None
 
     @property
     def session_id(self) -> str:
@@ -64,7 +68,8 @@ class Talk:
         busy = self.answering()
         if busy is not None:
             raise SessionBusy(self.session_id, busy)
-        session = self._db.get_session(self.session_id)
+        before = self.session_id
+        session = self._db.get_session(before)
         if session is None:
             self.prompt = new_prompt()
             self._create(model)
@@ -81,9 +86,10 @@ class Talk:
             if self.prompt is None:
                 self.prompt = new_prompt()
                 self._db.update_system_prompt(self.session_id, self.prompt)
-        busy = self.answering()
-        if busy is not None:  # somebody else's turn, in the moment in which this one found the end of the chain
-            raise SessionBusy(self.session_id, busy)
+        if session is None or self.session_id != before:  # the turn that is ours may be another session's
+            busy = self.answering()
+            if busy is not None:  # somebody else's turn, in the moment in which this one found the end of the chain
+                raise SessionBusy(self.session_id, busy)
         if self._hold.held() is None and not self._told:
             self._told = True
             yield Notice("another program has this conversation open as well")
@@ -103,7 +109,7 @@ class Talk:
 
     def load(self) -> None:
         """Read the history again."""
-        self.history = self._db.get_messages_as_conversation(self.session_id, inline_attachments=False)
+        self.history = self._replayed.read(self._db, self.session_id)
 
     def hold(self) -> bool:
         """Make the session live; False while another process holds it."""
@@ -118,7 +124,9 @@ class Talk:
         A session that does not exist yet is nobody's; of one that was compressed its last child counts.
         """
         while True:
-            tip = self._db.get_compression_tip(self.session_id)
+            ours = self._hold.turn()  # then nobody else answers there; whether it goes on elsewhere is looked at below
+            mine = ours is not None and ours[0] == f"turn:{self.session_id}"
+            tip = self.session_id if mine else self._db.get_compression_tip(self.session_id)
             try:
                 busy = self._hold.take_turn(tip)
             except SessionNotFound:
@@ -277,11 +285,21 @@ class Talk:
 
     def messages(self, budget: int = TOOL_BUDGET) -> list[Message]:
         """The conversation as the model is shown it; `budget` is the room of one tool's result, in characters."""
-        return prepared(self.history, system_prompt=self.prompt, attachments=self._db.attachments_dir, budget=budget)
+        seen = (self.history, len(self.history), self.prompt, budget)
+        if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
+            attachments = self._db.attachments_dir
+            made = prepared(self.history, system_prompt=self.prompt, attachments=attachments, budget=budget)
+            self._prepared = seen, made
+        return list(self._prepared[1])
 
-    def size(self) -> int:
-        """How many characters were said, roughly: a cheap look before a real measure."""
-        return len(self.prompt or "") + sum(len(str(message.get("content"))) for message in self.history)
+    def is_short(self, characters: int) -> bool:
+        """Whether fewer characters were said, roughly: a cheap look before a real measure."""
+        said = len(self.prompt or "")
+        for message in self.history:
+            if said >= characters:
+                return False
+            said += len(str(message.get("content")))
+        return said < characters
 
     def smaller(self, budget: int) -> int | None:
         """The next smaller budget that would make a difference; None when none would."""

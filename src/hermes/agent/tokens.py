@@ -26,7 +26,11 @@ def estimate_tokens(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mappi
     """What the messages (and the tools offered with them) take of a context window."""
     total = sum(_value_tokens(tool) for tool in tools)
     for message in messages:
-        total += PER_MESSAGE + _content_tokens(message.get("content"))
+        content = message.get("content")
+        if type(content) is str and content.isascii():  # most of them, and there may be thousands
+            total += PER_MESSAGE - (-len(content) // 4)
+        else:
+            total += PER_MESSAGE + _content_tokens(content)
         for name in ("tool_calls", "reasoning_content", "reasoning"):
             if message.get(name):
                 total += _value_tokens(message[name])

@@ -51,6 +51,7 @@ class Seat:
         self.sender = sender
         self._session_id = session_id
         self._agent: Agent | None = None
+        self.seen_by: tuple[str, str] | None = None  # a session, and who was found to be one of those who may see it
 
     @property
     def chat(self) -> Chat:
@@ -78,10 +79,8 @@ class Seat:
             return self._agent.session_id
         if self._session_id is None:
             known = self.route.session_id
-            if known is not None and self._gateway.db.get_session(known) is not None:
-                self._session_id = self._gateway.db.get_compression_tip(known)
-            else:
-                self._session_id = new_session_id(gateway=True)
+            tip = None if known is None else self._gateway.store.end_of_chain(known)
+            self._session_id = new_session_id(gateway=True) if tip is None else tip
         return self._session_id
 
     @property

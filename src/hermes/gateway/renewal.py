@@ -16,6 +16,7 @@ from hermes.gateway import resets
 from hermes.gateway.host import Seat
 
 if TYPE_CHECKING:
+    from hermes.agent.loop import Agent
     from hermes.gateway.runner import Gateway
     from hermes.store.gateway_db import Route
 
@@ -44,16 +45,27 @@ def _due(gateway: Gateway, route: Route) -> str | None:
     return resets.due(policy, route.last_user_at, gateway.clock(), gateway.zone)
 
 
-def begin_anew(gateway: Gateway, key: str, stop: Stop) -> None:
-    """If it is time: let the agent save what matters, end the session, and have the next message start another."""
-    db, route = gateway.db, gateway.store.route(key)
+def begin_anew(gateway: Gateway, key: str, stop: Stop) -> Route | None:
+    """If it is time: let the agent save what matters, end the session, and have the next message start another.
+
+    The key's route, if it is not time and nothing was done.
+    """
+    route = gateway.store.route(key)
     if route is None or route.session_id is None:
-        return
+        return route
     reason = _due(gateway, route)
     agent = gateway.agents.get(key)
     if reason is None or (agent is not None and agent.background_running()):
-        return
-    old: str | None = db.get_compression_tip(route.session_id) if db.get_session(route.session_id) else None
+        return route
+    _begin_anew(gateway, key, route, route.session_id, reason, agent, stop)
+    return None
+
+
+def _begin_anew(
+    gateway: Gateway, key: str, route: Route, session_id: str, reason: str, agent: Agent | None, stop: Stop
+) -> None:
+    db = gateway.db
+    old: str | None = db.get_compression_tip(session_id) if db.get_session(session_id) else None
     session = db.get_session(old) if old is not None else None
     ending = session is not None and session["ended_at"] is None
     if session is not None and ending:

@@ -202,11 +202,10 @@ class Turns:
     def _answer(self, lane: Lane, said: Said) -> None:
         gateway, event = self._gateway, said.event
         stored_in = said.session_id if said.session_id and self._db.get_session(said.session_id) is not None else None
-        if not said.begun:
-            renewal.begin_anew(gateway, lane.key, said.stop)
-        seat = Seat(
-            gateway, lane, self._store.route(lane.key), event.sender, session_id=stored_in or self._chosen(said)
-        )
+        route = None if said.begun else renewal.begin_anew(gateway, lane.key, said.stop)
+        if route is None:
+            route = self._store.route(lane.key)
+        seat = Seat(gateway, lane, route, event.sender, session_id=stored_in or self._chosen(said))
         line = event.text.strip()
         is_stored, is_command = said.message_id is not None, parse(line) is not None and not event.attachments
         if said.session_id is None and is_command:
@@ -368,11 +367,13 @@ class Turns:
         What its prompt tells of those who were there before is not for them: the next turn writes it anew.
         """
         who = seat.sender.id if seat.sender is not None else None
-        session = self._db.get_session(seat.session_id)
-        if who is None or session is None:
+        session_id = seat.session_id
+        if who is None or seat.seen_by == (session_id, who):
             return
         user = (seat.route.platform, who)
-        if self._db.get_session(session["id"], visible_to=user) is None:
+        if self._store.may_see(session_id, user):
+            seat.seen_by = session_id, who
+        elif (session := self._db.get_session(session_id)) is not None:
             if not seat.is_owner and session["message_count"]:
                 self._db.update_system_prompt(session["id"], None)
             self._db.share_session(session["id"], *user)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.agent.ids import new_session_id
 from hermes.agent.model import Message, Model
@@ -21,6 +21,7 @@ from hermes.agent.prompt import system_prompt
 from hermes.serve.asks import Ask
 from hermes.serve.problems import Problem
 from hermes.store.gateway_db import GatewayDB
+from hermes.store.replaying import last_id
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -96,7 +97,7 @@ class Places:
         if not number.isdigit() or self._db.get_session(session_id, visible_to=user_of(caller)) is None:
             return None
         tip = self._db.get_compression_tip(session_id)
-        if last_id(self._db.get_messages(tip)) == int(number):
+        if last_id(self._db, tip) == int(number):
             return Place(tip, int(number) if aside else None, missing)
         if any(row["id"] == int(number) for row in self._db.get_messages(session_id)):
             return Place(session_id, int(number), missing)
@@ -197,11 +198,6 @@ def home_of(home: Path, caller: str | None) -> Path:
     exact = hashlib.sha256(caller.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     shown = re.sub(r"[^A-Za-z0-9_-]+", "-", caller)[:40].strip("-")
     return home / "people" / SOURCE / f"{shown}-{exact}".lstrip("-")
-
-
-def last_id(rows: Sequence[dict[str, Any]]) -> int:
-    """The id of the last message, 0 where nothing was said."""
-    return int(rows[-1]["id"]) if rows else 0
 
 
 def _with(prompt: str, instructions: str | None) -> str:

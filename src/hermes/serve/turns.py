@@ -21,10 +21,11 @@ from hermes.agent.tools.toolbox import FOR_EVERYONE
 from hermes.agent.turn import Turn
 from hermes.errors import HermesError
 from hermes.serve.asks import Ask
-from hermes.serve.places import SOURCE, Place, Places, home_of, last_id, user_of
+from hermes.serve.places import SOURCE, Place, Places, home_of, user_of
 from hermes.serve.problems import Problem
 from hermes.serve.served_agent import ServedAgent
 from hermes.serve.turn import Outcome, ServedTurn, Used, Words
+from hermes.store.replaying import last_id, messages_after
 
 if TYPE_CHECKING:
     from hermes.agent.tools.base import Tool
@@ -291,7 +292,7 @@ class _Job:
     def turn(self) -> Turn:
         """The turn itself."""
         session_id = self._session_id
-        self._before = last_id(self._db.get_messages(session_id))
+        self._before = last_id(self._db, session_id)
         self._thought = self._reasoning(session_id)
         content = self._ask.content
         if content is None or self._again:
@@ -308,9 +309,8 @@ class _Job:
     def account(self, words: Words, error: BaseException | None) -> Outcome:
         """What came of it, from the record; and the conversation is known from now on by what the caller saw of it."""
         session_id, handed = self._agent.session_id, self._agent.handed
-        rows = self._db.get_messages(session_id)
-        said = [row for row in rows if row["id"] > self._before and row["role"] == "assistant"]
-        last = last_id(rows)
+        said = [row for row in messages_after(self._db, session_id, self._before) if row["role"] == "assistant"]
+        last = last_id(self._db, session_id)
         if said:
             texts = dict.fromkeys((words.whole, words.shown))
             replies = [{"role": "assistant", "content": text, "tool_calls": handed} for text in texts]

@@ -173,17 +173,17 @@ class Keeping(OpenStore):
 
     def release_leases(self, held: Iterable[tuple[str, int]]) -> None:
         """Give several leases back at once, each (name, token)."""
-        with self._engine.write(alone=False) as tx:
+        with self._engine.write(alone=False, lasting=False) as tx:
             leases.release_all(tx, held)
 
     def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
         """Prolong several leases, each (name, token, ttl), in one transaction; of each what renew_lease says."""
-        with self._engine.write(alone=False) as tx:
+        with self._engine.write(alone=False, lasting=False) as tx:
             return leases.renew_all(tx, held)
 
     def release_lease(self, name: str, token: int) -> bool:
         """Give a lease back."""
-        with self._engine.write(alone=False) as tx:
+        with self._engine.write(alone=False, lasting=False) as tx:
             return leases.release(tx, name, token)
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
@@ -220,7 +220,7 @@ class Keeping(OpenStore):
 
         The first is None while another holds the session, the second while another answers in it: then neither was taken.
         """
-        with self._engine.write(alone=False) as tx:
+        with self._engine.write(alone=False, lasting=False) as tx:
             sessions.require(tx, session_id)
             turn = leases.turn_lease(session_id)
             answering = leases.holder_of(tx, turn)

@@ -165,18 +165,20 @@ class OpenStore:
             self._scribe.intends(session_id)
         return self._changing(*session_ids, alone=alone, storing=storing)
 
-    def _changing(self, *session_ids: str, alone: bool = True, storing: bool = False) -> AbstractContextManager[Tx]:
+    def _changing(
+        self, *session_ids: str, alone: bool = True, storing: bool = False, lasting: bool = True
+    ) -> AbstractContextManager[Tx]:
         """A write transaction that this thread's fences hold for."""
         fences: tuple[tuple[str, int], ...] = getattr(self._fences, "held", ())
         if fences:
-            return self._fenced_write(session_ids, alone, fences)
-        return self._engine.write(holding=session_ids, alone=alone, storing=storing)
+            return self._fenced_write(session_ids, alone, fences, lasting)
+        return self._engine.write(holding=session_ids, alone=alone, storing=storing, lasting=lasting)
 
     @contextmanager
     def _fenced_write(
-        self, session_ids: Sequence[str], alone: bool, fences: tuple[tuple[str, int], ...]
+        self, session_ids: Sequence[str], alone: bool, fences: tuple[tuple[str, int], ...], lasting: bool
     ) -> Iterator[Tx]:
-        with self._engine.write(holding=session_ids, alone=alone) as tx:
+        with self._engine.write(holding=session_ids, alone=alone, lasting=lasting) as tx:
             for session_id in sorted(set(session_ids)):  # before the leases: see leases.py
                 tx.hold(session_id)
             leases.check(tx, fences)

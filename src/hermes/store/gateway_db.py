@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hermes.store import instances, mail, people, recovery, routes
+from hermes.store import instances, lineage, mail, people, recovery, routes, sessions
 from hermes.store.engines.base import REDACTED, Tx
-from hermes.store.gateway_tables import INDEXES, TABLES
+from hermes.store.gateway_tables import statements
 from hermes.store.mail import Known, Outgoing, Received
 from hermes.store.routes import Route
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
 
 __all__ = ["GatewayDB", "Name", "Notice", "Outgoing", "Placed", "Received", "Route"]
 
@@ -64,13 +65,25 @@ class GatewayDB:
         self.db = db
         self.clock = clock
         self._engine = db._engine
-        if not db.read_only and not self.is_there():
-            self._engine.make_tables((*TABLES, *INDEXES))
+        if db.read_only:
+            return
+        if not self.is_there():
+            self._engine.make_tables(statements(shared=db.is_shared))
+        elif not db.is_shared:
+            self._lighten()
 
     def is_there(self) -> bool:
         """Whether a gateway has ever used this store."""
         with self._engine.read() as tx:
             return self._engine.has_table(tx, "gateway_serving")
+
+    def _lighten(self) -> None:
+        """A file of an older version: its boxes had counters and indexes that made every message dearer to keep."""
+        with self._engine.read() as tx:
+            heavy = mail.is_heavy(tx)
+        if heavy:
+            with self.db._changing() as tx:
+                mail.lighten(tx)
 
     def together(self, steps: Sequence[Callable[[Tx], Any]]) -> list[Any]:
         """Do several small things in one transaction; what each returned."""
@@ -102,6 +115,16 @@ class GatewayDB:
         """What a key leads to."""
         with self._engine.read() as tx:
             return routes.get(tx, key)
+
+    def may_see(self, session_id: str, user: User) -> bool:
+        """Whether a session is there and this user is one of those who may see it."""
+        with self._engine.read() as tx:
+            return sessions.is_shown(tx, session_id, user)
+
+    def end_of_chain(self, session_id: str) -> str | None:
+        """Where a conversation has got to by compressions; None when its session is not there (any more)."""
+        with self._engine.read() as tx:
+            return lineage.compression_tip(tx, session_id) if sessions.is_shown(tx, session_id, None) else None
 
     def route_of_session(self, session_id: str) -> Route | None:
         """Under which key a session is talked in."""
@@ -292,9 +315,12 @@ class GatewayDB:
 
         A part is {"text", "nonce"}. The messages that show the reply as it grew are replaced by its parts. When it was
         finished before, what of that reply is not sent yet.
+
+        It is not synced to the disk by itself. What is sent next is: if its platform would take a repetition for another
+        message, that is noted, and synced, before. If the power fails in between, the event is answered from the record.
         """
         now = self.clock()
-        with self.db._changing() as tx:
+        with self.db._changing(lasting=False) as tx:
             shown = mail.finish(tx, inbox_id, now)
             if shown is None:
                 return mail.unsent(tx, inbox_id)

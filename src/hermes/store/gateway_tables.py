@@ -1,6 +1,10 @@
 """The gateway's own tables: which chat belongs to which session, what waits to be answered, what waits to be sent, who may talk.
 
 They are made when a gateway first opens the store; a store without one has none of them.
+
+Every page that a message changes is written to the disk, so the boxes have as few as possible. Their ids only grow because
+the row with the highest one is never removed (mail.forget): that needs no AUTOINCREMENT, whose counters are a page of
+their own. What waits in a box of a file is found by reading the box, which holds a week at most.
 """
 
 from __future__ import annotations
@@ -11,11 +15,11 @@ TABLES: tuple[str, ...] = (
     " platform TEXT NOT NULL, chat_type TEXT NOT NULL, chat TEXT NOT NULL, display_name TEXT, user_id TEXT,"
     " shared INTEGER NOT NULL, pending_title TEXT, created_at REAL NOT NULL, updated_at REAL NOT NULL, last_user_at REAL)",
     # What was said to us. A row stays after it was answered, without its text, so that a redelivery is recognised.
-    "CREATE TABLE IF NOT EXISTS gateway_inbox (id INTEGER PRIMARY KEY AUTOINCREMENT, platform TEXT NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS gateway_inbox (id INTEGER PRIMARY KEY, platform TEXT NOT NULL,"
     " event_id TEXT NOT NULL, key TEXT NOT NULL, event TEXT, received_at REAL NOT NULL, begun_at REAL, session_id TEXT,"
     " message_id INTEGER, shown TEXT, finished_at REAL, UNIQUE (platform, event_id))",
     # What is to be sent, part by part; the text goes when it has been sent.
-    "CREATE TABLE IF NOT EXISTS gateway_outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, inbox_id INTEGER, platform TEXT NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS gateway_outbox (id INTEGER PRIMARY KEY, inbox_id INTEGER, platform TEXT NOT NULL,"
     " chat TEXT NOT NULL, text TEXT, nonce TEXT NOT NULL, reply_to TEXT, edits TEXT, created_at REAL NOT NULL, begun_at REAL,"
     " sent_at REAL, message_id TEXT, error TEXT)",
     "CREATE TABLE IF NOT EXISTS gateway_people (platform TEXT NOT NULL, user_id TEXT NOT NULL, name TEXT, since REAL NOT NULL,"
@@ -34,10 +38,18 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS gateway_serving (key TEXT PRIMARY KEY, instance TEXT NOT NULL)",
 )  # fmt: skip
 
-# As few as possible: each one that changes is a page more to write for every message. Those that are left hold what waits.
 INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_routes_session ON gateway_routes(session_id) WHERE session_id IS NOT NULL",
-    "CREATE INDEX IF NOT EXISTS idx_inbox_key ON gateway_inbox(key) WHERE finished_at IS NULL",
-    "CREATE INDEX IF NOT EXISTS idx_outbox_open ON gateway_outbox(inbox_id) WHERE sent_at IS NULL AND error IS NULL",
     "CREATE INDEX IF NOT EXISTS idx_outbox_failed ON gateway_outbox(inbox_id) WHERE error IS NOT NULL",
 )
+
+# Where several gateways share a store, each looks into the boxes all the time.
+SHARED_INDEXES: tuple[str, ...] = (
+    "CREATE INDEX IF NOT EXISTS idx_inbox_key ON gateway_inbox(key) WHERE finished_at IS NULL",
+    "CREATE INDEX IF NOT EXISTS idx_outbox_open ON gateway_outbox(inbox_id) WHERE sent_at IS NULL AND error IS NULL",
+)
+
+
+def statements(*, shared: bool) -> tuple[str, ...]:
+    """What makes the tables of a store: of a server that many processes share, or of a file."""
+    return (*TABLES, *INDEXES, *(SHARED_INDEXES if shared else ()))

@@ -8,7 +8,8 @@ it. Texts go as soon as they are not needed.
 Secrets are masked in both boxes. The process that received a message answers it as it was said, and sends its reply as it
 is; the masked text is what a process after a crash, or another gateway of the same store, finds.
 
-The only indexes are on what waits. `ORDER BY +id` has SQLite read those instead of the whole table, which is in order already.
+What waits in a file is found by reading the whole box, which forgets after a week: an index on it would have to be written
+twice for each message. A server has such indexes.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: flo
 def unanswered(tx: Tx) -> list[Received]:
     """What waits to be answered, in the order it came."""
     return [
-        Received(*row) for row in tx.rows(f"SELECT {_INBOX} FROM gateway_inbox WHERE finished_at IS NULL ORDER BY +id")
+        Received(*row) for row in tx.rows(f"SELECT {_INBOX} FROM gateway_inbox WHERE finished_at IS NULL ORDER BY id")
     ]
 
 
@@ -117,11 +118,13 @@ def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | Non
     row = tx.row("SELECT id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?", (platform, event_id))
     if row is None:
         return None
+    if row[1] is None:
+        return False, 0, None  # its reply enters the outbox when it is finished
     unsent = tx.value(
         "SELECT count(*) FROM gateway_outbox WHERE inbox_id = ? AND sent_at IS NULL AND error IS NULL", (row[0],)
     )
     error = tx.value("SELECT error FROM gateway_outbox WHERE inbox_id = ? AND error IS NOT NULL", (row[0],))
-    return row[1] is not None, int(unsent), None if error is None else str(error)
+    return True, int(unsent), None if error is None else str(error)
 
 
 def begin(tx: Tx, inbox_id: int, now: float, session_id: str | None = None) -> None:
@@ -231,7 +234,7 @@ def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
     """What waits to be sent, in order (of the reply to one event, if it is named)."""
     which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
     rows = tx.rows(
-        f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL{which} ORDER BY +id", values
+        f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL{which} ORDER BY id", values
     )
     return [Outgoing(*row) for row in rows]
 
@@ -240,7 +243,7 @@ def waiting_for(tx: Tx, platforms: Sequence[str]) -> list[int]:
     """The numbers of all parts that wait to be sent to these platforms, in order."""
     rows = tx.rows(
         "SELECT id FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL"
-        f" AND platform IN ({_marks(platforms)}) ORDER BY +id",
+        f" AND platform IN ({_marks(platforms)}) ORDER BY id",
         platforms,
     )
     return [int(row[0]) for row in rows]
@@ -298,12 +301,67 @@ _LASTING = ("%:" + "_" * 64, "%:gitlab-%")
 
 
 def forget(tx: Tx, before: float) -> int:
-    """Remove what was done with before then, but not what keeps signed deliveries from being taken twice; how many rows."""
+    """Remove what was done with before then, but not what keeps signed deliveries from being taken twice; how many rows.
+
+    The newest row of each box stays: the next one gets the number after it, and no number is given out twice.
+    """
     gone = tx.run(
-        "DELETE FROM gateway_inbox WHERE finished_at < ?"
+        "DELETE FROM gateway_inbox WHERE finished_at < ? AND id < (SELECT max(id) FROM gateway_inbox)"
         " AND NOT (platform = 'webhook' AND (event_id LIKE ? OR event_id LIKE ?))",
         (before, *_LASTING),
     )
     return gone + tx.run(
-        "DELETE FROM gateway_outbox WHERE (sent_at IS NOT NULL OR error IS NOT NULL) AND created_at < ?", (before,)
+        "DELETE FROM gateway_outbox WHERE (sent_at IS NOT NULL OR error IS NOT NULL) AND created_at < ?"
+        " AND id < (SELECT max(id) FROM gateway_outbox)",
+        (before,),
     )
+
+
+# ------------------------------------------------------------------------------------------ files of older versions
+
+_BOXES = ("gateway_inbox", "gateway_outbox")
+_HEAVY_INDEXES = ("idx_inbox_key", "idx_outbox_open")
+
+
+def is_heavy(tx: Tx) -> bool:
+    """Whether the boxes of a file are those of an older version, with counters and with indexes on what waits."""
+    return (
+        tx.row(
+            f"SELECT 1 FROM sqlite_master WHERE name IN ({_marks(_HEAVY_INDEXES)})"
+            f" OR (name IN ({_marks(_BOXES)}) AND instr(sql, 'AUTOINCREMENT') > 0)",
+            (*_HEAVY_INDEXES, *_BOXES),
+        )
+        is not None
+    )
+
+
+def lighten(tx: Tx) -> None:
+    """Make the boxes of such a file what they are today, with all their rows; other columns they have stay, too."""
+    for name in _HEAVY_INDEXES:
+        tx.run(f"DROP INDEX IF EXISTS {name}")
+    for name in _BOXES:
+        sql = tx.value("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (name,))
+        if sql is None or " AUTOINCREMENT" not in sql:
+            continue
+        given_out = tx.last_number(name)
+        indexes = tx.rows(
+            "SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (name,)
+        )
+        tx.run(str(sql).replace(" AUTOINCREMENT", "").replace(name, f"{name}_lighter", 1))
+        tx.run(f"INSERT INTO {name}_lighter SELECT * FROM {name}")
+        tx.run(f"DROP TABLE {name}")
+        tx.run(f"ALTER TABLE {name}_lighter RENAME TO {name}")
+        for (index,) in indexes:
+            tx.run(index)
+        if name == "gateway_inbox":
+            number_above(tx, given_out)
+
+
+def number_above(tx: Tx, given_out: int) -> None:
+    """Events that come next get higher numbers than this: replies on the platforms are named by them."""
+    if given_out > int(tx.value("SELECT max(id) FROM gateway_inbox") or 0):
+        now = tx.now()
+        tx.run(
+            "INSERT INTO gateway_inbox(id, platform, event_id, key, received_at, finished_at) VALUES(?, '', ?, '', ?, ?)",
+            (given_out, f"number {given_out}", now, now),
+        )

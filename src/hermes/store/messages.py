@@ -318,6 +318,11 @@ def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
     return {row[0] for one in ids for row in tx.rows(sql, (one, session_id))}
 
 
+def rows_of(tx: Tx, message_id: int) -> list[Row]:
+    """The row of one message as `shown_rows` gives it; [] when it is not there."""
+    return tx.rows(f"SELECT {_ROW} FROM messages m WHERE m.id = ?", (message_id,))
+
+
 def decode(row: Row) -> dict[str, Any]:
     """A row of `shown_rows` as the dict that get_messages returns."""
     message = dict(zip(SHOWN, row, strict=False))

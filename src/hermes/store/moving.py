@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreCorrupt, StoreError
-from hermes.store import codec, events
+from hermes.store import codec, events, mail
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.schema import TABLES
 from hermes.store.exchange import OWN_KEYS
-from hermes.store.gateway_tables import INDEXES as GATEWAY_INDEXES
 from hermes.store.gateway_tables import TABLES as GATEWAY_TABLES
+from hermes.store.gateway_tables import statements as gateway_statements
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -119,7 +119,7 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
     with there.read() as tx:
         gateway = there.has_table(tx, "gateway_aliases")
     if gateway:
-        here.make_tables((*GATEWAY_TABLES, *GATEWAY_INDEXES))
+        here.make_tables(gateway_statements(shared=here.shared))
         tables = _tables(TABLES, GATEWAY_TABLES)
         with there.read() as tx:
             tables = [table for table in tables if there.has_table(tx, table.name)]
@@ -142,6 +142,11 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
                 f"{source.where} is being written to while it is copied ({', '.join(sorted(set(moved.left))) or '?'}); stop"
                 " what uses it, and say this again: it goes on from here"
             )
+    if gateway and not here.shared:
+        with there.read() as tx:
+            highest = tx.last_number("gateway_inbox")
+        with here.write() as tx:
+            mail.number_above(tx, highest)
     _attachments(source, target, moved)
     target.catch_up()
     if not here.shared:

@@ -202,13 +202,14 @@ class Engine(Protocol):
         ...
 
     def write(
-        self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False
+        self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
     ) -> AbstractContextManager[Tx]:
         """A transaction that commits at the end of the block and rolls back when the block raises.
 
         The sessions named in `holding` are held (see Tx.hold) from the beginning. Of those that are not `alone` several may
         run side by side: each of their statements must be right whatever the others do. `storing` says that a message is
-        to be stored in it (Tx.store_message).
+        to be stored in it (Tx.store_message). What is not `lasting` may be gone after a power failure of this machine: who
+        holds a lease, since nobody who held one is left then.
         """
         ...
 

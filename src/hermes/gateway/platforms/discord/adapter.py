@@ -27,6 +27,7 @@ from hermes.gateway.platforms.discord.client import (
     INTENTS_ADVICE,
     TOKEN_ADVICE,
     Client,
+    Heard,
     Revised,
     our_errors,
     translated,

@@ -293,7 +293,9 @@ class PostgresEngine:
             yield tx
 
     @contextmanager
-    def write(self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False) -> Iterator[PostgresTx]:
+    def write(
+        self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
+    ) -> Iterator[PostgresTx]:  # everything lasts here: those who hold leases live on when the server fails over
         if self._closed:
             raise StoreClosed(f"{self.where} was closed")
         if self.read_only:

@@ -1,0 +1,54 @@
+"""Reading a conversation again and again, by those who take turns in it: only what is new is decoded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hermes.store import messages, sessions
+from hermes.store.engines.base import Row
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+
+class Replayed:
+    """A conversation as it was read last: of what has not changed since, the same messages are given again."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Row, dict[str, Any]]] = {}
+
+    def read(self, db: SessionDB, session_id: str) -> list[dict[str, Any]]:
+        """What get_messages_as_conversation gives, attachments as references. Not to be changed by who gets them.
+
+        Every row is read and compared with what it was, so that whatever anybody did to it meanwhile is seen.
+        """
+        with db._engine.read() as tx:
+            if not sessions.is_shown(tx, session_id, None):
+                return []
+            db._bring_files(tx, session_id)
+            rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
+        known, now = self._known, {}
+        for row in rows:
+            before = known.get(row[0])
+            now[row[0]] = before if before is not None and before[0] == row else (row, messages.as_turn(row))
+        self._known = now
+        return [now[row[0]][1] for row in rows]
+
+
+def last_id(db: SessionDB, session_id: str) -> int:
+    """The id of the last message a session shows; 0 when there is none."""
+    with db._engine.read() as tx:
+        shown = messages.shown_rows(tx, session_id, "m.id") if sessions.is_shown(tx, session_id, None) else []
+    return int(shown[-1][0]) if shown else 0
+
+
+def messages_after(db: SessionDB, session_id: str, message_id: int) -> list[dict[str, Any]]:
+    """Of the messages a session shows, as get_messages gives them, those with a higher id; the others are not read."""
+    with db._engine.read() as tx:
+        if not sessions.is_shown(tx, session_id, None):
+            return []
+        ids = [int(row[0]) for row in messages.shown_rows(tx, session_id, "m.id") if row[0] > message_id]
+        rows = [row for one in ids for row in messages.rows_of(tx, one)]
+    return [messages.decode(row) for row in rows]
