@@ -219,3 +219,17 @@ def test_a_cut_at_the_beginning_of_a_transaction_is_not_noticed(db: Any, wire: W
     wire.cut_after(None)
     assert wire.cuts == 20
     assert words_of(db, "s") == told and db.get_session_title("s") == "title 4"
+
+
+def test_an_append_that_is_stored_says_so_though_the_server_goes_away_right_after(
+    server: Cluster, wire: Wire, tmp_path: Path, impatient: None
+) -> None:
+    """After the commit a store that writes no transcripts looks whether the session has one: that fails here."""
+    with SessionDB(db_path=tmp_path / "state.db", url=server.url()) as db:
+        db.create_session("t", "cli")
+    with SessionDB(db_path=tmp_path / "state.db", url=wire.url(server, connect_timeout="2"), transcripts="off") as db:
+        wire.lose_answer(b"", for_good=True, after=b"SELECT transcript")
+        message_id = db.append_message("t", "user", "said once")
+        assert wire.cuts
+    with SessionDB(db_path=tmp_path / "state.db", url=server.url()) as db:
+        assert [(row["id"], row["content"]) for row in db.get_messages("t")] == [(message_id, "said once")]

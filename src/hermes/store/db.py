@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +18,7 @@ from hermes.errors import (
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
+    StoreError,
     StoreFull,
     StoreGone,
     StoreReadOnly,
@@ -329,11 +329,15 @@ class SessionDB(Keeping):
             except StoreUnreachable as error:
                 if error.maybe_stored or time.monotonic() > end:
                     raise
-        with suppress(StoreClosed):  # by another thread, just now: it is stored, and the next opening writes its line
+        try:
             self._scribe.said(session_id, message_id, ready)
             if changed:
                 self._scribe.changed(session_id, "usage", *changed)
             self._engine.appended(message_id, ready.size)
+        except StoreGone:
+            raise
+        except StoreError:  # closed by another thread, or the server went away: it is stored all the same, and an error
+            pass  # would have the caller store it again. The next opening writes its line.
         return message_id
 
     def keep_attachment(self, data: bytes) -> str:

@@ -233,11 +233,11 @@ class Scribe:
         """This process writes no transcript of the session: if it has one, the next process that does completes it."""
         if session_id in self._missed:
             return
-        self._missed.add(session_id)
         with self._engine.read() as tx:
             noted = tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
         if noted == 1:
             self._set_note(session_id, 0)
+        self._missed.add(session_id)
 
     def _write(self, session_id: str, data: bytes, message_id: int | None = None) -> None:
         if session_id in self.journal.behind:
