@@ -1,13 +1,14 @@
 """Each extra installed for real: a wheel of this tree, with the extra, in a virtual environment with nothing else in it.
 
 The environment of an extra is made once for its requirements (see tests.support.environments); this tree's own wheel is
-then laid before it for each run. A usual run tries one extra, a thorough one (HERMES_HYPOTHESIS_PROFILE=ci) all of them.
+then laid before it for each run. The quick run tries one extra, the thorough one all of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -15,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import THOROUGH
 from tests.gateway.test_extras import PARTS, PROJECT, ROOT
 from tests.support.environments import cache, installed, missing
 from tests.support.gateway import written
 from tests.support.labs.base import Lab
+from tests.support.sizes import THOROUGH
 
 EXTRAS = [one for one in PARTS if one] if THOROUGH else ["telegram"]
 PATIENCE = 1200  # seconds for the downloads of the largest extra on a slow line
@@ -61,22 +62,31 @@ def extra(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def python(extra: str, wheel: Path, tmp_path: Path) -> tuple[Path, str]:
-    """The interpreter of an environment with the extra, and where this tree's own package lies before it."""
+def environment(extra: str, wheel: Path) -> Path:
+    """A virtual environment with the extra. One that brings `chat` begins as a copy of that one: it is installed once."""
     wanted = f"{sys.version} {PROJECT['dependencies']} {sorted(PROJECT['optional-dependencies'].items())}"
     digest = hashlib.sha256(wanted.encode()).hexdigest()[:12]
 
     def install(folder: Path) -> None:
-        for words in (
-            [sys.executable, "-m", "venv", "--clear", folder / "venv"],
-            [folder / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", f"{wheel}[{extra}]"],
-        ):
-            done = run(*words, cwd=folder)
+        place, words = folder / "venv", []
+        if "hermes-sessions[chat]" in PROJECT["optional-dependencies"][extra]:
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(environment("chat", wheel), place, symlinks=True)
+        else:
+            words = [[sys.executable, "-m", "venv", "--clear", place]]
+        pip = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        for line in (*words, [*pip, f"{wheel}[{extra}]"]):
+            done = run(*line, cwd=folder)
             if done.returncode != 0:
                 missing(f"the extra {extra} can't be installed: {done.stderr[-400:]}")
 
-    found = installed(f"extra-{extra}-{digest}", install) / "venv" / "bin" / "python"
+    return installed(f"extra-{extra}-{digest}", install) / "venv"
+
+
+@pytest.fixture
+def python(extra: str, wheel: Path, tmp_path: Path) -> tuple[Path, str]:
+    """The interpreter of an environment with the extra, and where this tree's own package lies before it."""
+    found = environment(extra, wheel) / "bin" / "python"
     ours = tmp_path / "ours"
     done = run(found, "-m", "pip", "install", "--quiet", "--no-deps", "--target", ours, wheel, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-800:]
