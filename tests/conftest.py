@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.support import pgbouncer, postgres
 from tests.support.sizes import THOROUGH
+from tests.support.stores import opener, server_of
 
 pytest_plugins = ["tests.support.costs", "tests.support.leftovers", "tests.support.sharing_out"]
 
@@ -57,20 +57,13 @@ def engine() -> str:
     return "sqlite"
 
 
-def _stores(engine: str) -> Any:
-    """The server whose stores tests on this engine use."""
-    return pgbouncer.pooled_stores() if engine == "pgbouncer" else postgres.server(engine.removeprefix("postgres"))
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture
 def open_store(engine: str) -> Callable[..., Any]:
-    """open_store(folder, **kw) → the store of that folder on this engine."""
-    from hermes_state import SessionDB
+    """open_store(folder, **kw) → the store of that folder on this engine.
 
-    if engine == "sqlite":
-        return lambda folder, **kw: SessionDB(db_path=folder / "state.db", **kw)
-    server = _stores(engine)
-    return lambda folder, **kw: SessionDB(db_path=folder / "state.db", url=server.store(str(folder)), **kw)
+    Made for each test: a folder's own `engine` is another fixture, which pytest does not see when it keeps this one.
+    """
+    return opener(engine)
 
 
 @pytest.fixture
@@ -90,7 +83,7 @@ def make_db(engine: str, open_store: Callable[..., Any], tmp_path: Path) -> Iter
     for db in reversed(opened):
         db.close()
     for folder in folders if engine != "sqlite" else ():
-        _stores(engine).forget(str(folder))
+        server_of(engine).forget(str(folder))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.sizes import size
+from tests.support.stores import opener
 
 BATCH = 50
 ON_A_SERVER = 4
@@ -131,10 +132,10 @@ class Places(dict[str, set[int]]):
 
 
 @pytest.fixture(scope="module")
-def stocked(engine, open_store, tmp_path_factory):
+def stocked(engine, tmp_path_factory):
     """One store for all examples: a message for each term, and which messages hold it."""
     where = Places()
-    with open_store(tmp_path_factory.mktemp("fuzz"), durability="normal") as db:
+    with opener(engine)(tmp_path_factory.mktemp("fuzz"), durability="normal") as db:
         for n, term in enumerate(TERMS):
             session = f"s{n // 8}"
             db.ensure_session(session, "cli")

@@ -117,7 +117,7 @@ def test_a_wrong_example_is_noticed() -> None:
 def test_every_make_target_named_in_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = "".join(text for _, text in blocks(README, "sh"))
-    assert set(re.findall(r"make ([a-z]+)", commands)) == {"chat", "test", "bench"} <= targets
+    assert set(re.findall(r"make ([a-z]+)", commands)) == {"chat", "test", "bench", "docs"} <= targets
 
 
 def test_the_tools_of_the_readme_work_as_it_says(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -83,11 +84,12 @@ def test_whatever_a_store_lived_through_comes_out_and_in_as_it_was(steps: list[S
             _all_at_once(db, folder, seen, undoing)
             _one_by_one(db, folder, seen, undoing)
             db.backup(folder / "copy.db")
+            held = db.attachments_dir  # they are no part of the copy
         with _open(folder, "file") as file:
             file.import_database(folder / "one" / "state.db")
             assert facts(file, trash=False, parents=not whole["trash"], lists=not whole["trash"]) == seen
         rebuild(folder / "one" / "sessions", folder / "again.db")
-        _same_to_the_end(folder, whole)
+        _same_to_the_end(folder, held, whole)
 
 
 def _all_at_once(db: SessionDB, folder: Path, seen: dict[str, object], undoing: dict[str, object]) -> None:
@@ -144,9 +146,12 @@ def _one_by_one(db: SessionDB, folder: Path, seen: dict[str, object], undoing: d
         assert undone(single) == undoing
 
 
-def _same_to_the_end(folder: Path, whole: dict[str, object]) -> None:
+def _same_to_the_end(folder: Path, held: Path, whole: dict[str, object]) -> None:
     """Backup and rebuild give everything, the trash included."""
     with SessionDB(folder / "copy.db", durability="normal") as copy, SessionDB(folder / "again.db") as again:
+        for db in (copy, again):
+            if held.is_dir():
+                shutil.copytree(held, db.attachments_dir, dirs_exist_ok=True)
         assert json.dumps(facts(copy), sort_keys=True) == json.dumps(whole, sort_keys=True)
         assert facts(again) == whole
         assert copy.check() == [] and again.check() == []

@@ -1,0 +1,25 @@
+"""Stores on each engine, for the fixtures: where one lies, and how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support import pgbouncer, postgres
+
+
+def server_of(engine: str) -> Any:
+    """The server whose stores tests on this engine use."""
+    return pgbouncer.pooled_stores() if engine == "pgbouncer" else postgres.server(engine.removeprefix("postgres"))
+
+
+def opener(engine: str) -> Callable[..., Any]:
+    """opener(engine)(folder, **kw) → the store of that folder on this engine."""
+    from hermes_state import SessionDB
+
+    def opened(folder: Path, **kw: Any) -> Any:
+        url = None if engine == "sqlite" else server_of(engine).store(str(folder))
+        return SessionDB(db_path=folder / "state.db", **({} if url is None else {"url": url}), **kw)
+
+    return opened
