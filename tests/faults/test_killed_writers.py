@@ -98,3 +98,23 @@ def test_a_writer_that_dies_does_not_hold_up_the_others(folder: Path) -> None:
         assert_kept(db, acks.all)
         assert len(db.search_messages("laten0q")) == 1
         assert db.check() == []
+
+
+def test_eight_processes_that_make_a_new_store_at_once_all_open_it(folder: Path) -> None:
+    for round_ in range(size(3, 12)):
+        path = folder / f"new{round_}" / "state.db"
+        writers = [Remote() for _ in range(WRITERS)]
+        try:
+            for writer in writers:
+                writer.load_all()
+            for number, writer in enumerate(writers):
+                writer.begin("open", str(path), durability="normal")
+                writer.begin("ensure_session", f"own{number}", "cli")
+                writer.begin("append_message", f"own{number}", "user", "here")
+            for writer in writers:
+                assert [writer.receive() for _ in range(3)][2].get("ok"), "not stored"
+        finally:
+            for writer in writers:
+                writer.kill()
+        with store(path, read_only=True) as db:
+            assert db.message_count() == WRITERS

@@ -153,7 +153,7 @@ def test_quick_messages_of_one_person_are_answered_together(lab: PlainLab, model
             "and the third",
         ]
         asked = [one for one in model.requests if "and the third" in str(one["messages"][-1])]
-        assert "and the second" in str(asked[-1]["messages"])
+        assert "and the second" in str(asked[0]["messages"])  # a request for a title may follow
         assert not gateway.store.unanswered()
 
 

@@ -47,6 +47,7 @@ from hermes.store.titles import take_in
 
 BUSY_MS = 1000
 RETRIES = 15
+OPENING_SECONDS = 10.0  # that a process which makes a new file is waited for
 RETRY_SECONDS = (0.020, 0.150)
 QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
 STOPPED_AFTER = 1  # tries after which the holder of the lock is looked at: one that was stopped never lets go
@@ -104,12 +105,36 @@ class SqliteEngine:
         self.fulltext = SqliteFullText()
         self._keeper = Keeper(path, Gate(self._gate.path), Tidying(self.fulltext))
         with self._translated():
-            self._main = self._open()
-            self.overlay = self._prepare()
+            self._main, self.overlay = self._opened()
         self._presence.remember()
         _opened.add(self)
 
     # ------------------------------------------------------------------ opening
+
+    def _opened(self) -> tuple[apsw.Connection, bool]:
+        """The writing connection on a file that is ready, and what `_prepare` says of it.
+
+        Processes that make a new file at once are in each other's way (each waits for the others' read locks to go to WAL
+        mode), so they queue up; what is left of it is tried again.
+        """
+        if not self.read_only and not self.path.with_name(self.path.name + "-wal").exists() and not self.path.is_dir():
+            make_private(self.path.parent)
+            self._gate.enter(OPENING_SECONDS)
+        try:
+            for attempt in range(RETRIES + 1):
+                connection: apsw.Connection | None = None
+                try:
+                    self._main = connection = self._open()
+                    return connection, self._prepare()
+                except (apsw.BusyError, apsw.LockedError):
+                    if connection is not None:
+                        connection.close()
+                    if attempt == RETRIES:
+                        raise
+                    time.sleep(random.uniform(*RETRY_SECONDS))
+            raise AssertionError
+        finally:
+            self._gate.leave()
 
     def _open(self) -> apsw.Connection:
         if self.path.is_dir():
