@@ -117,7 +117,7 @@ class SqliteEngine:
         Processes that make a new file at once are in each other's way (each waits for the others' read locks to go to WAL
         mode), so they queue up; what is left of it is tried again.
         """
-        if not self.read_only and not self.path.with_name(self.path.name + "-wal").exists() and not self.path.is_dir():
+        if not self.read_only and not self.path.is_dir() and not _has_content(self.path):
             make_private(self.path.parent)
             self._gate.enter(OPENING_SECONDS)
         try:
