@@ -16,13 +16,13 @@ from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
 from hermes.store.attachments import PREFIX, as_told, listed, references
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Row, Tx
+from hermes.store.engines.sqlite.schema import CARRIABLE
 from hermes.store.text import plain_parts
 from hermes.store.visibility import User, session_clause
 
 PREVIEW = 60
 _ID = itemgetter(0)
 FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
-CARRIABLE = f"(m.hidden IS NULL OR m.hidden > {REDACTED})"  # messages that a session may show which carries them
 # Rows that a deletion has yet to look at: not those that are only there for others (of a redacted one: its place).
 UNSETTLED = (
     f"(m.hidden IS NULL OR m.hidden NOT IN ({KEPT}, {REDACTED}) OR (m.hidden = {REDACTED} AND NOT EXISTS (SELECT 1 FROM"

@@ -16,6 +16,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.store import codec, messages
 from hermes.store.engines.base import COMPACTED, Candidate, Engine, Scope, Tx
+from hermes.store.engines.sqlite.schema import CARRIABLE
 from hermes.store.listing import checked_page
 from hermes.store.query import And, Leaf, Node, Not, Or, Query, dropped, parse, positive
 from hermes.store.snippet import Needle, forms_needle, needle, snippet
@@ -142,7 +143,7 @@ def make_scope(filters: Filters, visible_to: User | None) -> Scope:
     where = (
         f"(({messages.FOUND} AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
         f" WHERE r.from_session = m.session_id AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL"
-        f" AND {messages.CARRIABLE} AND {other}))"
+        f" AND {CARRIABLE} AND {other}))"
     )
     params = own_params + other_params
     if filters.role_filter is not None:
