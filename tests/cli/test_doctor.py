@@ -279,8 +279,8 @@ def test_a_damaged_store(home: Path) -> None:
             db.append_message("one", role="user", content=f"{number} " + "words and more words " * 60)
     path = home / "state.db"
     content = bytearray(path.read_bytes())
-    for page in range(10, len(content) // 8192, 3):
-        content[page * 8192 : page * 8192 + 200] = b"\xff" * 200
+    for page in range(10, len(content) // 4096, 3):
+        content[page * 4096 : page * 4096 + 200] = b"\xff" * 200
     path.write_bytes(content)
     status, found = doctor(home)
     lines = about(found, "store")

@@ -11,7 +11,7 @@ import apsw
 from . import size
 
 Harm = Callable[[bytearray, random.Random], None]
-PAGE = 8192
+PAGE = 4096
 EACH = size(1, 3)  # places of each kind
 
 
@@ -56,7 +56,7 @@ def in_page(kind: str, what: str) -> Harm:
         elif what == "zeros":
             data[start:end] = bytes(end - start)
         elif what == "sector":
-            middle = start - start % 512 + 512 * dice.randrange(1, 14)
+            middle = start - start % 512 + 512 * dice.randrange(1, PAGE // 512 - 1)
             data[middle : middle + 512] = dice.randbytes(512)
         else:
             data[start:end] = dice.randbytes(end - start)

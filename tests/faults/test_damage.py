@@ -157,7 +157,7 @@ LOG_HARMS = ["header", "salt", "first", "early", "middle", "late", "cut to nothi
 
 def harm_log(path: Path, what: str) -> None:
     data, dice = bytearray(path.read_bytes()), random.Random(what)
-    frame = 24 + 8192
+    frame = 24 + 4096
     frames = (len(data) - 32) // frame
     at = {"early": frames // 6, "middle": frames // 2, "late": frames - 2, "noise": frames // 3}.get(what, 0)
     if what == "header":

@@ -45,6 +45,7 @@ from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.engines.sqlite.words import merge
 from hermes.store.titles import take_in
 
+PAGE = 4096  # bytes of a page of a new file: a message changes five pages, and each is written and summed whole
 BUSY_MS = 1000
 RETRIES = 15
 OPENING_SECONDS = 10.0  # that a process which makes a new file is waited for
@@ -207,7 +208,7 @@ class SqliteEngine:
 
     def _set_up_writer(self, state: migrate.State) -> None:
         if state.kind == "empty":
-            self._main.execute("PRAGMA page_size=8192; PRAGMA auto_vacuum=INCREMENTAL")
+            self._main.execute(f"PRAGMA page_size={PAGE}; PRAGMA auto_vacuum=INCREMENTAL")
         if state.journal != "wal":
             self._use_wal()
         in_wal = self._main.pragma("journal_mode") == "wal"
