@@ -452,7 +452,7 @@ class SessionDB(Keeping):
                 rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
             kinds = messages.payload_kinds(tx, rows) if inline_attachments else {}
         turns = [messages.as_turn(row) for row in rows]
-        for row, turn in zip(rows, turns, strict=True):
+        for row, turn in zip(rows, turns, strict=True) if kinds else ():
             if row[0] in kinds:
                 turn["content"] = self._attachments.inlined(turn["content"], kinds[row[0]])
         return messages.asked_once(turns) if include_ancestors else turns

@@ -342,24 +342,36 @@ def decode(row: Row) -> dict[str, Any]:
 
 _TURN = ("tool_calls", "tool_call_id", "tool_name", "finish_reason", *_REPLAYED)
 TURN_ROW = ", ".join(f"m.{name}" for name in ("id", "role", "content", *_TURN, "content_format", "content_rest"))
-_OF_ASSISTANT = tuple((name, place, name in codec.JSON_FIELDS) for place, name in enumerate(_TURN, 3))
-_OF_OTHERS = _OF_ASSISTANT[:4]  # those after them belong to assistant messages
 
 
 def as_turn(row: Row) -> dict[str, Any]:
-    """A row of TURN_ROW as an OpenAI chat message, ready to be replayed."""
-    role, content, form, rest = row[1], row[2], row[-2], row[-1]
+    """A row of TURN_ROW as an OpenAI chat message, ready to be replayed. (Written out: it is done for every message.)"""
+    _, role, content, calls, call_id, tool_name, finish, said, told, details, items, outputs, form, rest = row
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
-    turn: dict[str, Any] = {"role": role, "content": codec.content_value(content, form)}
-    if type(role) is bytes:
-        turn["role"] = codec.restored(role)
-    for name, position, is_json in _OF_ASSISTANT if role == "assistant" else _OF_OTHERS:
-        value = row[position]
-        if value is not None:
-            given = codec.from_json(value) if is_json else codec.restored(value)
-            if given or name == "reasoning_content":  # some endpoints insist on that field, even empty
-                turn[name] = given
+    if form is not None or (content and content[0] == "\0"):
+        content = codec.content_value(content, form)
+    turn: dict[str, Any] = {"role": codec.restored(role) if type(role) is bytes else role, "content": content}
+    if calls is not None and (given := codec.from_json(calls)):
+        turn["tool_calls"] = given
+    if call_id:
+        turn["tool_call_id"] = codec.restored(call_id)
+    if tool_name:
+        turn["tool_name"] = codec.restored(tool_name)
+    if finish:
+        turn["finish_reason"] = codec.restored(finish)
+    if role != "assistant":
+        return turn
+    if said:
+        turn["reasoning"] = codec.restored(said)
+    if told is not None:  # some endpoints insist on that field, even empty
+        turn["reasoning_content"] = codec.restored(told)
+    if details is not None and (given := codec.from_json(details)):
+        turn["reasoning_details"] = given
+    if items is not None and (given := codec.from_json(items)):
+        turn["codex_reasoning_items"] = given
+    if outputs is not None and (given := codec.from_json(outputs)):
+        turn["codex_message_items"] = given
     return turn
 
 

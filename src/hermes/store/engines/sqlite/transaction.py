@@ -85,7 +85,18 @@ class SqliteTx:
     def store_message(
         self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
     ) -> int | None:
-        return self.insert(*insert) if self.run(*count) else None
+        execute, connection = self._execute, self.connection
+        try:
+            execute(*count)
+        except UnicodeEncodeError:
+            self._cursor(*count)
+        if not connection.changes():
+            return None
+        try:
+            execute(*insert)
+        except UnicodeEncodeError:
+            self._cursor(*insert)
+        return connection.last_insert_rowid()
 
     def message_stored(
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
