@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -325,6 +326,7 @@ class SessionDB(Keeping):
                         changed = _usage.update(tx, session_id, counts, absolute=False)
                     if also is not None:
                         also(tx, message_id)
+                    tx.meanwhile(partial(self._scribe.prepare, session_id, message_id, ready))
                 break
             except StoreUnreachable as error:
                 if error.maybe_stored or time.monotonic() > end:

@@ -90,6 +90,7 @@ class Ready:
     is_json: bool = False
     clean_json: bool = True  # the JSON fields were encoded here, so their text is known to be JSON
     lifted: tuple[tuple[str, str, int], ...] = ()  # attachments: hash, mime, bytes
+    line: bytes | None = None  # of its transcript, once it has an id
 
     @property
     def form(self) -> str | None:

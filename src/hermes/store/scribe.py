@@ -111,10 +111,15 @@ class Scribe:
         if wanted:
             self._fill_in(session_id)
 
+    def prepare(self, session_id: str, message_id: int, ready: Ready) -> None:
+        """A message is being stored: make its line, if it will have one."""
+        if self._kept.get(session_id):
+            ready.line = line(_entry(message_id, ready))
+
     def said(self, session_id: str, message_id: int, ready: Ready) -> None:
         """A message was stored."""
         if self._keeps(session_id):
-            self._write(session_id, line(_entry(message_id, ready)), message_id)
+            self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id)
 
     def happened(self, session_id: str, entry: dict[str, Any]) -> None:
         """An event was stored."""

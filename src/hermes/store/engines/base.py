@@ -105,6 +105,10 @@ class Tx(Protocol):
         """Told of each message row: its time, its whole content and the columns that are searched, as stored."""
         ...
 
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """`work` may be done between the commit and the moment when it lasts, while the disk is busy; or it is not done."""
+        ...
+
 
 # A message that matches, before anything about it is shown: its id, a score, its session and its role.
 Candidate = tuple[int, float, str, str]

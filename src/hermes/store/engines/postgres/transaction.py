@@ -235,3 +235,6 @@ class PostgresTx:
     ) -> None:
         self.evidence = (message_id, at)
         self.stored.append((message_id, content, form, tool_name, tool_calls))
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """Nothing is done: the server's disk is busy during the commit itself."""

@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import apsw
@@ -27,9 +26,7 @@ from hermes.errors import (
     NotADatabase,
     StoreBusy,
     StoreClosed,
-    StoreCorrupt,
     StoreError,
-    StoreFull,
     StoreGone,
     StoreReadOnly,
 )
@@ -37,12 +34,14 @@ from hermes.home import make_private, settled
 from hermes.store.engines.base import Tx
 from hermes.store.engines.sqlite import locks, migrate, shared_columns
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
-from hermes.store.engines.sqlite.fulltext import BATCH, BULK, Bounds, SqliteFullText, Tidying, adopt
+from hermes.store.engines.sqlite.faults import as_ours, from_os
+from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.engines.sqlite.holders import holder_of, stopped_holder
+from hermes.store.engines.sqlite.index_upkeep import IndexUpkeep
 from hermes.store.engines.sqlite.presence import Presence
 from hermes.store.engines.sqlite.transaction import SqliteTx
-from hermes.store.engines.sqlite.words import merge
+from hermes.store.engines.sqlite.transaction_blocks import QUEUE_SECONDS, Reading, Writing
 from hermes.store.titles import take_in
 
 PAGE = 4096  # bytes of a page of a new file: a message changes five pages, and each is written and summed whole
@@ -50,25 +49,9 @@ BUSY_MS = 1000
 RETRIES = 15
 OPENING_SECONDS = 10.0  # that a process which makes a new file is waited for
 RETRY_SECONDS = (0.020, 0.150)
-QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
 STOPPED_AFTER = 1  # tries after which the holder of the lock is looked at: one that was stopped never lets go
 VACUUM_STEP = 256  # pages given back in one transaction
-MANY_WORDS = 100_000  # each is looked up when unused ones are taken out: a second or two
-FORGET_PAGES = 500  # of the index, merged in one transaction
 _NOTHING_MORE: AbstractContextManager[None] = nullcontext()
-
-# What SQLite says of a file whose pages are damaged in ways it takes for something else.
-_DAMAGE = ("no such table", "no such column", "no such module", "malformed", "unsupported file format", "missing from")
-_HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
-    apsw.NotADBError: (NotADatabase, "is not a database; move it away, or name another file"),
-    apsw.CorruptError: (StoreCorrupt, "is damaged; `python -m hermes.store.check FILE --repair` mends it"),
-    apsw.FullError: (StoreFull, "has no space left to grow; free some and try again"),
-    apsw.ReadOnlyError: (StoreReadOnly, "can't be written; look at its permissions and its folder's"),
-    apsw.CantOpenError: (StoreError, "can't be opened; look at the path and its permissions"),
-    apsw.PermissionsError: (StoreReadOnly, "can't be used; look at its permissions"),
-    apsw.BusyError: (StoreBusy, "is held by another process"),
-    apsw.LockedError: (StoreBusy, "is held by another connection"),
-}
 
 
 class SqliteEngine:
@@ -94,16 +77,12 @@ class SqliteEngine:
         self._closed = False
         self._forked = False
         self._taken_in: tuple[int, int] | None = None  # the version in which no other program's rows were left
-        self._stop = threading.Event()
-        self._changed_seen = 0  # rows of changed_messages that were looked at
-        self._worker: threading.Thread | None = None
         self._gate = Gate(path.with_name(path.name + "-queue"))
-        self._indexing = Gate(path.with_name(path.name + "-indexing"))
-
         self._sync: WalSync | None = None
         self._doubtful = False  # a sync has failed: what it was about may be missing on the disk
         self._presence = Presence(path)
         self.fulltext = SqliteFullText()
+        self._upkeep = IndexUpkeep(self)
         self._keeper = Keeper(path, Gate(self._gate.path), Tidying(self.fulltext))
         with self._translated():
             self._main, self.overlay = self._opened()
@@ -122,7 +101,8 @@ class SqliteEngine:
             make_private(self.path.parent)
             self._gate.enter(OPENING_SECONDS)
         try:
-            for attempt in range(RETRIES + 1):
+            left = RETRIES
+            while True:
                 connection: apsw.Connection | None = None
                 try:
                     self._main = connection = self._open()
@@ -130,10 +110,10 @@ class SqliteEngine:
                 except (apsw.BusyError, apsw.LockedError):
                     if connection is not None:
                         connection.close()
-                    if attempt == RETRIES:
+                    if left == 0:
                         raise
-                    time.sleep(random.uniform(*RETRY_SECONDS))
-            raise AssertionError
+                left -= 1
+                time.sleep(random.uniform(*RETRY_SECONDS))
         finally:
             self._gate.leave()
 
@@ -147,7 +127,7 @@ class SqliteEngine:
             try:
                 os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             except OSError as error:
-                raise _from_os(error, self.path) from error
+                raise from_os(error, self.path) from error
         elif not _looks_like_a_database(self.path):
             raise NotADatabase(f"{self.path} is not a database; move it away, or name another file")
         elif not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
@@ -237,7 +217,7 @@ class SqliteEngine:
     # ------------------------------------------------------------------ transactions
 
     def read(self) -> AbstractContextManager[SqliteTx]:
-        return _Reading(self)
+        return Reading(self)
 
     def _borrow(self) -> apsw.Connection:
         with self._spare_lock:
@@ -253,7 +233,7 @@ class SqliteEngine:
         self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
     ) -> AbstractContextManager[SqliteTx]:
         """One writer at a time. Unless it need not be `lasting`, what was written is on the disk when the block is left."""
-        return _Writing(self, holding, lasting)
+        return Writing(self, holding, lasting)
 
     def _require_writable(self) -> None:
         if self._closed:
@@ -263,20 +243,24 @@ class SqliteEngine:
         if self._presence.lost is not None:
             raise self._files_lost()
 
-    def _committed(self, holding: Sequence[str], lasting: bool) -> None:
+    def _committed(self, holding: Sequence[str], lasting: bool, work: Callable[[], None] | None) -> None:
         """After a commit, with the lock given back."""
         if self.fulltext.dropped:
             self.fulltext.dropped = False
             self._keeper.empty_later()
         if lasting:
             if self._sync is not None:
-                self._make_lasting(self._sync, holding)
+                self._make_lasting(self._sync, holding, work)
             if not self._presence.holds() and not self._closed:  # the last one to close removes files itself
                 raise self._files_lost(committed=True)
 
-    def _make_lasting(self, sync: WalSync, sessions: Sequence[str]) -> None:
+    def _make_lasting(self, sync: WalSync, sessions: Sequence[str], work: Callable[[], None] | None) -> None:
         """Have what was committed on the disk; an error after the commit says that it is stored all the same."""
         try:
+            if work is not None:
+                sync.begin()
+                with suppress(Exception):  # it is only done early: whoever needs it does it then
+                    work()
             sync()
             if self._doubtful:  # the system may have forgotten what it failed to write: the database gets it all
                 with self._mutex:
@@ -287,7 +271,7 @@ class SqliteEngine:
         except (OSError, apsw.Error) as error:
             self._doubtful = True
             self.on_unsure(sessions)
-            told = _from_os(error, self.path) if isinstance(error, OSError) else self._translate(error)
+            told = self._as_ours(error)
             raise (type(told) if isinstance(told, StoreError) else StoreError)(
                 f"{told}; this change was stored, but may not survive a power failure: look before you repeat it",
                 maybe_stored=True,
@@ -330,35 +314,7 @@ class SqliteEngine:
             raise self._as_ours(error) from error
 
     def _as_ours(self, error: apsw.Error | OSError | UnicodeDecodeError) -> Exception:
-        if isinstance(error, apsw.Error):
-            return self._translate(error)
-        if isinstance(error, OSError):
-            return _from_os(error, self.path)
-        return StoreCorrupt(f"{self.path} holds text that is damaged ({error}); repair it")
-
-    def _system_error(self) -> int:
-        try:
-            return int(self._main.system_errno)
-        except (apsw.Error, AttributeError):
-            return 0
-
-    def _translate(self, error: apsw.Error) -> Exception:
-        for kind, (ours, hint) in _HINTS.items():
-            if isinstance(error, kind):
-                return ours(f"{self.path} {hint}")
-        if isinstance(error, apsw.SQLError) and any(sign in str(error) for sign in _DAMAGE):
-            return StoreCorrupt(
-                f"{self.path} is damaged ({error}); `python -m hermes.store.check FILE --repair` mends it"
-            )
-        if isinstance(error, apsw.IOError):
-            if _no_space(self.path) or self._system_error() in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                return StoreFull(f"{self.path} has no space left to grow; free some and try again")
-            return StoreError(f"{self.path} could not be read or written ({error})")
-        if isinstance(error, apsw.TooBigError):
-            return InvalidInput("a value is larger than the database can hold (1 GB)")
-        if isinstance(error, apsw.ConnectionClosedError):
-            return StoreClosed(f"{self.path} was closed")
-        return StoreError(f"{self.path}: {error}")
+        return as_ours(error, self.path, getattr(self, "_main", None))
 
     def has_table(self, tx: Tx, name: str) -> bool:
         return tx.has_table(name)
@@ -423,30 +379,9 @@ class SqliteEngine:
 
     def start_background(self) -> None:
         """Follow what another program did; after an upgrade there is much to index: a thread does it meanwhile."""
-        if self.read_only:
-            return
-        self._follow()
-        with self.read() as tx:
-            if self.fulltext.pending_over(tx, self.fulltext.SETTLE):
-                self._worker = threading.Thread(target=self._work, daemon=True, name="hermes-index")
-                self._worker.start()
-
-    def _work(self) -> None:
-        try:
-            while not self._stop.is_set():
-                more = self._sweep()  # the room an old index took serves the new one
-                if not self._index_batch() and not more:
-                    return
-                self._stop.wait(0.002)  # those who wait for the lock go first
-        except StoreError:
-            pass  # closed, or another process is busy: whoever opens next goes on
-
-    def _sweep(self) -> bool:
-        with self.read() as tx:
-            if not migrate.has_old_index(tx.connection):
-                return False
-        with self.write() as tx:
-            return migrate.sweep(tx.connection)
+        if not self.read_only:
+            self._follow()
+            self._upkeep.start()
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
         from hermes.store.engines.sqlite import asking
@@ -464,104 +399,17 @@ class SqliteEngine:
     def searching(self) -> AbstractContextManager[SqliteTx]:
         if not self.read_only:
             try:
-                self._index_changed()
+                self._upkeep.note_changes()
             except StoreBusy:
                 pass  # another process writes for long: its old words are found until the next search
         return self.read()  # what is not indexed yet is searched as it is
 
-    def _index_changed(self, *, again: bool = False) -> None:
-        """Index messages anew whose rows another program has changed with SQL since they were indexed."""
-        with self.read() as tx:
-            noted = int(tx.value("SELECT count(*) FROM changed_messages"))
-            if noted == self._changed_seen and not again:
-                return
-            stale = self.fulltext.stale(tx)
-        if stale:
-            with self.write(lasting=False) as tx:
-                there = [one for one in stale if tx.row("SELECT 1 FROM messages WHERE id = ?", (one,)) is not None]
-                self.fulltext.drop(tx, [one for one in stale if one not in there])
-                self.fulltext.reindex(tx, there)
-        self._changed_seen = noted
-
     def appended(self, message_id: int, size: int) -> None:
-        if not self.fulltext.due(message_id, size):
-            return
-        self._keeper.index_soon()
-        if self.fulltext.is_far_behind(message_id) and self._mutex.acquire(blocking=False):  # it does not get through
-            try:
-                if self._indexing.enter():  # one process is enough; the others go on
-                    try:
-                        if self._index_batch(least=self.fulltext.TAIL // 2, most=BULK):
-                            self._keep_up()
-                    finally:
-                        self._indexing.leave()
-            except StoreError:
-                pass  # the message is stored and can be found; indexing can wait
-            finally:
-                self._mutex.release()
-
-    def _index_batch(self, *, least: int = 1, most: Bounds = BATCH) -> int:
-        """Index the next few messages; 0 when there was nothing (or too little) to do."""
-        for _ in range(5):
-            with self.read() as tx:
-                prepared = self.fulltext.prepare_batch(tx, least, most)
-            if prepared is None:
-                return 0
-            if prepared.parts:
-                self.on_parts(prepared.parts)
-                with self.read() as tx:  # as the rows are now
-                    prepared = self.fulltext.prepare_batch(tx, least, most) or prepared
-            with self.write(lasting=False) as tx:  # what the index says can always be said again
-                done = self.fulltext.write_batch(tx, prepared)
-            if done and prepared.strangers:
-                self.on_adopted(prepared.strangers)
-            if done:
-                self._keeper.tidy_later()
-                return done
-        return 0
-
-    def _keep_up(self) -> None:
-        """Do some of what was put off if too much of it has piled up."""
-        with self.read() as tx:
-            behind = self.fulltext.words.is_behind(tx, self.fulltext.mark(tx))
-        if behind:
-            self._tidy()
-
-    def _tidy(self) -> bool:
-        """One piece of what was put off; whether there may be more."""
-        tidying = Tidying(self.fulltext)
-        with self.read() as tx:
-            piece = tidying.prepare(tx)
-        with self.write(lasting=False) as tx:
-            more = tidying.write(tx, piece)
-        tidying.written(piece)
-        return more
-
-    def _note_words(self) -> None:
-        """Note the words of all that is indexed."""
-        words = self.fulltext.words
-        while True:
-            with self.read() as tx:
-                chunk = words.prepare(tx, self.fulltext.mark(tx))
-            if chunk is None:
-                return
-            with self.write(lasting=False) as tx:
-                words.write(tx, chunk)
-            words.learn(chunk)
+        if self.fulltext.due(message_id, size):
+            self._upkeep.appended(message_id)
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
-        done = 0
-        self._index_changed(again=True)
-        while True:
-            more = self._sweep()
-            count = self._index_batch()
-            if not count and not more:
-                self._note_words()
-                return done
-            done += count
-            if progress is not None:
-                with self.read() as tx:
-                    progress(done, done + self.fulltext.pending(tx))
+        return self._upkeep.catch_up(progress=progress)
 
     def problems(self, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
         """What is wrong with the file itself, with its values or with its index."""
@@ -602,7 +450,7 @@ class SqliteEngine:
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.path} is opened for reading only")
         if not self.overlay:
-            self._forget_words(whole=full)
+            self._upkeep.forget_words(whole=full)
         with self._translated(), self._mutex:
             pages, free, mode = (
                 int(str(self._main.pragma(name))) for name in ("page_count", "freelist_count", "auto_vacuum")
@@ -622,31 +470,6 @@ class SqliteEngine:
             finally:
                 self._gate.leave()
             return True
-
-    def _forget_words(self, *, whole: bool) -> None:
-        """Words that only deleted messages had leave the list of words, and (`whole`) the pages of the index."""
-        fulltext, last = self.fulltext, ""
-        with self.read() as tx:
-            if not whole and tx.row("SELECT 1 FROM words LIMIT 1 OFFSET ?", (MANY_WORDS,)) is not None:
-                return  # that takes seconds: it is left to `optimize`
-        while True:
-            with self.read() as tx:
-                some = fulltext.words.listed_after(tx, last)
-                unused = fulltext.unused(tx, some)
-            if not some:
-                break
-            last = some[-1][1]
-            if unused:
-                with self.write() as tx:
-                    if gone := fulltext.unused(tx, unused):
-                        fulltext.words.take_out(tx, gone)
-        for table in ("messages_fts", "messages_fts_trigram") if whole else ():
-            pages = -FORGET_PAGES  # all of it, then step by step: others write in between
-            more = True
-            while more:
-                with self.write() as tx:
-                    more = merge(tx.connection, table, pages)
-                pages = FORGET_PAGES
 
     def backup(self, target: Path) -> None:
         self._require_open()
@@ -673,14 +496,12 @@ class SqliteEngine:
             os.replace(part, target)
 
     def close(self) -> None:
-        self._stop.set()
-        if self._worker is not None:
-            self._worker.join()
+        self._upkeep.stop()
         with self._mutex:
             if self._closed:
                 return
             if not self.read_only:
-                self._settle()
+                self._upkeep.settle()
             self._closed = True
             self._keeper.stop()
             with self._spare_lock:
@@ -689,23 +510,10 @@ class SqliteEngine:
                 self._spare.clear()
             locks.tidy()
             self._gate.close()
-            self._indexing.close()
+            self._upkeep.close()
             self._presence.close()
             if self._sync is not None:
                 self._sync.close()
-
-    def _settle(self) -> None:
-        """Index what this process left behind, unless that is a long piece of work."""
-        try:
-            with self.read() as tx:
-                few = self.fulltext.pending(tx) <= self.fulltext.SETTLE
-            if few:
-                self.catch_up()
-            for _ in range((self.fulltext.batches + 1) // 2):  # in proportion to what this process wrote
-                if not self._tidy():
-                    break
-        except StoreError:
-            pass  # the next process does it
 
 
 _opened: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
@@ -722,108 +530,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-class _Reading:
-    """A read transaction: on the main connection while nobody uses it, else on a spare one.
-
-    A class, since a generator for each of its steps would take longer than most of what is read.
-    """
-
-    __slots__ = ("_begun", "_connection", "_engine", "_spare")
-
-    def __init__(self, engine: SqliteEngine) -> None:
-        self._engine = engine
-
-    def __enter__(self) -> SqliteTx:
-        engine = self._engine
-        if engine._closed:
-            engine._require_open()
-        self._spare = not engine._mutex.acquire(blocking=False)
-        try:
-            self._connection = connection = engine._borrow() if self._spare else engine._main
-        except (apsw.Error, OSError, UnicodeDecodeError) as error:
-            raise engine._as_ours(error) from error
-        try:
-            self._begun = not connection.in_transaction  # or it is a read inside this thread's own write
-            if self._begun:
-                connection.execute("BEGIN")
-        except BaseException as error:
-            self._give_back()
-            if isinstance(error, (apsw.Error, OSError)):
-                raise engine._as_ours(error) from error
-            raise
-        return SqliteTx(connection)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if self._begun and self._connection.in_transaction:
-                self._connection.execute("COMMIT")
-        except (apsw.Error, OSError) as failure:
-            if error is None:
-                raise self._engine._as_ours(failure) from failure
-        finally:
-            self._give_back()
-        if isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
-            raise self._engine._as_ours(error) from error
-
-    def _give_back(self) -> None:
-        engine = self._engine
-        if not self._spare:
-            engine._mutex.release()
-            return
-        with engine._spare_lock:
-            engine._spare.append(self._connection)
-
-
-class _Writing:
-    """A write transaction, committed when its block is left and rolled back when that fails. (A class: see _Reading.)"""
-
-    __slots__ = ("_connection", "_engine", "_holding", "_lasting")
-
-    def __init__(self, engine: SqliteEngine, holding: Sequence[str], lasting: bool) -> None:
-        self._engine, self._holding, self._lasting = engine, holding, lasting
-
-    def __enter__(self) -> SqliteTx:
-        engine = self._engine
-        engine._require_writable()
-        engine._mutex.acquire()
-        try:
-            self._connection = connection = engine._main
-            engine._gate.enter(QUEUE_SECONDS)
-            engine._begin(connection)
-        except BaseException as error:
-            self._let_go()
-            if isinstance(error, (apsw.Error, OSError)):
-                raise engine._as_ours(error) from error
-            raise
-        return SqliteTx(connection)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        engine, connection = self._engine, self._connection
-        try:
-            if error is None:
-                connection.execute("COMMIT")
-        except (apsw.Error, OSError) as failure:
-            raise engine._as_ours(failure) from failure
-        finally:
-            try:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            finally:
-                self._let_go()
-        if error is None:
-            engine._committed(self._holding, self._lasting)
-        elif isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
-            raise engine._as_ours(error) from error
-
-    def _let_go(self) -> None:
-        self._engine._gate.leave()
-        self._engine._mutex.release()
-
-
 def _looks_like_a_database(path: Path) -> bool:
     """SQLite takes a file of a few bytes for an empty one. (It must not be opened here: closing drops SQLite's locks.)"""
     size = path.stat().st_size
@@ -835,19 +541,3 @@ def _has_content(path: Path) -> bool:
         return path.stat().st_size > 0
     except OSError:
         return False
-
-
-def _no_space(path: Path) -> bool:
-    try:
-        free = os.statvfs(path.parent)
-    except OSError:
-        return False
-    return free.f_bavail * free.f_frsize < 1 << 20
-
-
-def _from_os(error: OSError, path: Path) -> Exception:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull(f"{path} has no space left to grow; free some and try again")
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return StoreReadOnly(f"{path} can't be written ({error.strerror}); look at its permissions and its folder's")
-    return StoreError(f"{path}: {error.strerror or error}")

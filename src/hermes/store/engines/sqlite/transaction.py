@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import apsw
@@ -15,12 +15,13 @@ from hermes.store.engines.base import HELD, Document, Params, Row
 class SqliteTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_execute", "connection")
+    __slots__ = ("_execute", "connection", "work")
     active_first = ""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self._execute = connection.execute
+        self.work: Callable[[], None] | None = None
 
     def _cursor(self, sql: str, params: Params) -> apsw.Cursor:
         try:
@@ -102,3 +103,6 @@ class SqliteTx:
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
     ) -> None:
         """Nothing to do: what is above the mark is indexed later."""
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        self.work = work
