@@ -1,0 +1,43 @@
+"""New files have small pages; files with larger ones, as earlier versions made them, go on as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+from hermes_state import SessionDB
+
+
+def page_size(path: Path) -> int:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return int(str(connection.pragma("page_size")))
+    finally:
+        connection.close()
+
+
+def test_a_new_file_has_pages_of_4_kb(tmp_path: Path) -> None:
+    with SessionDB(db_path=tmp_path / "state.db") as db:
+        db.create_session("one", "cli")
+    assert page_size(tmp_path / "state.db") == 4096
+
+
+def test_a_file_with_pages_of_8_kb_is_read_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    said = [f"message {number} about larches " + "and other words " * 300 for number in range(20)]
+    with SessionDB(db_path=path) as db:
+        db.create_session("one", "cli")
+        for text in said[:10]:
+            db.append_message("one", "user", text)
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA journal_mode=DELETE; PRAGMA page_size=8192; VACUUM").fetchall()
+    connection.close()
+    with SessionDB(db_path=path) as db:
+        for text in said[10:]:
+            db.append_message("one", "user", text)
+        assert [message["content"] for message in db.get_messages_as_conversation("one")] == said
+        for number in (3, 15):
+            assert len(db.search_messages(f'"message {number}"')) == 1
+        assert db.check() == []
+    assert page_size(path) == 8192
