@@ -41,7 +41,7 @@ from hermes.store.engines.sqlite.holders import holder_of, stopped_holder
 from hermes.store.engines.sqlite.index_upkeep import IndexUpkeep
 from hermes.store.engines.sqlite.presence import Presence
 from hermes.store.engines.sqlite.transaction import SqliteTx
-from hermes.store.engines.sqlite.transaction_blocks import QUEUE_SECONDS, Reading, Writing
+from hermes.store.engines.sqlite.transaction_blocks import Reading, Writing
 from hermes.store.titles import take_in
 
 PAGE = 4096  # bytes of a page of a new file: a message changes five pages, and each is written and summed whole
@@ -49,6 +49,7 @@ BUSY_MS = 1000
 RETRIES = 15
 OPENING_SECONDS = 10.0  # that a process which makes a new file is waited for
 RETRY_SECONDS = (0.020, 0.150)
+QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
 STOPPED_AFTER = 1  # tries after which the holder of the lock is looked at: one that was stopped never lets go
 VACUUM_STEP = 256  # pages given back in one transaction
 _NOTHING_MORE: AbstractContextManager[None] = nullcontext()
@@ -290,6 +291,7 @@ class SqliteEngine:
         )
 
     def _begin(self, connection: apsw.Connection) -> None:
+        self._gate.enter(QUEUE_SECONDS)
         for attempt in range(RETRIES + 1):
             try:
                 connection.execute("BEGIN IMMEDIATE")

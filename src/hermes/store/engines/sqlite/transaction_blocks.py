@@ -16,8 +16,6 @@ from hermes.store.engines.sqlite.transaction import SqliteTx
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
 
-QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
-
 
 class Reading:
     """A read transaction: on the main connection while nobody uses it, else on a spare one."""
@@ -84,7 +82,6 @@ class Writing:
         engine._mutex.acquire()
         try:
             self._connection = connection = engine._main
-            engine._gate.enter(QUEUE_SECONDS)
             engine._begin(connection)
         except BaseException as error:
             self._let_go()
