@@ -33,7 +33,7 @@ from hermes.gateway.platforms.discord.client import (
     translated,
 )
 from hermes.gateway.platforms.discord.commands import clear, defer, write_menu
-from hermes.gateway.platforms.discord.markup import LONGEST, to_discord
+from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
 from hermes.gateway.platforms.discord.missed import Seen, missed
 from hermes.gateway.platforms.discord.reading import channel_id, chat_of, command_event, files, message_event
 from hermes.gateway.platforms.spool import Receipt, Spool

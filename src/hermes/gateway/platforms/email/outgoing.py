@@ -15,14 +15,11 @@ from email.header import Header
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 from email.utils import formataddr, formatdate
-from typing import Any
 
 import aiosmtplib
-from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
-from markdown_it.token import Token
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms import markup
 
 _WAIT = 60.0  # seconds, where a server says "later" and not when
 _STYLE = (
@@ -34,24 +31,9 @@ _CHARSET = Charset("utf-8")
 _CHARSET.body_encoding = QP  # base64 makes plain text unreadable in a mail's source, and larger
 
 
-def _image_as_link(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    token = tokens[index]
-    address = _escaped(str(token.attrs.get("src", "")))
-    shown = renderer.renderInlineAsText(token.children or [], options, env)
-    return f'<a href="{address}">{_escaped(shown) or address}</a>'
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-
-
-_MARKDOWN = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
-_MARKDOWN.add_render_rule("image", _image_as_link)
-
-
 def as_html(text: str) -> str:
     """Markdown as a page of HTML in which nothing of the text itself counts as markup."""
-    return f"<!doctype html><html><head>{_STYLE}</head><body>{_MARKDOWN.render(text)}</body></html>"
+    return f"<!doctype html><html><head>{_STYLE}</head><body>{markup.html(text)[0]}</body></html>"
 
 
 def message_id_for(nonce: str, domain: str) -> str:

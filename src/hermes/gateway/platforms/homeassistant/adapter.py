@@ -22,7 +22,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.platforms.homeassistant.connection import Connection
-from hermes.gateway.platforms.homeassistant.words import harmless, plain
+from hermes.gateway.platforms.homeassistant.formatting import harmless, plain
 
 HOME = "home"  # the conversation of events that name none
 HOUSE = "home-assistant"  # who speaks when no person does

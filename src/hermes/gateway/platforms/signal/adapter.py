@@ -23,7 +23,7 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
 from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
-from hermes.gateway.platforms.signal.text import styled
+from hermes.gateway.platforms.signal.formatting import styled
 
 PAUSES = (0.0, 1.0, 3.0)  # before a broken stream is opened again; then the gateway takes over
 OPENING = 2.0  # seconds: some daemons answer only with the first sign of life, but a refusal comes at once

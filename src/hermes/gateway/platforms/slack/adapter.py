@@ -17,7 +17,7 @@ from hermes.commands.registry import ALIASES, GATEWAY, known
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender
-from hermes.gateway.platforms.slack import format as form
+from hermes.gateway.platforms.slack import formatting as form
 from hermes.gateway.platforms.slack.answers import Unformattable, ask, kind, seconds
 from hermes.gateway.platforms.slack.budget import Budget
 from hermes.gateway.platforms.slack.connection import Connection, Envelope
