@@ -21,6 +21,7 @@ import discord
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
 from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, as_json, deleted, from_json
+from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
     GATEWAY_URL,
@@ -36,7 +37,7 @@ from hermes.gateway.platforms.discord.commands import clear, defer, write_menu
 from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
 from hermes.gateway.platforms.discord.missed import Seen, missed
 from hermes.gateway.platforms.discord.reading import channel_id, chat_of, command_event, files, message_event
-from hermes.gateway.platforms.spool import Receipt, Spool
+from hermes.gateway.platforms.intake import Receipt, Spool, keep
 
 _TO_CONNECT = 60.0  # seconds
 _TO_CLOSE = 3.0
@@ -82,7 +83,7 @@ class Discord(Adapter):
         self._stood: asyncio.Future[None] | None = None
         self._heard: asyncio.Queue[discord.Message | _Command | Revised | None] = asyncio.Queue()
         self._spool = Spool(home / "discord" / "unkept")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -107,7 +108,7 @@ class Discord(Adapter):
         try:
             async with asyncio.timeout(_TO_CONNECT):
                 await self._log_in(client)
-                self._start(self._run(client))
+                self._tasks.start(self._run(client))
                 await self._stood
         except TimeoutError:
             await self.disconnect()
@@ -119,10 +120,7 @@ class Discord(Adapter):
     async def disconnect(self) -> None:
         """Let go of everything."""
         client, self._client = self._client, None
-        tasks, self._tasks = self._tasks, set()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
         if client is not None:
             await _close(client)
         self._spool.close()
@@ -172,13 +170,8 @@ class Discord(Adapter):
             for name, content in self._spool.waiting():  # after what was missed: that is older
                 if (event := _read_event(content)) is not None:
                     self._heard.put_nowait(_Command(event, spooled=name))
-            self._start(self._take(client, link, self._seen))
+            self._tasks.start(self._take(client, link, self._seen))
         link.connected(_identity(client))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # ------------------------------------------------------------------------------------------ receiving
 
@@ -191,7 +184,7 @@ class Discord(Adapter):
             kept = asyncio.get_running_loop().create_future()
             content = {"event": as_json(event)}
             receipt = Receipt(self._spool, content, lambda: _told(link, defer(client, heard)), link.log)
-            self._start(_seen_to(client, link, receipt, kept, heard))
+            self._tasks.start(_seen_to(client, link, receipt, kept, heard))
             self._heard.put_nowait(_Command(event, receipt, kept))
 
     async def _take(self, client: Client, link: Link, seen: Seen) -> None:
@@ -228,21 +221,21 @@ class Discord(Adapter):
             await _look_up_place(client, message)
         event = message_event(message, client.user)
         if event is not None:
-            await _kept(link, event)
+            await keep(link, event)
 
     async def _take_revised(self, client: Client, link: Link, heard: Revised) -> None:
         """An edit (by its author, Discord lets nobody else), or a deletion."""
         if isinstance(heard, discord.RawBulkMessageDeleteEvent):
             for one in sorted(heard.message_ids):
-                await _kept(link, deleted(f"{heard.channel_id}:{one}"))
+                await keep(link, deleted(f"{heard.channel_id}:{one}"))
         elif isinstance(heard, discord.RawMessageDeleteEvent):
-            await _kept(link, deleted(f"{heard.channel_id}:{heard.message_id}"))
+            await keep(link, deleted(f"{heard.channel_id}:{heard.message_id}"))
         elif heard.data.get("edited_timestamp") and client.user is not None:  # else a preview was added, or the like
             event = message_event(heard.message, client.user)
             if event is not None:
                 words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
                 name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
-                await _kept(link, Revision(id=name, revises=event.id, event=event))
+                await keep(link, Revision(id=name, revises=event.id, event=event))
 
     async def _take_command(self, link: Link, seen: Seen, command: _Command) -> None:
         event, kept = command.event, command.kept
@@ -254,7 +247,7 @@ class Discord(Adapter):
                 if kept is not None and not kept.done():
                     kept.set_result(False)  # not acknowledged: Discord tells the person, who can try again
                 return
-            await _kept(link, event)
+            await keep(link, event)
         if kept is not None and not kept.done():
             kept.set_result(True)
         if command.spooled:
@@ -341,18 +334,6 @@ class Discord(Adapter):
         except ValueError:
             raise SendRefused(f"{chat.chat_id!r} is not the id of a Discord channel") from None
         return self._connected().get_partial_messageable(number)
-
-
-async def _kept(link: Link, event: Event | Revision) -> None:
-    """Hand an event over until it is safe: Discord would not bring it again, so we hold it."""
-    pause = 1.0
-    while True:
-        try:
-            return await (link.revised(event) if isinstance(event, Revision) else link.received(event))
-        except Exception as error:
-            link.log.warning("a Discord message could not be kept (%s); next try in %g s", type(error).__name__, pause)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 30.0)
 
 
 async def _seen_to(

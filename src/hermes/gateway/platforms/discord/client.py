@@ -22,6 +22,7 @@ from discord.gateway import DiscordWebSocket, KeepAliveHandler
 from discord.http import Route
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import retry_after
 
 API_BASE = Route.BASE
 GATEWAY_URL = str(DiscordWebSocket.DEFAULT_GATEWAY)
@@ -183,16 +184,9 @@ def _answered(error: discord.HTTPException, what: str) -> PlatformError:
     if error.status == 401:
         return PlatformRefused(TOKEN_ADVICE)
     if error.status == 429:
-        return SlowDown(f"Discord asks us to wait before we {what}", _retry_after(error))
+        headers = getattr(error.response, "headers", None) or {}
+        return SlowDown(f"Discord asks us to wait before we {what}", retry_after(headers, 60.0))
     if error.status >= 500:
         return PlatformUnreachable(f"Discord had trouble to {what} (status {error.status})")
     said = " ".join(error.text.split())[:300] or f"status {error.status}"
     return SendRefused(f"Discord does not let us {what}: {said} (code {error.code})")
-
-
-def _retry_after(error: discord.HTTPException) -> float:
-    """As its header has it; a minute where there is none."""
-    try:
-        return max(float(error.response.headers["Retry-After"]), 0.0)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return 60.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -27,6 +26,7 @@ from hermes.gateway.platforms.email.mailbox import Account, Errands, Found, Watc
 from hermes.gateway.platforms.email.outgoing import Postman, message_id_for, subject_from, written
 from hermes.gateway.platforms.email.said import without_reply_marks
 from hermes.gateway.platforms.email.trust import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
+from hermes.gateway.platforms.http import attachment_kind, tls_context
 
 _SECURITIES = ("ssl", "starttls", "none")
 _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}
@@ -423,12 +423,27 @@ class Email(Adapter):
 
     def _account(self) -> Account:
         host, port, security = self._server("imap")
-        return Account(host, port, security, self._username, str(self._value("password", "")), self._context())
+        return Account(
+            host,
+            port,
+            security,
+            self._username,
+            str(self._value("password", "")),
+            tls_context(self.values.get("ca_file")),
+        )
 
     def _postman(self) -> Postman:
         host, port, security = self._server("smtp")
         password = str(self._value("password", ""))
-        return Postman(host, port, security, self._username, password, domain=self._domain, context=self._context())
+        return Postman(
+            host,
+            port,
+            security,
+            self._username,
+            password,
+            domain=self._domain,
+            context=tls_context(self.values.get("ca_file")),
+        )
 
     @property
     def _username(self) -> str:
@@ -442,15 +457,6 @@ class Email(Adapter):
         if not host or not self._address:
             raise PlatformRefused(f"email needs {'address' if host else f'{kind}_host'} in config.yaml")
         return host, int(self._value(f"{kind}_port", _PORTS[kind][security])), security
-
-    def _context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if name := self._value("ca_file", None):
-            try:
-                context.load_verify_locations(str(Path(str(name)).expanduser()))
-            except (OSError, ssl.SSLError) as error:
-                raise PlatformRefused(f"ca_file {name} can't be used: {error}") from error
-        return context
 
     def _wanted_proof(self) -> str:
         try:
@@ -471,9 +477,8 @@ def _words(mail: Mail, subject: str, *, begins: bool) -> str:
 
 
 def _attachment(file: File, place: Mapping[str, Any]) -> Attachment:
-    kind = file.mime.partition("/")[0]
     return Attachment(
-        kind=kind if kind in ("image", "audio", "video") else "file",
+        kind=attachment_kind(file.mime),
         name=file.name,
         mime=file.mime,
         size=file.size,

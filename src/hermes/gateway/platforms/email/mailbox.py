@@ -27,6 +27,7 @@ from imap_tools.errors import MailboxFolderSelectError, MailboxLoginError, Mailb
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.email.incoming import Mail
+from hermes.gateway.platforms.http import error_text
 
 LEFT_ALONE = "$HermesLeftAlone"  # the mark of a mail that was looked at and is not for us
 LARGEST = 40_000_000  # bytes of a mail that is read whole; of a larger one, the beginning
@@ -81,8 +82,7 @@ class Account:
 
     def _explained(self, error: Exception, folder: str | None, entering: bool) -> HermesError:
         where = f"the mail server {self.host}:{self.port} (IMAP)"
-        said = " ".join(str(error).split())[:300]
-        said = said.replace(self.password, "***") if self.password else said
+        said = error_text(error, self.password)
         if isinstance(error, ssl.SSLCertVerificationError):
             return PlatformRefused(
                 f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"

@@ -20,6 +20,7 @@ import aiosmtplib
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms import markup
+from hermes.gateway.platforms.http import error_text
 
 _WAIT = 60.0  # seconds, where a server says "later" and not when
 _STYLE = (
@@ -167,8 +168,7 @@ class Postman:
         return PlatformUnreachable(f"{where} can't be reached: {self._masked(str(error)) or type(error).__name__}")
 
     def _masked(self, text: str) -> str:
-        text = " ".join(text.split())[:300]
-        return text.replace(self._password, "***") if self._password else text
+        return error_text(text, self._password)
 
 
 def _wait_in(said: str) -> float:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import ssl
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,14 +19,16 @@ from urllib.parse import urlsplit, urlunsplit
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Chat, Event, Sender
+from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.homeassistant.connection import Connection
 from hermes.gateway.platforms.homeassistant.formatting import harmless, plain
+from hermes.gateway.platforms.http import tls_context
+from hermes.gateway.platforms.intake import keep
 
 HOME = "home"  # the conversation of events that name none
 HOUSE = "home-assistant"  # who speaks when no person does
 _OWN_NOTIFICATION = "persistent_notification.create"
 _NO_STATES = {"unknown", "unavailable"}
-_TRIES = 6  # to hand an event over, with a little more time between them each time
 
 
 class HomeAssistant(Adapter):
@@ -71,7 +71,8 @@ class HomeAssistant(Adapter):
         super().__init__(values, home)
         self._link: Link | None = None
         self._connection: Connection | None = None
-        self._worker: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
+        self._stands = False
         self._names: dict[str, str] = {}  # people, by the id of their login
         self._place: str | None = None
 
@@ -105,22 +106,20 @@ class HomeAssistant(Adapter):
         except BaseException:
             await self.disconnect()
             raise
-        self._worker = asyncio.create_task(self._work(waiting))
+        self._stands = True
+        self._tasks.start(self._work(link, waiting))
         link.connected(f"{self._place or 'Home Assistant'} ({connection.version})")
 
     async def disconnect(self) -> None:
         """Hang up."""
-        worker, self._worker = self._worker, None
+        self._stands = False
         connection, self._connection = self._connection, None
-        if worker is not None:
-            worker.cancel()
-            with suppress(asyncio.CancelledError):
-                await worker
+        await self._tasks.stop()
         if connection is not None:
             await connection.close()
 
     def _ended(self, error: Exception) -> None:
-        if self._link is not None and self._worker is not None:  # before that, connect itself says so
+        if self._link is not None and self._stands:  # before that, connect itself says so
             self._link.lost(error)
 
     async def _learn_names(self, connection: Connection) -> None:
@@ -131,7 +130,7 @@ class HomeAssistant(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _work(self, waiting: asyncio.Queue[dict[str, Any]]) -> None:
+    async def _work(self, link: Link, waiting: asyncio.Queue[dict[str, Any]]) -> None:
         """Hand events over, one after the other."""
         while True:
             raw = await waiting.get()
@@ -141,18 +140,7 @@ class HomeAssistant(Adapter):
                 self._log("an event could not be understood (%s)", type(error).__name__)
                 continue
             if event is not None:
-                await self._hand_over(event)
-
-    async def _hand_over(self, event: Event) -> None:
-        assert self._link is not None
-        for attempt in range(_TRIES):
-            try:
-                await self._link.received(event)
-                return
-            except Exception as error:
-                self._log("an event could not be kept (%s)", type(error).__name__)
-                await asyncio.sleep(0.2 * 2**attempt)
-        self._log("an event was lost: it could not be kept")
+                await keep(link, event)
 
     def _understood(self, raw: dict[str, Any]) -> Event | None:
         if raw.get("event_type") == "state_changed" and self._text("event_type") != "state_changed":
@@ -251,7 +239,7 @@ class HomeAssistant(Adapter):
         service = self._service()
         if service and service.count(".") != 1:
             raise PlatformRefused(f"notify_service is a service as notify.mobile_app_phone, not {service!r}")
-        return Connection(self._address(), self._text("token"), self._context())
+        return Connection(self._address(), self._text("token"), tls_context(self._text("ca_file")))
 
     def _address(self) -> str:
         parts = urlsplit(self._text("url"))
@@ -260,17 +248,6 @@ class HomeAssistant(Adapter):
         scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
         path = parts.path.rstrip("/").removesuffix("/websocket").removesuffix("/api")
         return urlunsplit((scheme, parts.netloc.rpartition("@")[2], f"{path}/api/websocket", "", ""))
-
-    def _context(self) -> ssl.SSLContext | None:
-        name = self._text("ca_file")
-        if not name:
-            return None
-        try:
-            context = ssl.create_default_context()
-            context.load_verify_locations(str(Path(name).expanduser()))
-            return context
-        except (OSError, ssl.SSLError) as error:
-            raise PlatformRefused(f"ca_file {name} can't be used: {error}") from error
 
     def _log(self, message: str, *arguments: object) -> None:
         if self._link is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -14,20 +15,21 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.commands.registry import ALIASES, GATEWAY, known
-from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformRefused, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender
+from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.http import HttpApi, attachment_kind
+from hermes.gateway.platforms.intake import Spool, hand_over
 from hermes.gateway.platforms.slack import formatting as form
-from hermes.gateway.platforms.slack.answers import Unformattable, ask, kind, seconds
+from hermes.gateway.platforms.slack.answers import Unformattable, ask
 from hermes.gateway.platforms.slack.budget import Budget
 from hermes.gateway.platforms.slack.connection import Connection, Envelope
-from hermes.gateway.platforms.slack.directory import Directory, Place, Recent, courtesy
+from hermes.gateway.platforms.slack.directory import Directory, Place, courtesy
 from hermes.gateway.platforms.slack.revised import revision_of
-from hermes.gateway.platforms.spool import Spool
 
 BASE_URL = "https://slack.com/api/"
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # kinds of message in which a person says something
-_REDIRECTS = 4
 _SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold what people say, and tickets
 _SILENT.setLevel(logging.CRITICAL)
 
@@ -71,6 +73,7 @@ class Slack(Adapter):
         super().__init__(values, home)
         self._base = str(values.get("base_url") or BASE_URL).rstrip("/") + "/"
         self._session: aiohttp.ClientSession | None = None
+        self._http_files: HttpApi | None = None
         self._client: AsyncWebClient | None = None
         self._connection: Connection | None = None
         self._spool = Spool(home / "slack" / "unkept")
@@ -100,11 +103,8 @@ class Slack(Adapter):
         try:
             identity = await self._log_in()
 
-            async def keep(what: Event | Revision) -> None:
-                await (link.revised(what) if isinstance(what, Revision) else link.received(what))
-
             self._connection = Connection(
-                self._http(), ticket=self._ticket, read=self._said, keep=keep, spool=self._spool,
+                self._http(), ticket=self._ticket, read=self._said, keep=partial(hand_over, link), spool=self._spool,
                 connected=lambda: link.connected(identity), lost=link.lost, log=link.log,
             )  # fmt: skip
             self._connection.take_up()
@@ -115,12 +115,14 @@ class Slack(Adapter):
 
     async def disconnect(self) -> None:
         """End every connection. What was not acknowledged Slack sends again, to whoever comes next."""
-        connection, session = self._connection, self._session
-        self._connection = self._session = self._client = None
+        connection, session, files = self._connection, self._session, self._http_files
+        self._connection = self._session = self._client = self._http_files = None
         if connection is not None:
             await connection.close()
         if session is not None:
             await session.close()
+        if files is not None:
+            await files.close()
         self._spool.close()
 
     def _token(self, setting: str) -> str:
@@ -314,17 +316,16 @@ class Slack(Adapter):
         if not address:  # of a file in a channel shared with others the event has the id alone
             about = await ask(self._web().files_info(file=str(attachment.reference.get("id"))))
             address = _address(about.get("file") or {})
-        for _ in range(_REDIRECTS):
-            if not self._trusted(address):
-                raise SendRefused(f"{what} is not kept at Slack, and we have no key to where it is")
-            try:
-                answer = await self._download(address, what, attachment.mime)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise PlatformUnreachable(f"{what} could not be fetched from Slack ({kind(error)})") from None
-            if isinstance(answer, bytes):
-                return answer
-            address = urljoin(address, answer)
-        raise SendRefused(f"{what} can't be had from Slack")
+        headers = {"Authorization": f"Bearer {self._token('bot_token')}"}
+        answer = await self._files().download(address, what=what, trusted=self._trusted, headers=headers)
+        if answer.headers.get("Content-Type", "").startswith("text/html") and attachment.mime != "text/html":
+            raise SendRefused(f"Slack shows a login page instead of {what}: the app needs the scope files:read")
+        return answer.content
+
+    def _files(self) -> HttpApi:
+        if self._http_files is None:
+            self._http_files = HttpApi("Slack", self._base, timeout=30)
+        return self._http_files
 
     def _trusted(self, address: str) -> bool:
         """Whether this is the Web API's own host, or one of the same domain (files.slack.com)."""
@@ -332,22 +333,6 @@ class Slack(Adapter):
         if (file.scheme, file.netloc) == (base.scheme, base.netloc):
             return True
         return file.scheme == base.scheme == "https" and (file.hostname or "").endswith(f".{base.hostname}")
-
-    async def _download(self, address: str, what: str, mime: str | None) -> bytes | str:
-        """The bytes, or the address to look at instead."""
-        headers = {"Authorization": f"Bearer {self._token('bot_token')}"}
-        async with self._http().get(address, headers=headers, allow_redirects=False) as answer:
-            if answer.status == 429:
-                raise SlowDown("Slack wants us to wait with files", seconds(answer.headers))
-            if answer.status >= 500:
-                raise PlatformUnreachable(f"Slack can't give {what} now (HTTP {answer.status})")
-            if 300 <= answer.status < 400:
-                return str(answer.headers.get("Location") or "")
-            if answer.status != 200:
-                raise SendRefused(f"{what} can't be had from Slack any more (HTTP {answer.status})")
-            if answer.content_type == "text/html" and mime != "text/html":
-                raise SendRefused(f"Slack shows a login page instead of {what}: the app needs the scope files:read")
-            return await answer.read()
 
 
 def _exists(file: dict[str, Any]) -> bool:
@@ -361,9 +346,8 @@ def _address(file: dict[str, Any]) -> str:
 
 def _attachment(file: dict[str, Any]) -> Attachment:
     mime = str(file.get("mimetype") or "")
-    sort = mime.partition("/")[0]
     return Attachment(
-        kind=sort if sort in ("image", "audio", "video") else "file",
+        kind=attachment_kind(mime),
         name=file.get("name") or file.get("title"),
         mime=mime or None,
         size=file.get("size"),

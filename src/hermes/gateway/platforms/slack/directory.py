@@ -6,9 +6,8 @@ A name is a courtesy. Where Slack does not tell it, or not soon, there is none: 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from slack_sdk.web.async_client import AsyncWebClient
@@ -16,40 +15,11 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.errors import PlatformError
 from hermes.gateway.events import CHANNEL, DM, GROUP
+from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.slack.answers import ask
 
 _PATIENCE = 3.0  # seconds
-_REMEMBERED = 2_000
 _TYPES = {"im": DM, "mpim": GROUP, "channel": CHANNEL, "group": CHANNEL}  # Slack's "group" is a private channel
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-class Recent(Generic[Key, Value]):
-    """A memory of bounded size: what was put in longest ago is forgotten first."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._kept
-
-    def get(self, key: Key) -> Value | None:
-        """What was put in, if it is still known."""
-        return self._kept.get(key)
-
-    def put(self, key: Key, value: Value) -> Value:
-        """Remember it."""
-        self._kept[key] = value
-        self._kept.move_to_end(key)
-        while len(self._kept) > _REMEMBERED:
-            self._kept.popitem(last=False)
-        return value
-
-    def drop(self, key: Key) -> None:
-        """Forget it."""
-        self._kept.pop(key, None)
 
 
 class Place(NamedTuple):

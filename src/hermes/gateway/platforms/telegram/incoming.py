@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from telegram import Message, MessageEntity, Update, User
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.http import attachment_kind
 
 PLATFORM = "telegram"
 _TOPIC = "topic-"  # before a topic's number, which alone could be the number of a person
@@ -211,8 +212,7 @@ def _attachment(message: Message) -> Attachment | None:
         return _file("video", film.file_id, film.file_size, film.file_name, film.mime_type)
     if message.document is not None:
         document = message.document
-        kind = (document.mime_type or "").partition("/")[0]
-        kind = kind if kind in ("image", "audio", "video") else "file"
+        kind = attachment_kind(document.mime_type)
         return _file(kind, document.file_id, document.file_size, document.file_name, document.mime_type)
     return None
 

@@ -15,9 +15,10 @@ from aiohttp import web
 from telegram import Bot, Message, Update
 from telegram.error import TelegramError
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
+from hermes.errors import PlatformError, PlatformUnreachable
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event, Revision
+from hermes.gateway.platforms.connections import Retries, Tasks
 from hermes.gateway.platforms.telegram.guard import Guarded
 from hermes.gateway.platforms.telegram.incoming import conversations, edits, migration
 from hermes.gateway.platforms.telegram.wire import our_errors, read_update
@@ -42,43 +43,31 @@ class Polling:
     def __init__(self, bot: Bot, link: Link, identity: str, reading: _Reading) -> None:
         self._bot, self._link, self._identity, self._reading = bot, link, identity, reading
         self._offset: int | None = None  # the first update that is not kept yet
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
 
     async def start(self) -> None:
         with our_errors(login=True):
             await self._bot.delete_webhook()  # while there is one, asking is refused
-        self._task = asyncio.create_task(self._run(), name="telegram: receiving")
+        self._tasks.start(self._run(), name="telegram: receiving")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.stop()
 
     async def _run(self) -> None:
-        failures = 0
-        while True:
-            try:
-                with our_errors():
-                    updates = await self._whole_albums(await self._updates(_WAIT))
-            except SlowDown as error:
-                await asyncio.sleep(error.retry_after)
-                continue
-            except PlatformError as error:
-                failures += 1
-                if failures > _FAILURES or isinstance(error, PlatformRefused):
-                    self._link.lost(error)
-                    return
-                self._link.log.warning("Telegram: %s; asking again", error)
-                await asyncio.sleep(min(0.25 * 2**failures, 5.0))
-                continue
-            if failures:
-                failures = 0
-                self._link.connected(self._identity)
-            try:
+        pauses = [min(0.25 * 2**number, 5.0) for number in range(1, _FAILURES + 1)]
+        retries = Retries(self._link, self._identity, pauses)
+        try:
+            while True:
+                try:
+                    with our_errors():
+                        updates = await self._whole_albums(await self._updates(_WAIT))
+                except PlatformError as error:
+                    await retries.failed(error)
+                    continue
+                retries.succeeded()
                 await self._keep(updates)
-            except Exception as error:
-                self._link.lost(error)  # nothing was confirmed: all of it comes again
-                return
+        except Exception as error:
+            self._link.lost(error)  # what was not confirmed comes again
 
     async def _updates(self, seconds: int) -> Sequence[Update]:
         try:

@@ -1,4 +1,4 @@
-"""Messages that were acknowledged before the store had them: each is a small file until the store has it.
+"""Messages between a platform and the store: handed over until they are stored, spooled where the platform can't wait.
 
 Slack and Discord wait three seconds for an acknowledgement, and what was acknowledged they never send again. So a message
 is acknowledged when the store has it, and after ACKNOWLEDGE_AFTER seconds at the latest: then its file is on the disk
@@ -18,8 +18,29 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
+from hermes.gateway.adapter import Link
+from hermes.gateway.events import Event, Revision
+
 ACKNOWLEDGE_AFTER = 1.0  # seconds; both platforms wait 3, and the way there and a slow disk take their part of it
 _MOST = 10_000  # files: what comes beyond these is not acknowledged
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two tries to store a message
+
+
+async def hand_over(link: Link, what: Event | Revision) -> None:
+    """Give a message, or what happened to one, to the gateway. When this returns it is stored."""
+    await (link.revised(what) if isinstance(what, Revision) else link.received(what))
+
+
+async def keep(link: Link, what: Event | Revision) -> None:
+    """Hand it over until it is stored, for platforms that do not send it again."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await hand_over(link, what)
+        except Exception as error:
+            link.log.warning("a message could not be stored (%s); next try in %g s", type(error).__name__, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 class Spool:
