@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from aiohttp import web
+import msgspec
 from telegram import Bot, Message, Update
 from telegram.error import TelegramError
 
-from hermes.errors import PlatformError, PlatformUnreachable
+from hermes.errors import PlatformError
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event, Revision
 from hermes.gateway.platforms.connections import Retries, Tasks
-from hermes.gateway.platforms.telegram.guard import Guarded
 from hermes.gateway.platforms.telegram.incoming import conversations, edits, migration
 from hermes.gateway.platforms.telegram.wire import our_errors, read_update
-from hermes.serve.connections import Door, Limits
+
+if TYPE_CHECKING:
+    from hermes.gateway.platforms.listener import Registration
 
 # Of updates: joins, reactions and the like are not sent to us at all. Of deletions no bot is told.
 KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
@@ -32,8 +34,6 @@ _MOST = 100  # updates at once, Telegram's own limit
 _WAIT = 25  # seconds that Telegram waits for something to happen before it answers "nothing"
 _ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # how long, and how often, more pictures of an album are waited for
 _FAILURES = 5  # in a row, before the gateway is told that the connection is lost
-_BODY_SECONDS = 10.0  # for an update to arrive whole
-_KEEP_ALIVE = 30.0  # seconds a connection is held between two updates
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
@@ -134,67 +134,39 @@ class Webhook:
     """Listens on a port of this machine for what Telegram brings to a public address in front of it."""
 
     def __init__(
-        self,
-        bot: Bot,
-        link: Link,
-        reading: _Reading,
-        *,
-        url: str,
-        secret: str,
-        host: str,
-        port: int,
-        limits: Limits | None = None,
-    ) -> None:
+        self, bot: Bot, link: Link, reading: _Reading, *, url: str, secret: str, host: str, port: int
+    ) -> None:  # fmt: skip
         self._bot, self._link, self._reading = bot, link, reading
         self._url, self._secret, self._host, self._port = url, secret, host, port
-        self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
+        self._registration: Registration | None = None
         self._one_by_one = asyncio.Lock()
-        self._limits = limits or Limits()
 
     async def start(self) -> None:
-        application = web.Application()
-        application.router.add_post("/{path:.*}", self._delivered)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=_KEEP_ALIVE)
-        await self._runner.setup()
-        make, door = self._runner.server, Door(self._limits, "Telegram's webhook", self._link.troubled)
-        assert make is not None
-        try:
-            loop = asyncio.get_running_loop()
-            self._listener = await loop.create_server(lambda: Guarded(door, make), self._host, self._port, backlog=128)
-        except OSError as error:
-            await self.stop()
-            raise PlatformUnreachable(f"no webhook on {self._host}:{self._port}: {error.strerror or error}") from error
+        from hermes.gateway.platforms.listener import listen
+
+        path = urlsplit(self._url).path or "/"
+        self._registration = await listen(
+            self._host, self._port, path, verify=self._is_telegram, handler=self._delivered, link=self._link
+        )
         with our_errors(login=True):
             await self._bot.set_webhook(self._url, secret_token=self._secret, allowed_updates=KINDS)
 
     async def stop(self) -> None:
         """Stop listening. The webhook stays set: what comes meanwhile is brought later."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
-        if self._runner is not None:
-            runner, self._runner = self._runner, None
-            await runner.cleanup()
+        if self._registration is not None:
+            await self._registration.close()
 
-    async def _delivered(self, request: web.Request) -> web.Response:
-        given = request.headers.get(_SECRET_HEADER, "")
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._secret.encode()):
-            return web.Response(status=403)
+    def _is_telegram(self, headers: Mapping[str, str]) -> bool:
+        given = headers.get(_SECRET_HEADER, "")
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret.encode())
+
+    async def _delivered(self, headers: Mapping[str, str], body: bytes) -> int:
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                raw: Any = await request.json()
-            update = read_update(raw, self._bot, self._link.log)
-        except TimeoutError:
-            return web.Response(status=408)
+            update = read_update(msgspec.json.decode(body), self._bot, self._link.log)
         except (ValueError, PlatformError):
-            return web.Response(status=400)
-        try:
-            # Telegram brings the messages of a chat one after the other, each when the one before it was taken; so an
-            # album can't be waited for here, and each of its pictures is an event of its own.
-            async with self._one_by_one:
-                await _take(self._link, self._reading, [update])
-        except Exception as error:
-            self._link.log.error("Telegram: a message could not be kept (%s); it comes again", type(error).__name__)
-            return web.Response(status=503)
-        return web.Response()
+            return 400
+        # Telegram brings the messages of a chat one after the other, each when the one before it was taken; so an
+        # album can't be waited for here, and each of its pictures is an event of its own.
+        async with self._one_by_one:
+            await _take(self._link, self._reading, [update])
+        return 200
