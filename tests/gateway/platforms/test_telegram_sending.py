@@ -287,6 +287,20 @@ def test_what_can_not_be_fetched(lab: Lab) -> None:
         refusal(lab, lambda adapter, lost=lost: adapter.fetch(lost), SendRefused)
 
 
+def test_a_lost_answer_leaves_it_open_whether_the_message_arrived(lab: Lab) -> None:
+    lab.unanswered = 1
+    error = refusal(lab, lambda adapter: adapter.send(ALICE, "once", nonce="1"), PlatformUnreachable)
+    assert [one["text"] for one in lab.sent] == ["once"]
+    assert isinstance(error, PlatformUnreachable) and error.maybe_sent
+
+
+def test_what_a_failing_server_refused_has_certainly_not_arrived(lab: Lab) -> None:
+    lab.fail()
+    error = refusal(lab, lambda adapter: adapter.send(ALICE, "x", nonce="1"), PlatformUnreachable)
+    assert isinstance(error, PlatformUnreachable) and not error.maybe_sent
+    assert lab.sent == []
+
+
 def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
     async def scene() -> None:
         lab.silent = True

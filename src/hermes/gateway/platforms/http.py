@@ -55,9 +55,9 @@ class HttpApi:
         return SendRefused(f"{self.title} refuses (HTTP {answer.status_code})")
 
     def unreachable(self, error: httpx.HTTPError) -> PlatformUnreachable:
-        """The error for a request without an answer. What was sent may have arrived unless no connection stood."""
-        sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-        return PlatformUnreachable(f"{self.title} can't be reached ({type(error).__name__})", maybe_sent=sent)
+        """The error for a request without an answer."""
+        why = f"{self.title} can't be reached ({type(error).__name__})"
+        return PlatformUnreachable(why, maybe_sent=may_have_arrived(error))
 
     async def download(
         self, address: str, *, what: str, trusted: Callable[[str], bool], headers: Mapping[str, str] | None = None
@@ -81,6 +81,11 @@ class HttpApi:
                 self.check(answer)
             raise SendRefused(f"{self.title} no longer has {what} (HTTP {answer.status_code})")
         return answer
+
+
+def may_have_arrived(error: httpx.HTTPError) -> bool:
+    """Whether a request that failed so may have been carried out: its answer got lost. Not so where no connection stood."""
+    return not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
 
 
 def retry_after(headers: Mapping[str, str], default: float = 30.0) -> float:
