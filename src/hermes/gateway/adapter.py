@@ -66,8 +66,9 @@ class Link(Protocol):
         ...
 
     async def revised(self, revision: Revision) -> None:
-        """A message was edited or deleted: the record follows. When this returns it is safe; one known before is ignored,
-        and so is one about a message that nobody gave us."""
+        """A message was edited or deleted: the record follows. When this returns it is stored; one known before is ignored.
+
+        One that comes before its message is kept, and applied when the message comes."""
         ...
 
     async def moved(self, old: str, new: str) -> None:
