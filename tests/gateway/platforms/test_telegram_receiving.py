@@ -378,6 +378,29 @@ def test_an_album_is_one_event(lab: Lab) -> None:
     assert other.text == "meanwhile elsewhere"
 
 
+def test_an_edited_caption_changes_what_the_whole_album_says(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        album = {"media_group_id": "9"}
+        names = [
+            lab.post({**lab.file(b"x", f"{word}.jpg", "image/jpeg"), "caption": word}, **album)
+            for word in ("one", "two")
+        ]
+        async with connected(adapter) as link:
+            event = await link.event("one\ntwo")
+            lab.change(names[1], "second")
+            await link.until(lambda: link.revisions)
+        async with connected(adapter, link):  # a connection that broke in between
+            lab.change(names[0], "first")
+            await link.until(lambda: len(link.revisions) == 2)
+        assert [(one.revises, one.event and one.event.text) for one in link.revisions] == [
+            (event.id, "one\nsecond"), (event.id, "first\nsecond"),
+        ]  # fmt: skip
+        assert all(one.event is not None and one.event.id == event.id for one in link.revisions)
+
+    asyncio.run(scene())
+
+
 def test_an_album_that_comes_bit_by_bit_is_one_event(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiving, "_ALBUM_PAUSE", 1.0)
 

@@ -18,7 +18,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
-from hermes.gateway.platforms.telegram.incoming import PLATFORM, event_of, thread_of, topic_of
+from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
 from hermes.gateway.platforms.telegram.receiving import Polling, Webhook
 from hermes.gateway.platforms.telegram.wire import open_bot, our_errors
 
@@ -106,6 +106,7 @@ class Telegram(Adapter):
         self._commands: dict[str, str] = {}  # name in Telegram's menu → ours
         self._moved: dict[str, int] = {}  # chats that became supergroups, with their new ids
         self._forums: set[str] = set()  # groups with topics
+        self._albums = Albums()
 
     # ------------------------------------------------------------------------------------------ coming and going
 
@@ -142,7 +143,7 @@ class Telegram(Adapter):
             await _within(_STOPPING, bot.shutdown())
 
     def _receiver(self, bot: Bot, link: Link, identity: str, secret: str | None) -> Polling | Webhook:
-        def reading(messages: Sequence[Message]) -> Event | None:
+        def read(messages: Sequence[Message]) -> Event | None:
             chat = messages[0].chat
             if chat.is_forum and chat.type == "supergroup":
                 self._forums.add(str(chat.id))
@@ -153,11 +154,12 @@ class Telegram(Adapter):
                 link.log.exception("Telegram: message %d can't be read; it is left out", messages[0].message_id)
                 return None
 
+        self._albums.read = read
         if secret is None:
-            return Polling(bot, link, identity, reading)
+            return Polling(bot, link, identity, self._albums)
         host, port = str(self.values.get("webhook_host") or "127.0.0.1"), int(self.values.get("webhook_port") or 8443)
         url = str(self.values["webhook_url"])
-        return Webhook(bot, link, reading, url=url, secret=secret, host=host, port=port)
+        return Webhook(bot, link, self._albums, url=url, secret=secret, host=host, port=port)
 
     def _webhook_secret(self) -> str | None:
         """The secret of the webhook, or None where messages are asked for. Without one anybody could speak there."""

@@ -6,12 +6,16 @@ Several messages can be one event: pictures sent together come as one message ea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
 from telegram import Message, MessageEntity, Update, User
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import attachment_kind
+
+Reading = Callable[[Sequence[Message]], Event | None]
 
 PLATFORM = "telegram"
 _TOPIC = "topic-"  # before a topic's number, which alone could be the number of a person
@@ -47,6 +51,33 @@ def conversations(updates: Iterable[Update]) -> list[list[Message]]:
         if name is not None:
             albums[name] = found[-1]
     return found
+
+
+class Albums:
+    """Albums of this process: an edit is about one of an album's messages, and the event is all of them."""
+
+    def __init__(self) -> None:
+        self.read: Reading = lambda messages: None  # makes an event of one message, or of an album's
+        self._known: Recent[tuple[int, int], tuple[str, dict[int, str]]] = Recent(1_000)
+
+    def event(self, messages: Sequence[Message]) -> Event | None:
+        """What was said by one message or one album."""
+        event = self.read(messages)
+        if event is not None and len(messages) > 1:
+            parts = [(one.message_id, self.read([one])) for one in messages]
+            texts = {number: "" if part is None else part.text for number, part in parts}
+            for number in texts:
+                self._known.put((messages[0].chat.id, number), (event.id, texts))
+        return event
+
+    def edited(self, message: Message) -> Event | None:
+        """What a message says by now; of an album's, what the whole album says."""
+        event, album = self.read([message]), self._known.get((message.chat.id, message.message_id))
+        if event is None or album is None:
+            return event
+        name, texts = album
+        texts[message.message_id] = event.text
+        return msgspec.structs.replace(event, id=name, text="\n".join(text for text in texts.values() if text))
 
 
 def edits(updates: Iterable[Update]) -> list[tuple[str, Message]]:

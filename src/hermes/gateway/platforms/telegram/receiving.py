@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
-from telegram import Bot, Message, Update
+from telegram import Bot, Update
 from telegram.error import TelegramError
 
 from hermes.errors import PlatformError
 from hermes.gateway.adapter import Link
-from hermes.gateway.events import Event, Revision
+from hermes.gateway.events import Revision
 from hermes.gateway.platforms.connections import Retries, Tasks
-from hermes.gateway.platforms.telegram.incoming import conversations, edits, migration
+from hermes.gateway.platforms.telegram.incoming import Albums, conversations, edits, migration
 from hermes.gateway.platforms.telegram.wire import our_errors, read_update
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 # Of updates: joins, reactions and the like are not sent to us at all. Of deletions no bot is told.
 KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
-_Reading = Callable[[Sequence[Message]], Event | None]
-
 _MOST = 100  # updates at once, Telegram's own limit
 _WAIT = 25  # seconds that Telegram waits for something to happen before it answers "nothing"
 _ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # how long, and how often, more pictures of an album are waited for
@@ -40,8 +38,8 @@ _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 class Polling:
     """Asks for messages until it is stopped, or until it has asked in vain too often (`Link.lost`)."""
 
-    def __init__(self, bot: Bot, link: Link, identity: str, reading: _Reading) -> None:
-        self._bot, self._link, self._identity, self._reading = bot, link, identity, reading
+    def __init__(self, bot: Bot, link: Link, identity: str, albums: Albums) -> None:
+        self._bot, self._link, self._identity, self._albums = bot, link, identity, albums
         self._offset: int | None = None  # the first update that is not kept yet
         self._tasks = Tasks()
 
@@ -95,23 +93,23 @@ class Polling:
         return updates
 
     async def _keep(self, updates: Sequence[Update]) -> None:
-        await _take(self._link, self._reading, updates)
+        await _take(self._link, self._albums, updates)
         for update in updates:
             self._offset = max(self._offset or 0, update.update_id + 1)
 
 
-async def _take(link: Link, reading: _Reading, updates: Sequence[Update]) -> None:
+async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
     """Have the gateway keep what was said, in its order."""
     for messages in conversations(updates):
         moved = migration(messages[0])
         if moved is not None:
             await link.moved(*moved)
             continue
-        event = reading(messages)
+        event = albums.event(messages)
         if event is not None:
             await link.received(event)
     for name, message in edits(updates):
-        event = reading([message])
+        event = albums.edited(message)
         if event is not None:
             await link.revised(Revision(id=name, revises=event.id, event=event))
 
@@ -134,9 +132,9 @@ class Webhook:
     """Listens on a port of this machine for what Telegram brings to a public address in front of it."""
 
     def __init__(
-        self, bot: Bot, link: Link, reading: _Reading, *, url: str, secret: str, host: str, port: int
+        self, bot: Bot, link: Link, albums: Albums, *, url: str, secret: str, host: str, port: int
     ) -> None:  # fmt: skip
-        self._bot, self._link, self._reading = bot, link, reading
+        self._bot, self._link, self._albums = bot, link, albums
         self._url, self._secret, self._host, self._port = url, secret, host, port
         self._registration: Registration | None = None
         self._one_by_one = asyncio.Lock()
@@ -168,5 +166,5 @@ class Webhook:
         # Telegram brings the messages of a chat one after the other, each when the one before it was taken; so an
         # album can't be waited for here, and each of its pictures is an event of its own.
         async with self._one_by_one:
-            await _take(self._link, self._reading, [update])
+            await _take(self._link, self._albums, [update])
         return 200
