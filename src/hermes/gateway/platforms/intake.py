@@ -14,15 +14,20 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
+from hermes.errors import ConfigError
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event, Revision
 
+Mask = Callable[[str], str]
+
 ACKNOWLEDGE_AFTER = 1.0  # seconds; both platforms wait 3, and the way there and a slow disk take their part of it
 _MOST = 10_000  # files: what comes beyond these is not acknowledged
+_WORDS = frozenset({"text", "quoted", "fallback", "preview", "plain_text", "pretext", "footer"})
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two tries to store a message
 
 
@@ -43,11 +48,31 @@ async def keep(link: Link, what: Event | Revision) -> None:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-class Spool:
-    """A folder of messages in the order they came. Its files are the user's alone, and gone once the store has them."""
+def store_mask(home: Path) -> Mask:
+    """The mask that the store of this home puts on texts (privacy.redact_secrets): no file holds what the store does not."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    @cache
+    def mask() -> Mask:
+        from hermes.config import load_config
+        from hermes.store.redact import redact
+
+        try:
+            wanted = load_config(home / "config.yaml").privacy.redact_secrets
+        except ConfigError:
+            wanted = True
+        return redact if wanted else str
+
+    return lambda text: mask()(text)
+
+
+class Spool:
+    """A folder of messages in the order they came. Its files are the user's alone, and gone once the store has them.
+
+    What people said in a message (`_WORDS`) is masked; its other fields are names and numbers that must stay as they are.
+    """
+
+    def __init__(self, folder: Path, mask: Mask = str) -> None:
+        self._folder, self._mask = folder, mask
         self._thread: ThreadPoolExecutor | None = None  # not the loop's own threads: those may all wait for the store
 
     def waiting(self) -> list[tuple[str, dict[str, Any]]]:
@@ -90,7 +115,7 @@ class Spool:
         try:
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file)
+                json.dump(_masked(content, self._mask), file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, self._folder / name)
@@ -103,6 +128,15 @@ class Spool:
         finally:
             os.close(folder)
         return name
+
+
+def _masked(content: Any, mask: Mask) -> Any:
+    if isinstance(content, dict):
+        return {
+            name: mask(value) if name in _WORDS and isinstance(value, str) else _masked(value, mask)
+            for name, value in content.items()
+        }
+    return [_masked(one, mask) for one in content] if isinstance(content, list | tuple) else content
 
 
 class Receipt:

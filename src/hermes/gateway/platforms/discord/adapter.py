@@ -17,10 +17,11 @@ from typing import Any, Literal, NamedTuple
 
 import aiohttp
 import discord
+import msgspec
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
-from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, as_json, deleted, from_json
+from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, deleted, from_json
 from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
@@ -37,7 +38,7 @@ from hermes.gateway.platforms.discord.commands import clear, defer, write_menu
 from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
 from hermes.gateway.platforms.discord.missed import Seen, missed
 from hermes.gateway.platforms.discord.reading import channel_id, chat_of, command_event, files, message_event
-from hermes.gateway.platforms.intake import Receipt, Spool, keep
+from hermes.gateway.platforms.intake import Receipt, Spool, keep, store_mask
 
 _TO_CONNECT = 60.0  # seconds
 _TO_CLOSE = 3.0
@@ -82,7 +83,7 @@ class Discord(Adapter):
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
         self._heard: asyncio.Queue[discord.Message | _Command | Revised | None] = asyncio.Queue()
-        self._spool = Spool(home / "discord" / "unkept")
+        self._spool = Spool(home / "discord" / "unkept", store_mask(home))
         self._tasks = Tasks()
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -182,7 +183,7 @@ class Discord(Adapter):
             self._heard.put_nowait(heard)
         elif client is not None and link is not None and (event := command_event(heard)) is not None:
             kept = asyncio.get_running_loop().create_future()
-            content = {"event": as_json(event)}
+            content = {"event": msgspec.to_builtins(event)}
             receipt = Receipt(self._spool, content, lambda: _told(link, defer(client, heard)), link.log)
             self._tasks.start(_seen_to(client, link, receipt, kept, heard))
             self._heard.put_nowait(_Command(event, receipt, kept))
@@ -355,7 +356,8 @@ async def _told(link: Link, request: Coroutine[Any, Any, None]) -> None:
 
 def _read_event(content: dict[str, Any]) -> Event | None:
     try:
-        return from_json(str(content.get("event")), Event)
+        event = content.get("event")
+        return from_json(event, Event) if isinstance(event, str) else msgspec.convert(event, Event)
     except ValueError:
         return None
 

@@ -20,7 +20,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import HttpApi, attachment_kind
-from hermes.gateway.platforms.intake import Spool, hand_over
+from hermes.gateway.platforms.intake import Spool, hand_over, store_mask
 from hermes.gateway.platforms.slack import formatting as form
 from hermes.gateway.platforms.slack.answers import Unformattable, ask
 from hermes.gateway.platforms.slack.budget import Budget
@@ -76,7 +76,7 @@ class Slack(Adapter):
         self._http_files: HttpApi | None = None
         self._client: AsyncWebClient | None = None
         self._connection: Connection | None = None
-        self._spool = Spool(home / "slack" / "unkept")
+        self._spool = Spool(home / "slack" / "unkept", partial(form.masked, mask=store_mask(home)))
         self._edits = Budget()
         self._us = ""
         self._directory = Directory()

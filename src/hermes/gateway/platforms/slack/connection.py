@@ -182,12 +182,15 @@ class Connection:
 
 
 def _lasting(envelope: Envelope) -> Envelope:
-    """An envelope without what must not lie on a disk: `token` proves who Slack is, `response_url` lets anybody answer."""
-    payload = envelope.get("payload") or {}
-    return {
-        "type": envelope.get("type"),
-        "payload": {name: what for name, what in payload.items() if name not in ("token", "response_url")},
-    }
+    """An envelope without what must not lie on a disk (`token` proves who Slack is, `response_url` lets anybody answer),
+    and without the blocks, which have the words once more."""
+
+    def lasting(what: Any) -> Any:
+        if isinstance(what, dict):
+            return {name: lasting(one) for name, one in what.items() if name not in ("token", "response_url", "blocks")}
+        return [lasting(one) for one in what] if isinstance(what, list) else what
+
+    return {"type": envelope.get("type"), "payload": lasting(envelope.get("payload") or {})}
 
 
 async def _hello(socket: Socket) -> None:
