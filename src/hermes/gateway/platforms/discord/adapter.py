@@ -23,12 +23,13 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
 from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, deleted, from_json
 from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.discord.backlog import Seen, missed
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
     GATEWAY_URL,
     INTENTS_ADVICE,
     TOKEN_ADVICE,
-    Client,
+    DiscordClient,
     Heard,
     Revised,
     our_errors,
@@ -36,8 +37,7 @@ from hermes.gateway.platforms.discord.client import (
 )
 from hermes.gateway.platforms.discord.commands import clear, defer, write_menu
 from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
-from hermes.gateway.platforms.discord.missed import Seen, missed
-from hermes.gateway.platforms.discord.reading import channel_id, chat_of, command_event, files, message_event
+from hermes.gateway.platforms.discord.incoming import channel_id, chat_of, command_event, files, message_event
 from hermes.gateway.platforms.intake import Receipt, Spool, keep, store_mask
 
 _TO_CONNECT = 60.0  # seconds
@@ -78,7 +78,7 @@ class Discord(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._client: Client | None = None
+        self._client: DiscordClient | None = None
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
@@ -128,21 +128,21 @@ class Discord(Adapter):
         if self._seen is not None:
             self._seen.save()
 
-    def _new_client(self, **callbacks: Any) -> Client:
-        return Client(
+    def _new_client(self, **callbacks: Any) -> DiscordClient:
+        return DiscordClient(
             str(self.values.get("api_base") or API_BASE),
             str(self.values.get("gateway_url") or GATEWAY_URL),
             **callbacks,
         )
 
-    async def _log_in(self, client: Client) -> None:
+    async def _log_in(self, client: DiscordClient) -> None:
         token = str(self.values.get("token") or "").strip()
         if not re.fullmatch(r"[\x21-\x7e]+", token):
             raise PlatformRefused(TOKEN_ADVICE)
         with our_errors("log in"):
             await client.login(token)
 
-    async def _run(self, client: Client) -> None:
+    async def _run(self, client: DiscordClient) -> None:
         """Receive until the connection is lost for good."""
         try:
             await client.connect(reconnect=False)
@@ -188,7 +188,7 @@ class Discord(Adapter):
             self._tasks.start(_seen_to(client, link, receipt, kept, heard))
             self._heard.put_nowait(_Command(event, receipt, kept))
 
-    async def _take(self, client: Client, link: Link, seen: Seen) -> None:
+    async def _take(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         """Hand over what is heard, one after the other."""
         while True:
             heard = await self._heard.get()
@@ -208,14 +208,14 @@ class Discord(Adapter):
             except Exception:
                 link.log.exception("something on Discord could not be read")
 
-    async def _take_missed(self, client: Client, link: Link, seen: Seen) -> None:
+    async def _take_missed(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         newest = 0
         async for message in missed(client, seen, link.log):
             await self._take_message(client, link, message)
             newest = max(newest, message.id)
         seen.note(newest)  # not before all channels were read: the mark is one for all
 
-    async def _take_message(self, client: Client, link: Link, message: discord.Message) -> None:
+    async def _take_message(self, client: DiscordClient, link: Link, message: discord.Message) -> None:
         if client.user is None:
             return
         if message.guild is not None and isinstance(message.channel, discord.PartialMessageable):
@@ -224,7 +224,7 @@ class Discord(Adapter):
         if event is not None:
             await keep(link, event)
 
-    async def _take_revised(self, client: Client, link: Link, heard: Revised) -> None:
+    async def _take_revised(self, client: DiscordClient, link: Link, heard: Revised) -> None:
         """An edit (by its author, Discord lets nobody else), or a deletion."""
         if isinstance(heard, discord.RawBulkMessageDeleteEvent):
             for one in sorted(heard.message_ids):
@@ -324,7 +324,7 @@ class Discord(Adapter):
         with our_errors("write the menu of commands"):
             await write_menu(client, commands)
 
-    def _connected(self) -> Client:
+    def _connected(self) -> DiscordClient:
         if self._client is None or self._client.is_closed():
             raise PlatformUnreachable("not connected to Discord")
         return self._client
@@ -338,7 +338,7 @@ class Discord(Adapter):
 
 
 async def _seen_to(
-    client: Client, link: Link, receipt: Receipt, kept: asyncio.Future[bool], interaction: discord.Interaction
+    client: DiscordClient, link: Link, receipt: Receipt, kept: asyncio.Future[bool], interaction: discord.Interaction
 ) -> None:
     """Acknowledge a command, and take the line away that Discord shows for it once it is kept."""
     await receipt.follow(kept)
@@ -362,7 +362,7 @@ def _read_event(content: dict[str, Any]) -> Event | None:
         return None
 
 
-async def _look_up_place(client: Client, message: discord.Message) -> None:
+async def _look_up_place(client: DiscordClient, message: discord.Message) -> None:
     """Discord did not tell us of this channel (a thread out of its archive): without its parent it has no session."""
     try:
         message.channel = await client.fetch_channel(message.channel.id)  # type: ignore[assignment]
@@ -370,7 +370,7 @@ async def _look_up_place(client: Client, message: discord.Message) -> None:
         pass
 
 
-async def _close(client: Client) -> None:
+async def _close(client: DiscordClient) -> None:
     """End a client; a server that does not say goodbye is not waited for."""
     try:
         async with asyncio.timeout(_TO_CLOSE):
@@ -380,7 +380,7 @@ async def _close(client: Client) -> None:
     client.stop_heartbeats()
 
 
-def _identity(client: Client) -> str:
+def _identity(client: DiscordClient) -> str:
     return f"@{client.user.name}" if client.user is not None else "@?"
 
 

@@ -46,7 +46,7 @@ Revised = discord.RawMessageUpdateEvent | discord.RawMessageDeleteEvent | discor
 Heard = discord.Message | discord.Interaction | Revised
 
 
-class Client(discord.Client):
+class DiscordClient(discord.Client):
     """A client that hands over every message, slash command, and each time the connection stands."""
 
     def __init__(

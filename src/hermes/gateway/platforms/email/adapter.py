@@ -1,7 +1,7 @@
 """The email adapter: a mail thread is a conversation with the person who writes in it.
 
 Mails are told apart from machines' mails and forgeries, their new words become events, and replies go into the same
-thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder (sent.py), so that a mail that may
+thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder (sent_folder.py), so that a mail that may
 have been sent already can be looked up there; that narrows the window for a second mail down, but can't close it.
 """
 
@@ -20,12 +20,20 @@ from imap_tools import BaseMailBox
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Attachment, Chat, Event, Sender
-from hermes.gateway.platforms.email import sent
+from hermes.gateway.platforms.email import sent_folder
+from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
-from hermes.gateway.platforms.email.mailbox import Account, Errands, Found, Watcher, find_mail, raw_mail, uid_validity
-from hermes.gateway.platforms.email.outgoing import Postman, message_id_for, subject_from, written
-from hermes.gateway.platforms.email.said import without_reply_marks
-from hermes.gateway.platforms.email.trust import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
+from hermes.gateway.platforms.email.mail_bodies import without_reply_marks
+from hermes.gateway.platforms.email.mailbox import (
+    Account,
+    Found,
+    MailboxVisits,
+    Watcher,
+    find_mail,
+    raw_mail,
+    uid_validity,
+)
+from hermes.gateway.platforms.email.outgoing import SmtpSender, message_id_for, subject_from, written
 from hermes.gateway.platforms.http import attachment_kind, tls_context
 
 _SECURITIES = ("ssl", "starttls", "none")
@@ -95,7 +103,7 @@ class Email(Adapter):
         super().__init__(values, home)
         self._link: Link | None = None
         self._watcher: Watcher | None = None
-        self._errands: Errands | None = None
+        self._visits: MailboxVisits | None = None
         self._sent_folder: str | None = None
         self._sent_known = False
         self._without_copies = home / "email" / "without-copies"
@@ -120,12 +128,12 @@ class Email(Adapter):
 
     async def check(self) -> str:
         """Log in to both servers."""
-        errands = Errands(self._account())
+        visits = MailboxVisits(self._account())
         try:
-            await errands.run(self._folder, lambda box: None)
+            await visits.run(self._folder, lambda box: None)
         finally:
-            await errands.stop()
-        await self._postman().check()
+            await visits.stop()
+        await self._smtp().check()
         return self._address
 
     async def connect(self, link: Link) -> None:
@@ -137,7 +145,7 @@ class Email(Adapter):
             link.log.warning("%s", why)
         account = self._account()
         self._link = link
-        self._errands = Errands(account)
+        self._visits = MailboxVisits(account)
         self._watcher = Watcher(
             account,
             self._folder,
@@ -156,11 +164,11 @@ class Email(Adapter):
     async def disconnect(self) -> None:
         """End the threads and their connections."""
         watcher, self._watcher = self._watcher, None
-        errands, self._errands = self._errands, None
+        visits, self._visits = self._visits, None
         if watcher is not None:
             await watcher.stop()
-        if errands is not None:
-            await errands.stop()
+        if visits is not None:
+            await visits.stop()
         self._sent_known = False
 
     # ------------------------------------------------------------------------------------------ receiving
@@ -264,7 +272,7 @@ class Email(Adapter):
         try:
             if (folder := await self._sent()) is None:
                 return None
-            found = await self._visit(folder, lambda box: sent.copies(box, message_id))
+            found = await self._visit(folder, lambda box: sent_folder.copies(box, message_id))
         except PlatformRefused:  # the folder is gone, or was never there
             return None
         if not found:
@@ -272,17 +280,17 @@ class Email(Adapter):
         return True if any(not one.marked for one in found) else None
 
     async def _deliver(self, recipient: str, message_id: str, mail: bytes) -> None:
-        """Send a mail, with a marked copy in the Sent folder until it is out (see sent.py)."""
-        postman, loop, folder = self._postman(), asyncio.get_running_loop(), await self._sent()
+        """Send a mail, with a marked copy in the Sent folder until it is out (see sent_folder.py)."""
+        smtp, loop, folder = self._smtp(), asyncio.get_running_loop(), await self._sent()
         if folder is None:
-            await postman.send(self._address, recipient, mail)
+            await smtp.send(self._address, recipient, mail)
             return
         begun: list[Future[None]] = []
         out: Future[None] = Future()  # done in the moment the server has taken the mail: before it says goodbye
 
         async def post() -> None:
             try:
-                await postman.send(self._address, recipient, mail, lambda: out.set_result(None))
+                await smtp.send(self._address, recipient, mail, lambda: out.set_result(None))
             except BaseException as error:
                 broken_off = PlatformUnreachable("the sending of a mail was broken off", maybe_sent=True)
                 if not out.done():
@@ -292,20 +300,20 @@ class Email(Adapter):
 
         def work(box: BaseMailBox) -> str | None:
             """The number of a copy that could not be settled."""
-            if any(not one.marked for one in sent.copies(box, message_id)):
+            if any(not one.marked for one in sent_folder.copies(box, message_id)):
                 return None
-            uid = sent.put(box, folder, mail, message_id)
+            uid = sent_folder.put(box, folder, mail, message_id)
             self._note_copies(uid is not None)
             begun.append(asyncio.run_coroutine_threadsafe(post(), loop))
             try:
                 out.result()
             except SendRefused:
-                sent.remove(box, {uid} if uid else set())
+                sent_folder.remove(box, {uid} if uid else set())
                 raise
             try:
                 if uid is not None:
-                    sent.settle(box, uid, message_id)
-                elif not sent.copies(box, message_id):
+                    sent_folder.settle(box, uid, message_id)
+                elif not sent_folder.copies(box, message_id):
                     box.append(mail, folder, flag_set=r"\Seen")
             except Exception:  # the mail is out: that is what counts
                 return uid
@@ -322,7 +330,7 @@ class Email(Adapter):
                 raise
             self._warn("no copies of sent mails can be kept: %s", error)
             self._note_copies(False)
-            await postman.send(self._address, recipient, mail)
+            await smtp.send(self._address, recipient, mail)
             return
         if unsettled is not None:
             await self._settle(folder, unsettled, message_id)
@@ -330,7 +338,7 @@ class Email(Adapter):
     async def _settle(self, folder: str, uid: str, message_id: str) -> None:
         """Take the mark from a copy on another connection, since the first one broke."""
         try:
-            await self._visit(folder, lambda box: sent.settle(box, uid, message_id))
+            await self._visit(folder, lambda box: sent_folder.settle(box, uid, message_id))
         except (PlatformRefused, PlatformUnreachable) as error:
             self._warn("the copy of a sent mail could not be kept, or keeps its mark: %s", error)
 
@@ -376,9 +384,9 @@ class Email(Adapter):
         return self._sent_folder
 
     async def _visit(self, folder: str | None, work: Callable[[BaseMailBox], Result]) -> Result:
-        if self._errands is None:
+        if self._visits is None:
             raise PlatformUnreachable("email is not connected")
-        return await self._errands.run(folder, work)
+        return await self._visits.run(folder, work)
 
     # ------------------------------------------------------------------------------------------ files
 
@@ -432,10 +440,10 @@ class Email(Adapter):
             tls_context(self.values.get("ca_file")),
         )
 
-    def _postman(self) -> Postman:
+    def _smtp(self) -> SmtpSender:
         host, port, security = self._server("smtp")
         password = str(self._value("password", ""))
-        return Postman(
+        return SmtpSender(
             host,
             port,
             security,

@@ -18,7 +18,7 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses, mktime_tz, parsedate_tz
 
-from hermes.gateway.platforms.email.said import is_forward, quoted, said, text_of_html, unflowed
+from hermes.gateway.platforms.email.mail_bodies import is_forward, quoted, said, text_of_html, unflowed
 
 LONGEST = 100_000  # characters of a mail's text that are handed on
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")

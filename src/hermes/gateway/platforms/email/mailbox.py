@@ -312,7 +312,7 @@ class Watcher:
         poller.poll(seconds * 1000)
 
 
-class Errands:
+class MailboxVisits:
     """Short visits to the mailbox, each on a connection of its own: looking something up, putting a mail away."""
 
     def __init__(self, account: Account) -> None:
@@ -347,7 +347,7 @@ class Errands:
             finally:
                 self._threads.discard(threading.current_thread())
 
-        thread = threading.Thread(target=visit, name="hermes-email-errand", daemon=True)
+        thread = threading.Thread(target=visit, name="hermes-email-visit", daemon=True)
         self._threads.add(thread)
         thread.start()
         return await outcome

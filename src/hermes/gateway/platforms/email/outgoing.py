@@ -77,7 +77,7 @@ def one_line(text: str) -> str:
     return " ".join(re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]+", " ", text).split())[:300]
 
 
-class Postman:
+class SmtpSender:
     """Hands mails to an SMTP server, each on a connection of its own."""
 
     def __init__(

@@ -20,8 +20,8 @@ from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.platforms.connections import Tasks
-from hermes.gateway.platforms.homeassistant.connection import Connection
 from hermes.gateway.platforms.homeassistant.formatting import harmless, plain
+from hermes.gateway.platforms.homeassistant.websocket import WebSocketApi
 from hermes.gateway.platforms.http import tls_context
 from hermes.gateway.platforms.intake import keep
 
@@ -70,7 +70,7 @@ class HomeAssistant(Adapter):
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._link: Link | None = None
-        self._connection: Connection | None = None
+        self._connection: WebSocketApi | None = None
         self._tasks = Tasks()
         self._stands = False
         self._names: dict[str, str] = {}  # people, by the id of their login
@@ -122,7 +122,7 @@ class HomeAssistant(Adapter):
         if self._link is not None and self._stands:  # before that, connect itself says so
             self._link.lost(error)
 
-    async def _learn_names(self, connection: Connection) -> None:
+    async def _learn_names(self, connection: WebSocketApi) -> None:
         for state in await connection.ask("get_states"):
             attributes = state.get("attributes") or {}
             if str(state.get("entity_id", "")).startswith("person.") and attributes.get("user_id"):
@@ -231,7 +231,7 @@ class HomeAssistant(Adapter):
             value = next(setting.default for setting in self.settings if setting.name == name)
         return str(value or "").strip()
 
-    def _made(self) -> Connection:
+    def _made(self) -> WebSocketApi:
         if not self._text("token"):
             raise PlatformRefused("homeassistant needs token in config.yaml (or HASS_TOKEN)")
         if self._text("event_type") == self._text("reply_event"):
@@ -239,7 +239,7 @@ class HomeAssistant(Adapter):
         service = self._service()
         if service and service.count(".") != 1:
             raise PlatformRefused(f"notify_service is a service as notify.mobile_app_phone, not {service!r}")
-        return Connection(self._address(), self._text("token"), tls_context(self._text("ca_file")))
+        return WebSocketApi(self._address(), self._text("token"), tls_context(self._text("ca_file")))
 
     def _address(self) -> str:
         parts = urlsplit(self._text("url"))

@@ -23,9 +23,9 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_u
 from hermes.gateway.events import Attachment, Chat, Revision, deleted
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.matrix import incoming, outgoing
-from hermes.gateway.platforms.matrix.client import Client, can_encrypt
+from hermes.gateway.platforms.matrix.client import MatrixClient, can_encrypt
 from hermes.gateway.platforms.matrix.login import log_in
-from hermes.gateway.platforms.matrix.memory import Memory
+from hermes.gateway.platforms.matrix.saved_state import SavedState
 
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take
@@ -100,8 +100,8 @@ class Matrix(Adapter):
         super().__init__(values, home)
         address = str(values.get("homeserver") or "").strip().rstrip("/")
         self._homeserver = address if "://" in address else f"https://{address}"
-        self._memory: Memory | None = None
-        self._client: Client | None = None
+        self._memory: SavedState | None = None
+        self._client: MatrixClient | None = None
         self._link: Link | None = None
         self._tasks = Tasks()
         self._waiting: list[dict[str, Any]] = []
@@ -155,8 +155,8 @@ class Matrix(Adapter):
                 await client.close()
         self._typing.clear()
 
-    async def _login(self, *, encrypted: bool) -> Client:
-        self._memory = Memory(self.home, self._homeserver)
+    async def _login(self, *, encrypted: bool) -> MatrixClient:
+        self._memory = SavedState(self.home, self._homeserver)
         return await log_in(self.values, self._homeserver, self._memory, encrypted=encrypted)
 
     # ---------------------------------------------------------------------------------------------- receiving
@@ -181,13 +181,13 @@ class Matrix(Adapter):
             link.log.exception("the Matrix stream broke")
             link.lost(PlatformUnreachable(f"the Matrix stream broke: {error}"))
 
-    async def _tend_keys(self, client: Client, link: Link) -> None:
+    async def _tend_keys(self, client: MatrixClient, link: Link) -> None:
         try:
             await client.tend_keys()
         except HermesError as error:  # tried again after the next sync, and before a message that needs them
             link.log.warning("encryption keys could not be exchanged: %s", error)
 
-    async def _next_sync(self, client: Client, retries: Retries) -> SyncResponse:
+    async def _next_sync(self, client: MatrixClient, retries: Retries) -> SyncResponse:
         """The next piece of the stream."""
         while True:
             try:
@@ -255,7 +255,9 @@ class Matrix(Adapter):
         if made is not None:
             await link.received(made)
 
-    async def _take_edit(self, client: Client, link: Link, room: MatrixRoom, event: RoomEvent, first: str) -> None:
+    async def _take_edit(
+        self, client: MatrixClient, link: Link, room: MatrixRoom, event: RoomEvent, first: str
+    ) -> None:
         """An edit counts where it is by whoever said the first version; the server looks at that as little as at its words."""
         try:
             answer = await client.room_get_event(room.room_id, first)
@@ -323,7 +325,7 @@ class Matrix(Adapter):
 
     # ---------------------------------------------------------------------------------------------- rooms
 
-    async def _accept_invitations(self, client: Client, link: Link) -> None:
+    async def _accept_invitations(self, client: MatrixClient, link: Link) -> None:
         for room_id, room in list(client.invited_rooms.items()):
             if not self.values.get("auto_join", True):
                 link.log.info("%s invites us to %s; auto_join is off", room.inviter, room_id)
@@ -377,7 +379,7 @@ class Matrix(Adapter):
             raise SendRefused(f"the file {attachment.name or ''} in {reference['room_id']} can no longer be read")
         return await client.download_file(*found)
 
-    def _connected(self) -> Client:
+    def _connected(self) -> MatrixClient:
         if self._client is None:
             raise PlatformUnreachable("not connected to Matrix")
         return self._client

@@ -47,7 +47,7 @@ def can_encrypt() -> bool:
     return bool(ENCRYPTION_ENABLED)
 
 
-class Client(AsyncClient):  # type: ignore[misc]
+class MatrixClient(AsyncClient):  # type: ignore[misc]
     """One login at a home server. Every method raises errors of hermes.errors, and no other."""
 
     def __init__(self, homeserver: str, user: str, keys: str | None) -> None:

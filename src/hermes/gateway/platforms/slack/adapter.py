@@ -17,16 +17,15 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from hermes.commands.registry import ALIASES, GATEWAY, known
 from hermes.errors import PlatformRefused, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
-from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender
+from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender, deleted
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import HttpApi, attachment_kind
 from hermes.gateway.platforms.intake import Spool, hand_over, store_mask
 from hermes.gateway.platforms.slack import formatting as form
-from hermes.gateway.platforms.slack.answers import Unformattable, ask
-from hermes.gateway.platforms.slack.budget import Budget
-from hermes.gateway.platforms.slack.connection import Connection, Envelope
-from hermes.gateway.platforms.slack.directory import Directory, Place, courtesy
-from hermes.gateway.platforms.slack.revised import revision_of
+from hermes.gateway.platforms.slack.directory import ChatInfo, Directory, courtesy
+from hermes.gateway.platforms.slack.edit_limit import EditLimit
+from hermes.gateway.platforms.slack.socket_mode import Envelope, SocketMode
+from hermes.gateway.platforms.slack.web_api import Unformattable, ask
 
 BASE_URL = "https://slack.com/api/"
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # kinds of message in which a person says something
@@ -75,9 +74,9 @@ class Slack(Adapter):
         self._session: aiohttp.ClientSession | None = None
         self._http_files: HttpApi | None = None
         self._client: AsyncWebClient | None = None
-        self._connection: Connection | None = None
+        self._connection: SocketMode | None = None
         self._spool = Spool(home / "slack" / "unkept", partial(form.masked, mask=store_mask(home)))
-        self._edits = Budget()
+        self._edits = EditLimit()
         self._us = ""
         self._directory = Directory()
         self._joined: Recent[tuple[str, str | None], bool] = Recent()  # (chat, thread) in which we have written
@@ -103,7 +102,7 @@ class Slack(Adapter):
         try:
             identity = await self._log_in()
 
-            self._connection = Connection(
+            self._connection = SocketMode(
                 self._http(), ticket=self._ticket, read=self._said, keep=partial(hand_over, link), spool=self._spool,
                 connected=lambda: link.connected(identity), lost=link.lost, log=link.log,
             )  # fmt: skip
@@ -210,7 +209,7 @@ class Slack(Adapter):
             addressed=addressed,
         )
 
-    def _opens_thread(self, place: Place, said: str) -> bool:
+    def _opens_thread(self, place: ChatInfo, said: str) -> bool:
         """Whether what is said in a chat is answered in a thread of its own. A command opens no conversation."""
         return place.type == CHANNEL and bool(self.values.get("reply_in_thread", True)) and not said.startswith("/")
 
@@ -245,7 +244,7 @@ class Slack(Adapter):
         place = await self._directory.place(self._web(), chat_id)
         if not place.ours:
             opened = await ask(self._web().conversations_open(users=user))
-            chat_id, place = str(opened["channel"]["id"]), Place(DM)
+            chat_id, place = str(opened["channel"]["id"]), ChatInfo(DM)
         return Event(
             id=f"command:{payload['trigger_id']}",
             chat=self._chat(chat_id, place, name, None),
@@ -253,7 +252,7 @@ class Slack(Adapter):
             text=form.slash(str(payload["command"]), text, self._commands),
         )
 
-    def _chat(self, chat_id: str, place: Place, sender: str | None, thread: str | None) -> Chat:
+    def _chat(self, chat_id: str, place: ChatInfo, sender: str | None, thread: str | None) -> Chat:
         name = sender if place.type == DM else place.name
         return Chat(platform=self.platform, chat_id=chat_id, type=place.type, thread_id=thread, name=name)
 
@@ -353,3 +352,29 @@ def _attachment(file: dict[str, Any]) -> Attachment:
         size=file.get("size"),
         reference={"id": file["id"], "url": _address(file)},
     )
+
+
+async def revision_of(
+    envelope: dict[str, Any], us: str, read: Callable[[dict[str, Any]], Awaitable[Event]]
+) -> Revision | None:
+    """An edit or a deletion of a person's message, which Slack tells of as a message of a kind of its own."""
+    event = (envelope.get("payload") or {}).get("event") or {}
+    if event.get("type") != "message" or not isinstance(event.get("channel"), str):
+        return None
+    chat_id = event["channel"]
+    if event.get("subtype") == "message_deleted" and event.get("deleted_ts"):
+        return deleted(f"{chat_id}:{event['deleted_ts']}")
+    message = event.get("message")
+    if event.get("subtype") != "message_changed" or not isinstance(message, dict) or not message.get("ts"):
+        return None
+    if message.get("subtype") == "tombstone":  # the beginning of a thread: its place stays
+        return deleted(f"{chat_id}:{message['ts']}")
+    edit = message.get("edited")
+    author = message.get("user")
+    if not isinstance(edit, dict) or message.get("bot_id") or author in (None, us, "USLACKBOT"):
+        return None  # a preview was added, a thread got an answer …
+    if edit.get("user") not in (None, author):
+        return None
+    made = await read({**message, "channel": chat_id, "channel_type": event.get("channel_type")})
+    when = event.get("event_ts") or event.get("ts")  # the edit's own says no more than the second
+    return Revision(id=f"edited:{made.id}:{when}", revises=made.id, event=made)

@@ -17,10 +17,10 @@ from telegram.error import BadRequest, ChatMigrated, InvalidToken
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event
+from hermes.gateway.platforms.telegram.client import open_bot, our_errors
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
 from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
-from hermes.gateway.platforms.telegram.receiving import Polling, Webhook
-from hermes.gateway.platforms.telegram.wire import open_bot, our_errors
+from hermes.gateway.platforms.telegram.updates import PollingReceiver, WebhookReceiver
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")  # what Telegram allows; a shorter one could be guessed
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
@@ -102,7 +102,7 @@ class Telegram(Adapter):
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._bot: Bot | None = None
-        self._receiving: Polling | Webhook | None = None
+        self._receiving: PollingReceiver | WebhookReceiver | None = None
         self._commands: dict[str, str] = {}  # name in Telegram's menu → ours
         self._moved: dict[str, int] = {}  # chats that became supergroups, with their new ids
         self._forums: set[str] = set()  # groups with topics
@@ -142,7 +142,7 @@ class Telegram(Adapter):
         if bot is not None:
             await _within(_STOPPING, bot.shutdown())
 
-    def _receiver(self, bot: Bot, link: Link, identity: str, secret: str | None) -> Polling | Webhook:
+    def _receiver(self, bot: Bot, link: Link, identity: str, secret: str | None) -> PollingReceiver | WebhookReceiver:
         def read(messages: Sequence[Message]) -> Event | None:
             chat = messages[0].chat
             if chat.is_forum and chat.type == "supergroup":
@@ -156,10 +156,10 @@ class Telegram(Adapter):
 
         self._albums.read = read
         if secret is None:
-            return Polling(bot, link, identity, self._albums)
+            return PollingReceiver(bot, link, identity, self._albums)
         host, port = str(self.values.get("webhook_host") or "127.0.0.1"), int(self.values.get("webhook_port") or 8443)
         url = str(self.values["webhook_url"])
-        return Webhook(bot, link, self._albums, url=url, secret=secret, host=host, port=port)
+        return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, host=host, port=port)
 
     def _webhook_secret(self) -> str | None:
         """The secret of the webhook, or None where messages are asked for. Without one anybody could speak there."""

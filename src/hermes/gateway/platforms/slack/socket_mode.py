@@ -20,7 +20,7 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.events import Event, Revision
 from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.intake import Receipt, Spool
-from hermes.gateway.platforms.slack.answers import kind
+from hermes.gateway.platforms.slack.web_api import kind
 
 _HELLO = 15.0  # seconds for a new connection to begin
 _HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
@@ -31,7 +31,7 @@ Socket = aiohttp.ClientWebSocketResponse
 Envelope = dict[str, Any]
 
 
-class Connection:
+class SocketMode:
     """A connection and its successors. `read` makes an event of an envelope (None: nothing was said), `keep` keeps it.
 
     Envelopes of one chat are kept one after the other, as they came. `ticket` asks for the address of a new connection,

@@ -23,7 +23,7 @@ _HEARTBEAT = 25.0  # seconds between signs of life
 _FINAL = {"not_found", "invalid_format", "not_allowed", "not_supported", "service_validation_error", "unknown_command"}
 
 
-class Connection:
+class WebSocketApi:
     """An authenticated connection. `happened` gets every event with its subscription's number, `ended` the end."""
 
     def __init__(self, url: str, token: str, context: ssl.SSLContext | None) -> None:

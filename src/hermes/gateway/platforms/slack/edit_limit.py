@@ -16,7 +16,7 @@ A_MINUTE = 36  # edits of growing replies; 14 of Slack's 50 are left for finishe
 AT_ONCE = 4  # edits after a quiet time, without a pause between them; few, as Slack's minutes begin when Slack likes
 
 
-class Budget:
+class EditLimit:
     """The edits of one workspace."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -20,8 +20,8 @@ from hermes.errors import PlatformError
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Revision
 from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.telegram.client import our_errors, read_update
 from hermes.gateway.platforms.telegram.incoming import Albums, conversations, edits, migration
-from hermes.gateway.platforms.telegram.wire import our_errors, read_update
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import Registration
@@ -35,7 +35,7 @@ _FAILURES = 5  # in a row, before the gateway is told that the connection is los
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
-class Polling:
+class PollingReceiver:
     """Asks for messages until it is stopped, or until it has asked in vain too often (`Link.lost`)."""
 
     def __init__(self, bot: Bot, link: Link, identity: str, albums: Albums) -> None:
@@ -128,7 +128,7 @@ def _open_album(updates: Sequence[Update]) -> int | None:
     return None
 
 
-class Webhook:
+class WebhookReceiver:
     """Listens on a port of this machine for what Telegram brings to a public address in front of it."""
 
     def __init__(
