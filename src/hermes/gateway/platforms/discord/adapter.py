@@ -62,15 +62,12 @@ class Discord(Adapter):
     extra = "discord"
     settings = (
         Setting(
-            name="token",
-            help="the bot's token (Developer Portal → your application → Bot → Reset Token)",
-            variable="DISCORD_BOT_TOKEN",
-            secret=True,
-            required=True,
+            name="token", help="the bot's token (Developer Portal → your application → Bot → Reset Token)",
+            variable="DISCORD_BOT_TOKEN", secret=True, required=True,
         ),
         Setting(name="api_base", help="where the API is", variable="DISCORD_API_BASE", default=API_BASE),
         Setting(name="gateway_url", help="where events come from", variable="DISCORD_GATEWAY_URL", default=GATEWAY_URL),
-    )
+    )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
         idempotent=True, mention_needed=True, quotes=True, tells_edits=True, tells_deletions=True,

@@ -55,46 +55,29 @@ class Matrix(Adapter):
     extra = "matrix"
     settings = (
         Setting(
-            name="homeserver",
-            help="address of the home server, as https://matrix.org",
-            variable="MATRIX_HOMESERVER",
+            name="homeserver", help="address of the home server, as https://matrix.org", variable="MATRIX_HOMESERVER",
             required=True,
         ),
         Setting(
-            name="user_id",
-            help="who we are there, as @hermes:matrix.org",
-            variable="MATRIX_USER_ID",
+            name="user_id", help="who we are there, as @hermes:matrix.org", variable="MATRIX_USER_ID",
             unless="access_token",
         ),
         Setting(
-            name="password",
-            help="that user's password",
-            variable="MATRIX_PASSWORD",
-            secret=True,
+            name="password", help="that user's password", variable="MATRIX_PASSWORD", secret=True,
             unless="access_token",
         ),
         Setting(
-            name="access_token",
-            help="instead of the password: a token of a login made for Hermes alone",
-            variable="MATRIX_ACCESS_TOKEN",
-            secret=True,
+            name="access_token", help="instead of the password: a token of a login made for Hermes alone",
+            variable="MATRIX_ACCESS_TOKEN", secret=True,
         ),
         Setting(name="device_name", help="what the login is called in the list of devices", default="Hermes"),
         Setting(name="encryption", help="read and write in encrypted rooms", default=True, kind=bool),
         Setting(name="auto_join", help="accept invitations", default=True, kind=bool),
-    )
+    )  # fmt: skip
     capabilities = Capabilities(
-        longest=6000,
-        measure=utf16_units,
-        edits=True,
-        typing=True,
-        media=True,
-        idempotent=True,
-        mention_needed=True,
-        tells_edits=True,
-        tells_deletions=True,
-        quotes=True,
-    )
+        longest=6000, measure=utf16_units, edits=True, typing=True, media=True, idempotent=True, mention_needed=True,
+        tells_edits=True, tells_deletions=True, quotes=True,
+    )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)

@@ -39,29 +39,19 @@ class Signal(Adapter):
     title = "Signal"
     settings = (
         Setting(
-            name="base_url",
-            help="where signal-cli's daemon listens (signal-cli daemon --http)",
-            variable="SIGNAL_BASE_URL",
-            default="http://127.0.0.1:8080",
+            name="base_url", help="where signal-cli's daemon listens (signal-cli daemon --http)",
+            variable="SIGNAL_BASE_URL", default="http://127.0.0.1:8080",
         ),
         Setting(
-            name="account",
-            help="the account's phone number, as +4915112345678",
-            variable="SIGNAL_ACCOUNT",
+            name="account", help="the account's phone number, as +4915112345678", variable="SIGNAL_ACCOUNT",
             required=True,
         ),
-    )
+    )  # fmt: skip
     # No edits: a Signal message can be edited ten times only, too few for a reply that grows as it is written.
     capabilities = Capabilities(
-        longest=2000,
-        measure=utf16_units,
-        typing=True,
-        media=True,
-        mention_needed=True,
-        quotes=True,
-        tells_edits=True,
-        tells_deletions=True,
-    )
+        longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True, quotes=True,
+        tells_edits=True, tells_deletions=True,
+    )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)

@@ -43,23 +43,16 @@ class Telegram(Adapter):
     extra = "telegram"
     settings = (
         Setting(
-            name="token",
-            help="the token @BotFather gave you",
-            variable="TELEGRAM_BOT_TOKEN",
-            secret=True,
+            name="token", help="the token @BotFather gave you", variable="TELEGRAM_BOT_TOKEN", secret=True,
             required=True,
         ),
         Setting(
-            name="base_url",
-            help="the Bot API server, if it is one of your own",
-            variable="TELEGRAM_BASE_URL",
+            name="base_url", help="the Bot API server, if it is one of your own", variable="TELEGRAM_BASE_URL",
             default="https://api.telegram.org",
         ),
-        Setting(
-            name="proxy",
-            help="a proxy to reach Telegram by (http://, https:// or socks5://)",
-            variable="TELEGRAM_PROXY",
-            secret=True,  # there may be a password in it
+        Setting(  # a proxy may have a password in its address
+            name="proxy", help="a proxy to reach Telegram by (http://, https:// or socks5://)",
+            variable="TELEGRAM_PROXY", secret=True,
         ),
         Setting(
             name="webhook_url",
@@ -67,37 +60,22 @@ class Telegram(Adapter):
             variable="TELEGRAM_WEBHOOK_URL",
         ),
         Setting(
-            name="webhook_secret",
-            help="a word of letters and digits by which Telegram is recognised there",
-            variable="TELEGRAM_WEBHOOK_SECRET",
-            secret=True,
+            name="webhook_secret", help="a word of letters and digits by which Telegram is recognised there",
+            variable="TELEGRAM_WEBHOOK_SECRET", secret=True,
         ),
         Setting(
-            name="webhook_host",
-            help="the address of this machine to listen on for the webhook",
-            variable="TELEGRAM_WEBHOOK_HOST",
-            default="127.0.0.1",
+            name="webhook_host", help="the address of this machine to listen on for the webhook",
+            variable="TELEGRAM_WEBHOOK_HOST", default="127.0.0.1",
         ),
         Setting(
-            name="webhook_port",
-            help="the port to listen on for the webhook",
-            variable="TELEGRAM_WEBHOOK_PORT",
-            default=8443,
-            kind=int,
+            name="webhook_port", help="the port to listen on for the webhook", variable="TELEGRAM_WEBHOOK_PORT",
+            default=8443, kind=int,
         ),
-    )
+    )  # fmt: skip
     capabilities = Capabilities(
-        longest=LONGEST,
-        measure=utf16_units,
-        edits=True,
-        typing=True,
-        quotes=True,
-        tells_edits=True,
-        threads=True,
-        media=True,
-        menu=True,
-        mention_needed=True,
-    )
+        longest=LONGEST, measure=utf16_units, edits=True, typing=True, quotes=True, tells_edits=True, threads=True,
+        media=True, menu=True, mention_needed=True,
+    )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
