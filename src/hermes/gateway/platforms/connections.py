@@ -40,7 +40,7 @@ class Tasks:
 
 
 class Retries:
-    """Failures of a stream or a poll in a row: a few are mended here, and nobody notices; then they are the gateway's."""
+    """Failures of a stream or a poll in a row: a few are retried here; after that the gateway reconnects."""
 
     def __init__(self, link: Link, identity: str, pauses: Sequence[float] = PAUSES) -> None:
         self._link, self._identity, self._pauses = link, identity, pauses

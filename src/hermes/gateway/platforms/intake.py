@@ -94,7 +94,7 @@ class Spool:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, content)
 
     def drop(self, name: str) -> None:
-        """The store has it. A file that can't be removed is taken up again, and known by its id then."""
+        """The store has it. A file that can't be removed is read again, and its message recognised by its id."""
         try:
             (self._folder / name).unlink(missing_ok=True)
         except OSError:
@@ -140,7 +140,7 @@ def _masked(content: Any, mask: Mask) -> Any:
 
 
 class Receipt:
-    """One message on its way into the store, and what its platform is told of it: once, when the message is safe."""
+    """One message on its way into the store; it is acknowledged to its platform once, when it is safe."""
 
     def __init__(
         self, spool: Spool, content: dict[str, Any], tell: Callable[[], Awaitable[None]], log: Logger | LoggerAdapter[Logger]
@@ -172,7 +172,7 @@ class Receipt:
                 try:
                     self._name = await self._spool.put(self._content)
                 except OSError as error:
-                    why = "neither the store nor the disk takes it"
+                    why = "it could be written neither to the store nor to the disk"
                     self._log.warning("a message is not acknowledged: %s (%s)", why, error)
                     return False
                 await self._tell()

@@ -203,7 +203,7 @@ class Discord(Adapter):
                 self._lost(translated(trouble, "fetch what was missed"))
                 return
             except Exception:
-                link.log.exception("something on Discord could not be read")
+                link.log.exception("an event of Discord could not be read; it is left out")
 
     async def _take_missed(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         newest = 0
@@ -222,7 +222,7 @@ class Discord(Adapter):
             await keep(link, event)
 
     async def _take_revised(self, client: DiscordClient, link: Link, heard: Revised) -> None:
-        """An edit (by its author, Discord lets nobody else), or a deletion."""
+        """An edit (Discord allows it to the author alone), or a deletion."""
         if isinstance(heard, discord.RawBulkMessageDeleteEvent):
             for one in sorted(heard.message_ids):
                 await keep(link, deleted(f"{heard.channel_id}:{one}"))
@@ -241,7 +241,10 @@ class Discord(Adapter):
             await link.received(event)
         except Exception as error:
             if command.receipt is not None and not await command.receipt.hold():
-                link.log.warning("a slash command on Discord could not be kept (%s)", type(error).__name__)
+                link.log.warning(
+                    "a slash command of Discord could not be stored (%s); its sender is told that it failed",
+                    type(error).__name__,
+                )
                 if kept is not None and not kept.done():
                     kept.set_result(False)  # not acknowledged: Discord tells the person, who can try again
                 return
@@ -348,7 +351,7 @@ async def _told(link: Link, request: Coroutine[Any, Any, None]) -> None:
         with our_errors("acknowledge a command"):
             await request
     except PlatformError as error:
-        link.log.warning("a slash command was taken, but Discord could not be told: %s", error)
+        link.log.warning("a slash command is stored, but could not be acknowledged to Discord: %s", error)
 
 
 def _read_event(content: dict[str, Any]) -> Event | None:

@@ -1,8 +1,8 @@
 """discord.py's client, pointed at the server the settings name, quiet about secrets, and with its errors in our words.
 
 Nothing of the library is changed for others: requests and sockets of this one client are redirected. A dropped socket
-is resumed by the library at once; when that can't be done it gives up, and the gateway connects anew with its own
-patience (`reconnect=False`; the library would wait up to 17 minutes between tries).
+is resumed by the library at once; when that can't be done it gives up, and the gateway connects again with its own
+back-off (`reconnect=False`; the library would wait up to 17 minutes between tries).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INTENTS_ADVICE = (
     " https://discord.com/developers/applications"
 )
 TOKEN_ADVICE = (
-    "Discord does not accept the bot token: copy it anew from the Bot page of the application (Reset Token) at"
+    "Discord does not accept the bot token: copy a new one from the Bot page of the application (Reset Token) at"
     " https://discord.com/developers/applications"
 )
 
@@ -161,7 +161,7 @@ def translated(error: Exception, what: str) -> PlatformError:
     if isinstance(error, discord.HTTPException):
         return _answered(error, what)
     if isinstance(error, (OSError, aiohttp.ClientError)):
-        return PlatformUnreachable(f"no connection to Discord to {what} ({_reason(error)})")
+        return PlatformUnreachable(f"Discord can't be reached to {what} ({_reason(error)})")
     return PlatformUnreachable(f"Discord's library could not {what} ({type(error).__name__})")
 
 
@@ -187,6 +187,6 @@ def _answered(error: discord.HTTPException, what: str) -> PlatformError:
         headers = getattr(error.response, "headers", None) or {}
         return SlowDown(f"Discord asks us to wait before we {what}", retry_after(headers, 60.0))
     if error.status >= 500:
-        return PlatformUnreachable(f"Discord had trouble to {what} (status {error.status})")
+        return PlatformUnreachable(f"Discord could not {what} (HTTP {error.status}); trying again")
     said = " ".join(error.text.split())[:300] or f"status {error.status}"
-    return SendRefused(f"Discord does not let us {what}: {said} (code {error.code})")
+    return SendRefused(f"Discord refuses to {what}: {said} (code {error.code})")

@@ -84,7 +84,7 @@ class Email(Adapter):
         ),
         Setting(
             name="require_authentication",
-            help="proof of the sender (SPF, DKIM, DMARC, login): when-checked, always or never (nobody is the owner then)",
+            help="proof of the sender (SPF, DKIM, DMARC, login): when-checked, always or never (then no sender is the owner)",
             variable="EMAIL_REQUIRE_AUTHENTICATION", default=WHEN_CHECKED,
         ),
         Setting(
@@ -121,7 +121,7 @@ class Email(Adapter):
     def doubts(self) -> str | None:
         """Why mails are not answered, or not with all rights; None when proven senders are."""
         if self._wanted_proof() == NEVER:
-            return "senders are not proven (require_authentication: never): anyone can write as anyone, nobody is the owner"
+            return "senders are not proven (require_authentication: never): any sender can use any address, and none is the owner"
         if not self._value("authserv_id", None):
             return "no sender can be proven, so that no mail is answered: authserv_id is not set"
         return None
@@ -186,7 +186,7 @@ class Email(Adapter):
         )  # fmt: skip
         why = mail.unwanted or (unproven if self._proof != NEVER else None)
         if why:
-            log.info("a mail from %s was left alone: %s", mail.address or "nobody in particular", why)
+            log.info("a mail from %s was left alone: %s", mail.address or "an unknown sender", why)
             return False
         event = self._event(mail, found, await self._root(mail), await self._quoted(mail), proven=unproven is None)
         try:
@@ -199,7 +199,7 @@ class Email(Adapter):
     async def _quoted(self, mail: Mail) -> str | None:
         """The mail that is answered, where the conversation does not have it: it is not ours, nor the same person's.
 
-        Others' mails in this mailbox are not looked up: whoever names one need not have read it.
+        Mails of others in this mailbox are not looked up: the sender who names one may not have read it.
         """
         above = mail.references[-1] if mail.references else ""
         if above.startswith("<hermes."):
@@ -250,7 +250,7 @@ class Email(Adapter):
     async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
         """A mail in the chat's thread; without one, a mail that begins a thread."""
         if not is_address(chat.chat_id):
-            raise SendRefused(f"{chat.chat_id!r} is not an address one can write to")
+            raise SendRefused(f"{chat.chat_id!r} is not an email address")
         message_id = message_id_for(nonce, self._domain)
         above = [one for one in (chat.thread_id, reply_to) if one]
         begins = not above or (reply_to is None and above[0].startswith(_NEW_THREAD))
@@ -343,7 +343,7 @@ class Email(Adapter):
             self._warn("the copy of a sent mail could not be kept, or keeps its mark: %s", error)
 
     def _note_copies(self, kept: bool) -> None:
-        """Note for whoever comes after a kill whether a mail without a copy may have been sent."""
+        """Note, for the process after a kill, whether a mail without a copy may have been sent."""
         with contextlib.suppress(OSError):
             if kept:
                 self._without_copies.unlink(missing_ok=True)

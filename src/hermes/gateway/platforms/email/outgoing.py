@@ -1,7 +1,7 @@
 """The mails we write, and the way they go out (SMTP).
 
 The text goes as plain text, as it was written, and beside it as HTML for programs that show it. Markup in the text is
-never passed on as HTML, and pictures become links: a mail of ours makes nobody's program fetch anything.
+never passed on as HTML, and pictures become links: no mail program fetches anything because of our mail.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def message_id_for(nonce: str, domain: str) -> str:
 
 
 def subject_from(text: str) -> str:
-    """A subject for a mail that begins a thread nobody has named: how it begins."""
+    """A subject for a mail that begins a thread without a name: its first words."""
     line = next((line for line in text.splitlines() if line.strip(" #*_>`-")), "")
     line = re.sub(r"[*_`#>]+", "", line).strip()
     return (line if len(line) <= 70 else line[:69].rsplit(" ", 1)[0] + "…") or "A message"

@@ -1,8 +1,8 @@
 """The Home Assistant adapter: the house talks in events, and is answered by a notification and an event.
 
 What is said to the agent is an event (`hermes_message`) that automations, scripts and dashboards fire; watched entities
-speak when their state changes. Events are told once and never again, so that one the gateway can't keep at once is
-offered to it anew for a while, with all later ones behind it.
+speak when their state changes. Events are sent once, so that one that can't be
+stored at once is handed over again until it is, with all later ones behind it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class HomeAssistant(Adapter):
         ),
         Setting(name="notify_title", help="the heading of notifications", variable="HASS_NOTIFY_TITLE", default="Hermes"),
         Setting(
-            name="watch", help="entities, or whole domains, whose changes are told to the agent", variable="HASS_WATCH",
+            name="watch", help="entities, or whole domains, whose changes are reported to the agent", variable="HASS_WATCH",
             kind=list, default=(),
         ),
         Setting(name="ca_file", help="certificates to trust beside the usual ones (PEM)", variable="HASS_CA_FILE"),
@@ -148,7 +148,7 @@ class HomeAssistant(Adapter):
         data = raw.get("data") or {}
         text = data.get("text")
         if not isinstance(text, str) or not text.strip():
-            self._log("an event %s without a text was left alone", raw.get("event_type"))
+            self._log("an event %s without a text was ignored", raw.get("event_type"))
             return None
         user = (raw.get("context") or {}).get("user_id") or data.get("user")
         user = str(user) if user else HOUSE

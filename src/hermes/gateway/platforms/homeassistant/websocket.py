@@ -98,7 +98,7 @@ class WebSocketApi:
         if first.get("type") == "auth_invalid":
             raise PlatformRefused("Home Assistant does not accept the token: make a new long-lived access token")
         if first.get("type") != "auth_ok":
-            raise PlatformRefused("what answers there is not Home Assistant's WebSocket API; look at url")
+            raise PlatformRefused("the server at this url is not Home Assistant's WebSocket API; check url")
         self.version = str(first.get("ha_version", ""))
 
     async def _read(self, happened: Callable[[int, dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:

@@ -108,7 +108,9 @@ class Matrix(Adapter):
         try:
             wanted = bool(self.values.get("encryption", True))
             if wanted and not can_encrypt():
-                link.log.warning("encrypted rooms can't be read: the library for it is not installed (matrix-nio[e2e])")
+                link.log.warning(
+                    'encrypted rooms can\'t be read: encryption is not installed (pip install "matrix-nio[e2e]")'
+                )
             client = self._client = await self._login(encrypted=wanted and can_encrypt())
             assert self._memory is not None
             since = self._memory.since(client.user_id)
@@ -241,20 +243,20 @@ class Matrix(Adapter):
     async def _take_edit(
         self, client: MatrixClient, link: Link, room: MatrixRoom, event: RoomEvent, first: str
     ) -> None:
-        """An edit counts where it is by whoever said the first version; the server looks at that as little as at its words."""
+        """An edit counts where it is by the author of the message; the server does not check that."""
         try:
             answer = await client.room_get_event(room.room_id, first)
         except (SendRefused, PlatformRefused):
             return  # there is no such message, or not for us
         if answer.event.sender != event.sender:
-            link.log.warning("%s wanted to edit a message of somebody else in %s", event.sender, room.room_id)
+            link.log.warning("%s tried to edit a message of another person in %s; ignored", event.sender, room.room_id)
             return
         made = incoming.event_of(room, incoming.as_edited(event.source, answer.event.source, first), client.user_id)
         if made is not None:
             await link.revised(Revision(id=event.event_id, revises=first, event=made))
 
     async def _words(self, room_id: str, event_id: str) -> str | None:
-        """What a message that somebody answers says, for clients that do not repeat it; None where it can't be had."""
+        """The text of a message that was answered, for clients that do not repeat it; None where it can't be fetched."""
         if event_id in self._said:  # of a message of ours that grew, the server may show its beginning alone
             return self._said.get(event_id)
         assert self._client is not None
@@ -266,7 +268,7 @@ class Matrix(Adapter):
         return incoming.words_of(answer.event.source)
 
     async def _is_ours(self, room_id: str, event_id: str) -> bool:
-        """Whether a message that somebody answered was sent by us."""
+        """Whether a message that was answered is ours."""
         assert self._client is not None
         if event_id not in self._ours:
             try:

@@ -1,7 +1,7 @@
 """The Signal adapter: it listens to signal-cli's stream of events and sends through its JSON-RPC.
 
 People are their UUID (a phone number can change, and may be hidden), groups their group id. A message's name is its
-author and the time it was sent, as Signal has it. The stream is not repeated: what comes while nobody listens is kept by
+author and the time it was sent, as Signal has it. The stream is not repeated: what comes while no client listens is kept by
 Signal's servers only if the daemon runs with --receive-mode=on-connection.
 """
 
@@ -163,7 +163,7 @@ class Signal(Adapter):
             del self._unkept[0]
 
     def _revision_of(self, data: dict[str, Any]) -> Revision | None:
-        """An edit or a deletion. Whom either is about is named by when and by whom it was sent: nobody revises another's."""
+        """An edit or a deletion. It names its message by author and time, so that it can only be about one of its sender's."""
         envelope = data.get("envelope")
         if not isinstance(envelope, dict):
             return None
@@ -187,7 +187,7 @@ class Signal(Adapter):
         """The gateway's event for a message; None for receipts, typing, reactions and our own devices."""
         envelope = data.get("envelope")
         if data.get("exception") and link is not None:
-            link.log.warning("a Signal message could not be read by signal-cli: %s", data["exception"])
+            link.log.warning("signal-cli could not read a message: %s", data["exception"])
         if not isinstance(envelope, dict) or not isinstance(envelope.get("dataMessage"), dict):
             return None
         message = envelope["dataMessage"]
@@ -257,7 +257,7 @@ class Signal(Adapter):
         """Replace the text of a message of ours; Signal's apps accept ten edits within a day."""
         named = _named(message_id)
         if named is None:
-            raise SendRefused(f"{message_id} is no Signal message of ours")
+            raise SendRefused(f"{message_id!r} is not the id of a Signal message")
         await self._post(chat, text, editTimestamp=named[0])
 
     async def _post(self, chat: Chat, text: str, **more: Any) -> int:

@@ -108,7 +108,7 @@ def failures(response: Any) -> list[dict[str, Any]]:
 
 
 def check_sent(response: Any) -> None:
-    """Raise what went wrong where a message reached nobody."""
+    """Raise what went wrong where a message reached none of its recipients."""
     worst = _worst("signal-cli send", failures(response))
     if worst is not None:
         raise worst

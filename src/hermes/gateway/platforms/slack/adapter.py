@@ -81,7 +81,9 @@ class Slack(Adapter):
         self._directory = Directory()
         self._joined: Recent[tuple[str, str | None], bool] = Recent()  # (chat, thread) in which we have written
         self._roots: Recent[tuple[str, str | None], bool] = Recent()  # … whose first message the conversation has
-        self._waiting: Recent[tuple[str, str | None], bool] = Recent()  # … in which somebody waits for our first word
+        self._waiting: Recent[tuple[str, str | None], bool] = (
+            Recent()
+        )  # … in which a person waits for our first message
         self._commands = {one.name for one in known(GATEWAY)} | set(ALIASES)
 
     # ------------------------------------------------------------------------------------------ coming and going
@@ -113,7 +115,7 @@ class Slack(Adapter):
             raise
 
     async def disconnect(self) -> None:
-        """End every connection. What was not acknowledged Slack sends again, to whoever comes next."""
+        """End every connection. What was not acknowledged Slack sends again to the next connection."""
         connection, session, files = self._connection, self._session, self._http_files
         self._connection = self._session = self._client = self._http_files = None
         if connection is not None:
@@ -158,7 +160,7 @@ class Slack(Adapter):
     # ------------------------------------------------------------------------------------------ hearing
 
     async def _said(self, envelope: Envelope) -> Event | Revision | None:
-        """What somebody said, or did to what they had said."""
+        """A person's message, or an edit or deletion of one."""
         return await revision_of(envelope, self._us, self._message) or await self._event(envelope)
 
     async def _event(self, envelope: Envelope) -> Event | None:
@@ -231,13 +233,13 @@ class Slack(Adapter):
         return "\n\n".join(one for one in words if one) or None
 
     async def _words(self, message: Mapping[str, Any]) -> str:
-        """What a message of somebody's says, as people read it."""
+        """The text of a message as people read it."""
         text = str(message.get("text") or "")
         names = {one: await self._directory.name(self._web(), one) or "" for one in form.mentioned(text)}
         return form.readable(text, "", names)
 
     async def _command(self, payload: dict[str, Any]) -> Event:
-        """A native command. Typed where the bot can't speak (somebody else's chat), it is answered as a DM."""
+        """A native command. Typed in a chat that the bot is not in, it is answered as a DM."""
         user, chat_id = str(payload["user_id"]), str(payload["channel_id"])
         text = form.readable(str(payload.get("text") or ""), self._us, {})
         name = await self._directory.name(self._web(), user) or payload.get("user_name")

@@ -43,7 +43,7 @@ class Directory:
         return self._asking.setdefault(what, asyncio.Lock())
 
     async def name(self, web: AsyncWebClient, user: str) -> str | None:
-        """What people call somebody; None where Slack does not say."""
+        """The display name of a person; None where Slack does not say."""
         async with self._once(user):
             known = self._names.get(user)
             if known is not None:

@@ -34,7 +34,7 @@ class EditLimit:
         """A message is about to be edited; SlowDown while Slack wants none of it."""
         now = self._refill()
         if now < self._closed_until:
-            raise SlowDown("Slack wants us to wait with edits", self._closed_until - now)
+            raise SlowDown("Slack asks us to wait before the next edit", self._closed_until - now)
         self._left -= 1.0
 
     def refused(self, seconds: float) -> None:

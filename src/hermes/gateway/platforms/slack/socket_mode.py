@@ -172,7 +172,7 @@ class SocketMode:
                         await self._keep(event)
                     return True
                 except Exception as error:
-                    self._log.warning("a message could not be kept (%s); next try in %g s", kind(error), pause)
+                    self._log.warning("a message could not be stored (%s); next try in %g s", kind(error), pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -182,7 +182,7 @@ class SocketMode:
 
 
 def _lasting(envelope: Envelope) -> Envelope:
-    """An envelope without what must not lie on a disk (`token` proves who Slack is, `response_url` lets anybody answer),
+    """An envelope without what must not lie on a disk (`token` proves who Slack is, `response_url` lets its holder answer),
     and without the blocks, which have the words once more."""
 
     def lasting(what: Any) -> Any:

@@ -52,9 +52,9 @@ def _translated(response: Any, token: str) -> PlatformError:
     status = int(getattr(response, "status_code", 0) or getattr(response, "status", 0) or 0)
     code = str(said.get("error") or f"HTTP {status}")
     if status == 429 or code in ("ratelimited", "rate_limited"):
-        return SlowDown("Slack wants us to wait", retry_after(getattr(response, "headers", {})))
+        return SlowDown("Slack asks us to wait", retry_after(getattr(response, "headers", {})))
     if status >= 500 or not said or code in _PASSING:
-        return PlatformUnreachable(f"Slack can't do it now ({code})")
+        return PlatformUnreachable(f"Slack failed ({code}); trying again")
     if code == "missing_scope":
         needed = said.get("needed")
         return PlatformRefused(

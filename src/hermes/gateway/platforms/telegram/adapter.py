@@ -29,7 +29,7 @@ _LONGEST_HELP = 256
 _LONGEST_TOPIC = 128
 _GENERAL = 1  # the topic of a forum that messages without a topic are in
 _STOPPING = 2.0  # seconds, twice
-# Telegram fetches the page behind a link to show a piece of it. A reply may hold links somebody talked the model into.
+# Telegram fetches the page behind a link to show a piece of it. A reply may hold links that a prompt injection put there.
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 
 Answer = TypeVar("Answer")
@@ -140,14 +140,14 @@ class Telegram(Adapter):
         return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, host=host, port=port)
 
     def _webhook_secret(self) -> str | None:
-        """The secret of the webhook, or None where messages are asked for. Without one anybody could speak there."""
+        """The secret of the webhook, which proves that a sender is Telegram; None where messages are polled."""
         if not self.values.get("webhook_url"):
             return None
         secret = str(self.values.get("webhook_secret") or "")
         if not _SECRET.fullmatch(secret):
             raise PlatformRefused(
-                "a Telegram webhook needs webhook_secret: 16 to 256 letters, digits, _ and -; without it anybody could"
-                " pretend to be Telegram"
+                "a Telegram webhook needs webhook_secret: 16 to 256 letters, digits, _ and -; without it every sender"
+                " would be taken for Telegram"
             )
         return secret
 

@@ -123,7 +123,7 @@ def our_errors(*, login: bool = False) -> Iterator[None]:
     except (PlatformError, ChatMigrated):
         raise
     except RetryAfter as error:
-        raise SlowDown("Telegram asks for a pause", _seconds(error)) from error
+        raise SlowDown("Telegram asks us to wait", _seconds(error)) from error
     except InvalidToken as error:
         raise PlatformRefused("Telegram does not know this token; @BotFather shows the right one (/token)") from error
     except Conflict as error:

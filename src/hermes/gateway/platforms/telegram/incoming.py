@@ -101,7 +101,7 @@ def migration(message: Message) -> tuple[str, str] | None:
 
 
 def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str]) -> Event | None:
-    """What was said by one message or one album; None for what is not meant for anybody like us.
+    """What was said by one message or one album; None for what is not a person's message.
 
     `commands` has our command for each name in Telegram's menu, which allows fewer letters.
     """
@@ -116,7 +116,7 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
     text = "\n".join(word for word in words if word)
     attachments = tuple(found for message in messages if (found := _attachment(message)) is not None)
     if not text and not attachments:
-        return None  # somebody joined, a picture of the group changed, a game of dice …
+        return None  # a person joined, the group's picture changed, a game of dice …
     last = messages[-1].message_id
     number = str(first.message_id) if len(messages) == 1 else f"{first.message_id}-{last}"
     root = _topic_root(first)

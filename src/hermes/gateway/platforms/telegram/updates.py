@@ -26,12 +26,12 @@ from hermes.gateway.platforms.telegram.incoming import Albums, conversations, ed
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import Registration
 
-# Of updates: joins, reactions and the like are not sent to us at all. Of deletions no bot is told.
+# Of updates: joins, reactions and the like are not sent to us at all. Bots are not told of deletions.
 KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
 _MOST = 100  # updates at once, Telegram's own limit
 _WAIT = 25  # seconds that Telegram waits for something to happen before it answers "nothing"
 _ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # how long, and how often, more pictures of an album are waited for
-_FAILURES = 5  # in a row, before the gateway is told that the connection is lost
+_FAILURES = 5  # in a row, before the connection counts as lost
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
