@@ -101,6 +101,18 @@ class Adapter:
         self.values = values  # every Setting by its name, defaults filled in
         self.home = home
 
+    def setting(self, name: str) -> Any:
+        """The value of a setting; its default where none is given."""
+        value = self.values.get(name)
+        if value is None or value == "":
+            return next((one.default for one in self.settings if one.name == name), None)
+        return value
+
+    def text(self, name: str) -> str:
+        """A setting as text without white space around it; "" where there is none."""
+        value = self.setting(name)
+        return "" if value is None else str(value).strip()
+
     # ------------------------------------------------------------------------------------------ every adapter
 
     def validate(self) -> None:

@@ -126,14 +126,10 @@ class Discord(Adapter):
             self._seen.save()
 
     def _new_client(self, **callbacks: Any) -> DiscordClient:
-        return DiscordClient(
-            str(self.values.get("api_base") or API_BASE),
-            str(self.values.get("gateway_url") or GATEWAY_URL),
-            **callbacks,
-        )
+        return DiscordClient(self.text("api_base"), self.text("gateway_url"), **callbacks)
 
     async def _log_in(self, client: DiscordClient) -> None:
-        token = str(self.values.get("token") or "").strip()
+        token = self.text("token")
         if not re.fullmatch(r"[\x21-\x7e]+", token):
             raise PlatformRefused(TOKEN_ADVICE)
         with our_errors("log in"):

@@ -112,7 +112,7 @@ class Email(Adapter):
 
     def validate(self) -> None:
         """Proof that is always wanted needs to know whose word counts."""
-        if self._wanted_proof() == ALWAYS and not self._value("authserv_id", None):
+        if self._wanted_proof() == ALWAYS and not self.setting("authserv_id"):
             raise PlatformRefused(
                 "require_authentication: always needs authserv_id, the name your mail server writes at the beginning of"
                 " Authentication-Results; without it a sender could write that header himself"
@@ -122,7 +122,7 @@ class Email(Adapter):
         """Why mails are not answered, or not with all rights; None when proven senders are."""
         if self._wanted_proof() == NEVER:
             return "senders are not proven (require_authentication: never): any sender can use any address, and none is the owner"
-        if not self._value("authserv_id", None):
+        if not self.setting("authserv_id"):
             return "no sender can be proven, so that no mail is answered: authserv_id is not set"
         return None
 
@@ -152,8 +152,8 @@ class Email(Adapter):
             read=lambda raw, size: read_mail(raw, self._address, size=size),
             take=self._take,
             lost=link.lost,
-            days=int(self._value("days", 14)),
-            pause=float(self._value("poll_seconds", 30.0)),
+            days=int(self.setting("days")),
+            pause=float(self.setting("poll_seconds")),
         )
         try:
             await self._watcher.start(lambda: link.connected(self._address))
@@ -181,8 +181,8 @@ class Email(Adapter):
             log.warning("a mail could not be read and was left alone")
             return False
         unproven = doubt(
-            mail.trail, mail.address, server=self._value("authserv_id", None), our_domain=self._address.rpartition("@")[2],
-            below=bool(self._value("authserv_below", False)),
+            mail.trail, mail.address, server=self.setting("authserv_id"), our_domain=self._address.rpartition("@")[2],
+            below=bool(self.setting("authserv_below")),
         )  # fmt: skip
         why = mail.unwanted or (unproven if self._proof != NEVER else None)
         if why:
@@ -256,7 +256,7 @@ class Email(Adapter):
         begins = not above or (reply_to is None and above[0].startswith(_NEW_THREAD))
         subject = chat.name or (subject_from(text) if begins else "your message")
         mail = written(
-            sender=(str(self._value("name", "Hermes")), self._address),
+            sender=(self.text("name"), self._address),
             recipient=chat.chat_id,
             subject=subject if begins else f"Re: {subject}",
             text=text,
@@ -375,7 +375,7 @@ class Email(Adapter):
     async def _sent(self) -> str | None:
         """The name of the folder for sent mails."""
         if not self._sent_known:
-            wanted = str(self._value("sent_folder", "") or "").strip()
+            wanted = self.text("sent_folder")
             if wanted.lower() == "none":
                 self._sent_folder = None
             else:
@@ -409,13 +409,9 @@ class Email(Adapter):
 
     # ------------------------------------------------------------------------------------------ settings
 
-    def _value(self, name: str, otherwise: Any) -> Any:
-        value = self.values.get(name)
-        return otherwise if value is None or value == "" else value
-
     @property
     def _address(self) -> str:
-        return str(self._value("address", "")).strip().lower()
+        return self.text("address").lower()
 
     @property
     def _domain(self) -> str:
@@ -427,7 +423,7 @@ class Email(Adapter):
 
     @property
     def _folder(self) -> str:
-        return str(self._value("folder", "INBOX"))
+        return self.text("folder")
 
     def _account(self) -> Account:
         host, port, security = self._server("imap")
@@ -436,13 +432,13 @@ class Email(Adapter):
             port,
             security,
             self._username,
-            str(self._value("password", "")),
-            tls_context(self.values.get("ca_file")),
+            str(self.setting("password") or ""),
+            tls_context(self.setting("ca_file")),
         )
 
     def _smtp(self) -> SmtpSender:
         host, port, security = self._server("smtp")
-        password = str(self._value("password", ""))
+        password = str(self.setting("password") or "")
         return SmtpSender(
             host,
             port,
@@ -450,25 +446,25 @@ class Email(Adapter):
             self._username,
             password,
             domain=self._domain,
-            context=tls_context(self.values.get("ca_file")),
+            context=tls_context(self.setting("ca_file")),
         )
 
     @property
     def _username(self) -> str:
-        return str(self._value("username", self._address))
+        return self.text("username") or self._address
 
     def _server(self, kind: str) -> tuple[str, int, str]:
-        security = str(self._value(f"{kind}_security", "ssl")).lower()
+        security = self.text(f"{kind}_security").lower()
         if security not in _SECURITIES:
             raise PlatformRefused(f"{kind}_security is ssl, starttls or none, not {security!r}")
-        host = str(self._value(f"{kind}_host", ""))
+        host = self.text(f"{kind}_host")
         if not host or not self._address:
             raise PlatformRefused(f"email needs {'address' if host else f'{kind}_host'} in config.yaml")
-        return host, int(self._value(f"{kind}_port", _PORTS[kind][security])), security
+        return host, int(self.setting(f"{kind}_port") or _PORTS[kind][security]), security
 
     def _wanted_proof(self) -> str:
         try:
-            return wanted_proof(self._value("require_authentication", WHEN_CHECKED))
+            return wanted_proof(self.setting("require_authentication"))
         except ValueError as error:
             raise PlatformRefused(str(error)) from error
 

@@ -83,7 +83,7 @@ class HomeAssistant(Adapter):
         connection = self._made()
         try:
             await connection.open(lambda number, event: None, lambda error: None)
-            await connection.ask("subscribe_events", event_type=self._text("event_type"))
+            await connection.ask("subscribe_events", event_type=self.text("event_type"))
             config = await connection.ask("get_config")
             return f"{config.get('location_name') or 'Home Assistant'} ({connection.version})"
         finally:
@@ -100,7 +100,7 @@ class HomeAssistant(Adapter):
             config = await connection.ask("get_config")
             self._place = str(config.get("location_name") or "") or None
             await self._learn_names(connection)
-            await connection.ask("subscribe_events", event_type=self._text("event_type"))
+            await connection.ask("subscribe_events", event_type=self.text("event_type"))
             if self._watched():
                 await connection.ask("subscribe_events", event_type="state_changed")
         except BaseException:
@@ -143,7 +143,7 @@ class HomeAssistant(Adapter):
                 await keep(link, event)
 
     def _understood(self, raw: dict[str, Any]) -> Event | None:
-        if raw.get("event_type") == "state_changed" and self._text("event_type") != "state_changed":
+        if raw.get("event_type") == "state_changed" and self.text("event_type") != "state_changed":
             return self._changed(raw)
         data = raw.get("data") or {}
         text = data.get("text")
@@ -203,46 +203,40 @@ class HomeAssistant(Adapter):
             await connection.ask("call_service", **self._call(service, text, message_id))
         said = {"text": text.encode("utf-8", "replace").decode(), "conversation_id": chat.chat_id}
         await connection.ask(
-            "fire_event", event_type=self._text("reply_event"), event_data={**said, "message_id": message_id}
+            "fire_event", event_type=self.text("reply_event"), event_data={**said, "message_id": message_id}
         )
         return message_id
 
     def _call(self, service: str, text: str, message_id: str) -> dict[str, Any]:
         domain, _, name = service.partition(".")
-        data: dict[str, Any] = {"title": self._text("notify_title"), "message": plain(text) or " "}
+        data: dict[str, Any] = {"title": self.text("notify_title"), "message": plain(text) or " "}
         if service == _OWN_NOTIFICATION:
             data |= {"message": harmless(text) or " ", "notification_id": message_id}
         elif name.startswith("mobile_app_"):
             data["data"] = {"tag": message_id}
         call: dict[str, Any] = {"domain": domain, "service": name, "service_data": data}
-        if target := self._text("notify_target"):
+        if target := self.text("notify_target"):
             call["target"] = {"entity_id": target}
         return call
 
     def _service(self) -> str | None:
-        service = self._text("notify_service").lower()
+        service = self.text("notify_service").lower()
         return None if service in ("", "none") else service
 
     # ------------------------------------------------------------------------------------------ settings
 
-    def _text(self, name: str) -> str:
-        value = self.values.get(name)
-        if value in (None, ""):
-            value = next(setting.default for setting in self.settings if setting.name == name)
-        return str(value or "").strip()
-
     def _made(self) -> WebSocketApi:
-        if not self._text("token"):
+        if not self.text("token"):
             raise PlatformRefused("homeassistant needs token in config.yaml (or HASS_TOKEN)")
-        if self._text("event_type") == self._text("reply_event"):
+        if self.text("event_type") == self.text("reply_event"):
             raise PlatformRefused("event_type and reply_event must differ, or the agent would talk to itself")
         service = self._service()
         if service and service.count(".") != 1:
             raise PlatformRefused(f"notify_service is a service as notify.mobile_app_phone, not {service!r}")
-        return WebSocketApi(self._address(), self._text("token"), tls_context(self._text("ca_file")))
+        return WebSocketApi(self._address(), self.text("token"), tls_context(self.text("ca_file")))
 
     def _address(self) -> str:
-        parts = urlsplit(self._text("url"))
+        parts = urlsplit(self.text("url"))
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
             raise PlatformRefused("homeassistant needs url in config.yaml, as http://homeassistant.local:8123")
         scheme = "wss" if parts.scheme in ("https", "wss") else "ws"

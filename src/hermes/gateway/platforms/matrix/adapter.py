@@ -81,7 +81,7 @@ class Matrix(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        address = str(values.get("homeserver") or "").strip().rstrip("/")
+        address = self.text("homeserver").rstrip("/")
         self._homeserver = address if "://" in address else f"https://{address}"
         self._memory: SavedState | None = None
         self._client: MatrixClient | None = None
@@ -106,7 +106,7 @@ class Matrix(Adapter):
         """Log in, learn which rooms there are, and begin to follow the stream."""
         self._link = link
         try:
-            wanted = bool(self.values.get("encryption", True))
+            wanted = bool(self.setting("encryption"))
             if wanted and not can_encrypt():
                 link.log.warning(
                     'encrypted rooms can\'t be read: encryption is not installed (pip install "matrix-nio[e2e]")'
@@ -312,7 +312,7 @@ class Matrix(Adapter):
 
     async def _accept_invitations(self, client: MatrixClient, link: Link) -> None:
         for room_id, room in list(client.invited_rooms.items()):
-            if not self.values.get("auto_join", True):
+            if not self.setting("auto_join"):
                 link.log.info("%s invites us to %s; auto_join is off", room.inviter, room_id)
                 del client.invited_rooms[room_id]
                 continue

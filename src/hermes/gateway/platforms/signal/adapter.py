@@ -55,8 +55,8 @@ class Signal(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._account = str(values.get("account") or "").strip()
-        self._base_url = str(values.get("base_url") or "http://127.0.0.1:8080").strip()
+        self._account = self.text("account")
+        self._base_url = self.text("base_url")
         self._daemon: Daemon | None = None
         self._link: Link | None = None
         self._tasks = Tasks()

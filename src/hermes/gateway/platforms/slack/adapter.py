@@ -70,7 +70,7 @@ class Slack(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._base = str(values.get("base_url") or BASE_URL).rstrip("/") + "/"
+        self._base = self.text("base_url").rstrip("/") + "/"
         self._session: aiohttp.ClientSession | None = None
         self._http_files: HttpApi | None = None
         self._client: AsyncWebClient | None = None
@@ -126,9 +126,6 @@ class Slack(Adapter):
             await files.close()
         self._spool.close()
 
-    def _token(self, setting: str) -> str:
-        return str(self.values[setting]).strip()
-
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
             # trust_env: the environment's proxies, and what it excepts from them
@@ -139,7 +136,7 @@ class Slack(Adapter):
         if self._client is None:
             # No retries by the library: a message whose answer was lost may have arrived.
             self._client = AsyncWebClient(
-                token=self._token("bot_token"), base_url=self._base, session=self._http(), logger=_SILENT,
+                token=self.text("bot_token"), base_url=self._base, session=self._http(), logger=_SILENT,
                 retry_handlers=[],
             )  # fmt: skip
             self._client.proxy = None  # the session knows better
@@ -154,7 +151,7 @@ class Slack(Adapter):
 
     async def _ticket(self) -> str:
         """The address of a new connection; it is good for one."""
-        request = self._web().apps_connections_open(app_token=self._token("app_token"))
+        request = self._web().apps_connections_open(app_token=self.text("app_token"))
         return str((await ask(request, token="app_token"))["url"])
 
     # ------------------------------------------------------------------------------------------ hearing
@@ -213,7 +210,7 @@ class Slack(Adapter):
 
     def _opens_thread(self, place: ChatInfo, said: str) -> bool:
         """Whether what is said in a chat is answered in a thread of its own. A command opens no conversation."""
-        return place.type == CHANNEL and bool(self.values.get("reply_in_thread", True)) and not said.startswith("/")
+        return place.type == CHANNEL and bool(self.setting("reply_in_thread")) and not said.startswith("/")
 
     async def _quoted(self, event: dict[str, Any], thread: str | None) -> str | None:
         """The words a message is about: those it shares, and the ones its thread hangs on when we come into the thread.
@@ -317,7 +314,7 @@ class Slack(Adapter):
         if not address:  # of a file in a channel shared with others the event has the id alone
             about = await ask(self._web().files_info(file=str(attachment.reference.get("id"))))
             address = _address(about.get("file") or {})
-        headers = {"Authorization": f"Bearer {self._token('bot_token')}"}
+        headers = {"Authorization": f"Bearer {self.text('bot_token')}"}
         answer = await self._files().download(address, what=what, trusted=self._trusted, headers=headers)
         if answer.headers.get("Content-Type", "").startswith("text/html") and attachment.mime != "text/html":
             raise SendRefused(f"Slack shows a login page instead of {what}: the app needs the scope files:read")

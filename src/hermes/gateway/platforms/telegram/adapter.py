@@ -135,15 +135,15 @@ class Telegram(Adapter):
         self._albums.read = read
         if secret is None:
             return PollingReceiver(bot, link, identity, self._albums)
-        host, port = str(self.values.get("webhook_host") or "127.0.0.1"), int(self.values.get("webhook_port") or 8443)
-        url = str(self.values["webhook_url"])
+        host, port = self.text("webhook_host"), int(self.setting("webhook_port"))
+        url = self.text("webhook_url")
         return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, host=host, port=port)
 
     def _webhook_secret(self) -> str | None:
         """The secret of the webhook, which proves that a sender is Telegram; None where messages are polled."""
-        if not self.values.get("webhook_url"):
+        if not self.setting("webhook_url"):
             return None
-        secret = str(self.values.get("webhook_secret") or "")
+        secret = str(self.setting("webhook_secret") or "")
         if not _SECRET.fullmatch(secret):
             raise PlatformRefused(
                 "a Telegram webhook needs webhook_secret: 16 to 256 letters, digits, _ and -; without it every sender"
