@@ -22,7 +22,7 @@ from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, as_json
 from hermes.gateway.platforms.matrix import Matrix
 from hermes.gateway.platforms.matrix.login import log_in
-from hermes.gateway.platforms.matrix.memory import Memory
+from hermes.gateway.platforms.matrix.saved_state import SavedState
 from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
 
@@ -281,7 +281,9 @@ def test_an_upload_of_keys_that_broke_off_is_finished_after_a_restart(lab: Lab, 
     chat = encrypted_room(lab)
 
     async def work() -> None:
-        client = await log_in(lab.settings, lab.homeserver, Memory(tmp_path / "home", lab.homeserver), encrypted=True)
+        client = await log_in(
+            lab.settings, lab.homeserver, SavedState(tmp_path / "home", lab.homeserver), encrypted=True
+        )
         upload = asyncio.create_task(client.tend_keys())
         while not lab.proxy.count("/keys/upload"):
             await asyncio.sleep(0)

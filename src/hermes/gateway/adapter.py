@@ -66,8 +66,9 @@ class Link(Protocol):
         ...
 
     async def revised(self, revision: Revision) -> None:
-        """A message was edited or deleted: the record follows. When this returns it is safe; one known before is ignored,
-        and so is one about a message that nobody gave us."""
+        """A message was edited or deleted: the record follows. When this returns it is stored; one known before is ignored.
+
+        One that comes before its message is kept, and applied when the message comes."""
         ...
 
     async def moved(self, old: str, new: str) -> None:
@@ -99,6 +100,18 @@ class Adapter:
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         self.values = values  # every Setting by its name, defaults filled in
         self.home = home
+
+    def setting(self, name: str) -> Any:
+        """The value of a setting; its default where none is given."""
+        value = self.values.get(name)
+        if value is None or value == "":
+            return next((one.default for one in self.settings if one.name == name), None)
+        return value
+
+    def text(self, name: str) -> str:
+        """A setting as text without white space around it; "" where there is none."""
+        value = self.setting(name)
+        return "" if value is None else str(value).strip()
 
     # ------------------------------------------------------------------------------------------ every adapter
 

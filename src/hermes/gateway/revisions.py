@@ -1,7 +1,8 @@
 """What people take back: a message that its author edits or deletes on a platform changes in the record, too.
 
 Where the message still waits to be answered, its new text is what is answered, and a deleted one is not answered at all.
-Where it was taken up, the record is changed and nothing is answered anew. What is not known is none of ours.
+Where it was taken up, the record is changed and nothing is answered anew. A platform that sends again what could not be
+stored may send the edit first: it is kept for the message that follows.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Revisions:
         platform, store = connection.platform, self._store
         if store.is_noted(platform, revision.id):
             return
-        known = store.find_said(platform, revision.revises)
-        if known is None:
-            return
+        while (known := store.find_said(platform, revision.revises)) is None:
+            if self._keep_early(platform, revision, event):
+                return
         if event is not None and not _is_author(known, event):
             connection.log.warning("somebody else than its author wanted to edit a message; it stays as it is")
             return
@@ -55,6 +56,15 @@ class Revisions:
             self._in_record(message_id, event)
         store.note(platform, revision.id, ids[-1] if ids else None)
         self._gateway.touched()
+
+    def _keep_early(self, platform: str, revision: Revision, event: Event | None) -> bool:
+        """Keep it for a message that has not come yet; False when that has come meanwhile."""
+        if event is None:
+            return self._store.keep_early(platform, revision.id, revision.revises, None)
+        if not self._gateway.access.may_talk(platform, event.sender):
+            return True
+        masked = msgspec.structs.replace(event, text=self._gateway.db.masked(event.text), quoted=None)
+        return self._store.keep_early(platform, revision.id, revision.revises, as_json(masked))
 
     def _waits(self, known: Known, event: Event | None) -> bool:
         """Change what waits in the inbox; False when it does not wait there any more."""

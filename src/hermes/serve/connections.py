@@ -87,7 +87,7 @@ class Door:
 
 def protocol_behind(door: Door) -> type[asyncio.Protocol]:
     """uvicorn's protocol for a server with this door."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol  # Telegram's webhook has a door, but no uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Guarded(H11Protocol):
         """Closes a connection that is one too many, or that has not sent the head of a request in time."""

@@ -300,6 +300,15 @@ class GatewayDB:
         with self.db._changing() as tx:
             return inbox_id is not None and mail.revise(tx, inbox_id, event, self.clock())
 
+    def keep_early(self, platform: str, revision_id: str, event_id: str, edited: str | None) -> bool:
+        """An event that has not come yet was edited or deleted (None); False when it has come meanwhile."""
+        with self.db._changing() as tx:
+            if mail.find_said(tx, platform, event_id) is not None:
+                return False
+            mail.keep_early(tx, platform, event_id, edited, self.clock())
+            mail.note(tx, platform, revision_id, None, self.clock())
+            return True
+
     def is_noted(self, platform: str, event_id: str) -> bool:
         """Whether something of this name was done before (within a week)."""
         with self._engine.read() as tx:

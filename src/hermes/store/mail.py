@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from hermes.errors import StoreError
 from hermes.store.engines.base import REDACTED, Tx
 
+_EARLY = "early:"  # before the id of an event that was edited before it came
 _INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
 _OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
 
@@ -76,9 +77,34 @@ def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: flo
     )
     if known is not None:
         return int(known[0]) if known[1] is None else None
+    event = _as_edited(tx, platform, event_id, event)
     return tx.insert(
         "INSERT INTO gateway_inbox(platform, event_id, key, event, received_at) VALUES(?, ?, ?, ?, ?)",
         (platform, event_id, key, event, now),
+    )
+
+
+def _as_edited(tx: Tx, platform: str, event_id: str, event: str) -> str:
+    """An event with the words of its newest edit, where that came before it and is by the same sender."""
+    sql = "SELECT event FROM gateway_inbox WHERE platform = ? AND event_id = ?"
+    early = tx.value(sql, (platform, _EARLY + event_id))
+    if early is None:
+        return event
+    first, edited = json.loads(event), json.loads(early)
+    senders = [one.get("sender", {}) for one in (first, edited)]
+    one, other = (sender.get("stable_id") or sender.get("user_id") for sender in senders)
+    return json.dumps({**first, "text": edited.get("text", "")}) if one == other else event
+
+
+def keep_early(tx: Tx, platform: str, event_id: str, edited: str | None, now: float) -> None:
+    """An event that has not come yet was edited (to this one), or deleted (None): `receive` heeds it when it comes."""
+    if edited is None:
+        note(tx, platform, event_id, None, now)  # as if it were answered
+        return
+    tx.run(
+        "INSERT INTO gateway_inbox(platform, event_id, key, event, received_at, finished_at) VALUES(?, ?, '', ?, ?, ?)"
+        " ON CONFLICT(platform, event_id) DO UPDATE SET event = excluded.event",
+        (platform, _EARLY + event_id, edited, now, now),
     )
 
 

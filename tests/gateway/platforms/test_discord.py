@@ -15,6 +15,7 @@ import pytest
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Event, Revision, as_json, from_json
 from hermes.gateway.platforms import adapter_class
+from hermes.store.redact import redact
 from tests.support.labs.discord import Lab
 from tests.support.labs.discord_server import TOKEN
 
@@ -614,12 +615,14 @@ def test_a_command_that_was_acknowledged_before_a_kill_is_taken_up_after_what_wa
             lab.say("known")
             await eventually(lambda: link.texts == ["known"])
             lab.say("said before")
-            token = lab.command("title", "My plan")
+            token = lab.command("title", "My plan, password: hunter2-Zx9")
             await eventually(lambda: lab.interaction(token) == "thinking")
-        assert "token-of-" not in next((tmp_path / "discord" / "unkept").iterdir()).read_text()
+        kept = next((tmp_path / "discord" / "unkept").iterdir()).read_text()
+        assert "token-of-" not in kept and "hunter2" not in kept
+        title = redact("/title My plan, password: hunter2-Zx9")
         async with connected(lab, tmp_path) as (_, link):
-            await eventually(lambda: "/title My plan" in link.texts)
-            assert [text for text in link.texts if text != "known"] == ["said before", "/title My plan"]
+            await eventually(lambda: title in link.texts)
+            assert [text for text in link.texts if text != "known"] == ["said before", title]
         async with connected(lab, tmp_path) as (_, link):
             lab.say("later")
             await eventually(lambda: "later" in link.texts)

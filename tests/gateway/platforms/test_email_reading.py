@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 from hermes.gateway.platforms.email.incoming import LONGEST, Mail, file_in, read_mail
+from hermes.gateway.platforms.email.mail_bodies import quoted, said, text_of_html, unflowed, without_reply_marks
 from hermes.gateway.platforms.email.outgoing import as_html, message_id_for, one_line, subject_from, written
-from hermes.gateway.platforms.email.said import quoted, said, text_of_html, unflowed, without_reply_marks
-from hermes.gateway.platforms.email.trust import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 
 US = "hermes@lab.test"
 

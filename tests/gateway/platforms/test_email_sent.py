@@ -14,7 +14,7 @@ from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.delivery import REPEATED
 from hermes.gateway.events import Chat, as_json
 from hermes.gateway.platforms.email.adapter import Email
-from hermes.gateway.platforms.email.sent import SENDING
+from hermes.gateway.platforms.email.sent_folder import SENDING
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.homeassistant import HomeAssistant
-from hermes.gateway.platforms.homeassistant.words import harmless, plain
+from hermes.gateway.platforms.homeassistant.formatting import harmless, plain
 
 _MARKDOWN = st.lists(
     st.sampled_from(

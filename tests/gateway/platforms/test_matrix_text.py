@@ -18,7 +18,7 @@ from nio import MatrixRoom, RoomMemberEvent
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import as_json
 from hermes.gateway.platforms.matrix import Matrix, incoming, outgoing
-from hermes.gateway.platforms.matrix.memory import Memory
+from hermes.gateway.platforms.matrix.saved_state import SavedState
 
 ME = "@hermes:lab.test"
 ALICE = "@alice:lab.test"
@@ -309,19 +309,19 @@ def test_whatever_others_write_into_an_event_it_never_raises(content: dict[str, 
 
 
 def test_what_is_remembered_belongs_to_one_account_and_is_private(tmp_path: Path) -> None:
-    memory = Memory(tmp_path, "https://a.test")
+    memory = SavedState(tmp_path, "https://a.test")
     memory.keep_since(ME, "s1")
     memory.keep_login(ME, ME, "DEVICE", "token")
-    assert Memory(tmp_path, "https://a.test").since(ME) == "s1"
-    assert Memory(tmp_path, "https://a.test").since(ALICE) is None
-    assert Memory(tmp_path, "https://b.test").since(ME) is None
-    assert Memory(tmp_path, "https://b.test").login(ME) is None
+    assert SavedState(tmp_path, "https://a.test").since(ME) == "s1"
+    assert SavedState(tmp_path, "https://a.test").since(ALICE) is None
+    assert SavedState(tmp_path, "https://b.test").since(ME) is None
+    assert SavedState(tmp_path, "https://b.test").login(ME) is None
     assert memory.folder.stat().st_mode & 0o077 == 0
     assert all(file.stat().st_mode & 0o077 == 0 for file in memory.folder.iterdir())
 
 
 def test_a_damaged_file_counts_as_not_there(tmp_path: Path) -> None:
-    memory = Memory(tmp_path, "https://a.test")
+    memory = SavedState(tmp_path, "https://a.test")
     for damage in ("", "[]", "{", f'{{"homeserver": "https://a.test", "owner": "{ME}", "events": 3}}'):
         for name in ("sync.json", "login.json", "waiting.json"):
             (memory.folder / name).write_text(damage)

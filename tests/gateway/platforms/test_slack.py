@@ -460,7 +460,7 @@ def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -
 
 def test_a_connection_that_no_longer_answers_is_found_dead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
-        monkeypatch.setattr("hermes.gateway.platforms.slack.connection._HEARTBEAT", 0.1)
+        monkeypatch.setattr("hermes.gateway.platforms.slack.socket_mode._HEARTBEAT", 0.1)
         lab.state.deaf = True
         async with connected(lab) as (_, link):
             await eventually(lambda: link.errors)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import SlowDown
-from hermes.gateway.platforms.slack.budget import A_MINUTE, AT_ONCE, Budget
+from hermes.gateway.platforms.slack.edit_limit import A_MINUTE, AT_ONCE, EditLimit
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -28,7 +28,7 @@ def model() -> Iterator[Echo]:
 @given(pauses=st.lists(st.floats(0, 30), max_size=200), finals=st.sets(st.integers(0, 200), max_size=10))
 def test_in_no_minute_are_there_more_edits_than_slack_takes(pauses: list[float], finals: set[int]) -> None:
     now = 1000.0
-    budget = Budget(lambda: now)
+    budget = EditLimit(lambda: now)
     edits: list[float] = []
     for number, pause in enumerate(pauses):
         now += pause
@@ -45,7 +45,7 @@ def test_in_no_minute_are_there_more_edits_than_slack_takes(pauses: list[float],
 
 def test_after_a_wait_finished_replies_come_first() -> None:
     now = 1000.0
-    budget = Budget(lambda: now)
+    budget = EditLimit(lambda: now)
     budget.refused(30)
     assert budget.wait() >= 30
     with pytest.raises(SlowDown) as slow:

@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.platforms.slack import Slack
-from hermes.gateway.platforms.slack import format as form
+from hermes.gateway.platforms.slack import formatting as form
+from hermes.store.redact import redact
 from tests.support.labs.slack_schema import problems_of
 
+SECRETS = [
+    "password: hunter2-Zx9",
+    "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD",
+    "token=a&amp;b1C2d3E4f5G6",
+    "x=1",
+]
 LONGEST = Slack.capabilities.longest
 PARTS = st.sampled_from(
     ["<!channel>", "<!here|x>", "@here", "@everyone", "<@U123>", "<", ">", "&", "&lt;", "&amp;", "<!", "```\n", "**", "\n"]
@@ -63,6 +70,18 @@ def test_any_text_a_person_types_is_read_as_it_was(text: str) -> None:
 def test_any_text_can_be_read_and_the_mention_of_us_is_gone(text: str) -> None:
     assert "<@U1>" not in form.readable(f"<@U1> {text} <@U1|hermes>", "U1", {})
     form.mentioned(text)
+
+
+@given(
+    st.one_of(
+        TEXTS,
+        st.lists(st.sampled_from(SECRETS + [" ", "&amp;", "&lt;", "<@U2>", "<https://a.example|a>"])).map("".join),
+    )
+)
+def test_a_masked_message_reads_as_the_masked_words_do(text: str) -> None:
+    made = form.masked(text, redact)
+    assert redact(form.readable(made, "", {})) == redact(form.readable(text, "", {}))
+    assert form.mentioned(made) == form.mentioned(text)
 
 
 def test_code_is_left_alone_where_it_pings_nobody() -> None:

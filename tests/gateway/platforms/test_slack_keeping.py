@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from hermes.gateway.events import Event
-from hermes.gateway.platforms.spool import Spool
+from hermes.gateway.platforms.intake import Spool
+from hermes.store.redact import redact
 from tests.support.labs.slack import Lab
 from tests.support.labs.slack_scenes import HOME, connected, eventually, fresh_lab, one_workspace, run  # noqa: F401
 
@@ -44,6 +45,30 @@ def test_a_store_that_hangs_holds_up_no_acknowledgement_and_the_next_start_has_t
         async with connected(lab) as (_, link):
             lab.say("third")
             assert [event.text for event in await link.heard(1)] == ["third"]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("masking", [True, False])
+def test_what_lies_in_the_spool_is_masked_as_the_store_masks(lab: Lab, masking: bool) -> None:
+    secret, words = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD", "my key is {} <ok> & done"
+
+    async def scene() -> None:
+        HOME[lab].mkdir(parents=True, exist_ok=True)
+        (HOME[lab] / "config.yaml").write_text(f"privacy:\n  redact_secrets: {str(masking).lower()}\n")
+        async with connected(lab) as (_, link):
+            link.before_keeping = never
+            lab.say(words.format(secret))
+            lab.slash(f"title {words.format(secret)}")
+            await eventually(lambda: len(lab.state.acknowledged) == 2)
+            assert [secret in file.read_text() for file in spooled(lab)] == [not masking] * 2
+        async with connected(lab) as (_, link):
+            texts = [event.text for event in await link.heard(2)]
+            assert [redact(text) for text in texts] == [
+                redact(words.format(secret)),
+                "/title " + redact(words.format(secret)),
+            ]
+            assert (texts[0] == words.format(secret)) is not masking
 
     run(scene())
 

@@ -16,7 +16,7 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Chat, Event
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.platforms.telegram import Telegram, receiving
+from hermes.gateway.platforms.telegram import Telegram, updates
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import BOT, CHANNEL, GROUP, IDS, TOPIC, Lab, person
 
@@ -378,8 +378,31 @@ def test_an_album_is_one_event(lab: Lab) -> None:
     assert other.text == "meanwhile elsewhere"
 
 
+def test_an_edited_caption_changes_what_the_whole_album_says(lab: Lab) -> None:
+    async def scene() -> None:
+        adapter = telegram(lab)
+        album = {"media_group_id": "9"}
+        names = [
+            lab.post({**lab.file(b"x", f"{word}.jpg", "image/jpeg"), "caption": word}, **album)
+            for word in ("one", "two")
+        ]
+        async with connected(adapter) as link:
+            event = await link.event("one\ntwo")
+            lab.change(names[1], "second")
+            await link.until(lambda: link.revisions)
+        async with connected(adapter, link):  # a connection that broke in between
+            lab.change(names[0], "first")
+            await link.until(lambda: len(link.revisions) == 2)
+        assert [(one.revises, one.event and one.event.text) for one in link.revisions] == [
+            (event.id, "one\nsecond"), (event.id, "first\nsecond"),
+        ]  # fmt: skip
+        assert all(one.event is not None and one.event.id == event.id for one in link.revisions)
+
+    asyncio.run(scene())
+
+
 def test_an_album_that_comes_bit_by_bit_is_one_event(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "_ALBUM_PAUSE", 1.0)
+    monkeypatch.setattr(updates, "_ALBUM_PAUSE", 1.0)
 
     async def scene() -> None:
         async with connected(telegram(lab)) as link:
@@ -506,7 +529,7 @@ def test_server_errors_are_waited_out(lab: Lab) -> None:
 
 
 def test_after_too_many_failures_the_gateway_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "_FAILURES", 1)
+    monkeypatch.setattr(updates, "_FAILURES", 1)
     lab.bad_polls = 1000
 
     async def scene() -> None:
@@ -530,7 +553,7 @@ def test_a_revoked_token_is_final(lab: Lab) -> None:
 
 
 def test_two_programs_with_one_bot_are_told_apart(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "_FAILURES", 0)
+    monkeypatch.setattr(updates, "_FAILURES", 0)
 
     async def scene() -> None:
         async with connected(telegram(lab)) as first:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
 import socket
@@ -17,12 +16,12 @@ import pytest
 
 pytest.importorskip("telegram", reason="needs python-telegram-bot")
 
+
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import Attachment, Chat, Event
 from hermes.gateway.platforms.telegram import Telegram
-from hermes.gateway.platforms.telegram.guard import Guarded
-from hermes.serve.connections import Door, Limits
+from hermes.serve.connections import Limits
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import GROUP, TOPIC, Lab
 
@@ -288,6 +287,20 @@ def test_what_can_not_be_fetched(lab: Lab) -> None:
         refusal(lab, lambda adapter, lost=lost: adapter.fetch(lost), SendRefused)
 
 
+def test_a_lost_answer_leaves_it_open_whether_the_message_arrived(lab: Lab) -> None:
+    lab.unanswered = 1
+    error = refusal(lab, lambda adapter: adapter.send(ALICE, "once", nonce="1"), PlatformUnreachable)
+    assert [one["text"] for one in lab.sent] == ["once"]
+    assert isinstance(error, PlatformUnreachable) and error.maybe_sent
+
+
+def test_what_a_failing_server_refused_has_certainly_not_arrived(lab: Lab) -> None:
+    lab.fail()
+    error = refusal(lab, lambda adapter: adapter.send(ALICE, "x", nonce="1"), PlatformUnreachable)
+    assert isinstance(error, PlatformUnreachable) and not error.maybe_sent
+    assert lab.sent == []
+
+
 def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
     async def scene() -> None:
         lab.silent = True
@@ -474,24 +487,5 @@ def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
             finally:
                 for one in crowd:
                     one.close()
-
-    asyncio.run(scene())
-
-
-def test_a_connection_that_sends_no_head_in_time_is_closed() -> None:
-    async def scene() -> None:
-        door = Door(Limits(connections=4, per_address=4, header_seconds=0.2), "here")
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Guarded(door, asyncio.Protocol), "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        silent, _ = await asyncio.open_connection("127.0.0.1", port)
-        speaks, mouth = await asyncio.open_connection("127.0.0.1", port)
-        mouth.write(b"POST / HTTP/1.1\r\n")
-        mouth.write(b"Host: here\r\n\r\n")
-        with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(silent.read(), 10) == b""
-        assert not speaks.at_eof()
-        mouth.close()
-        server.close()
 
     asyncio.run(scene())

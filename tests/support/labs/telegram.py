@@ -51,6 +51,7 @@ class Lab(base.Lab):
         self.token = f"{BOT['id']}:lab-{secrets.token_hex(16)}"
         self.turn = threading.Condition()
         self.connections: set[socket.socket] = set()
+        self.answering = 0  # requests that are being answered, polls aside
         self._number = 100  # of the last message
         self._update_number = 700_000
         self._poll = 0
@@ -110,7 +111,9 @@ class Lab(base.Lab):
             self._refusals += [Refused(502, "Bad Gateway")] * times
 
     def drop(self) -> None:
+        """Cut every connection, but none in the middle of an answer: what a lost answer means is `unanswered`."""
         with self.turn:
+            assert self.turn.wait_for(lambda: not self.answering, 20)
             for connection in self.connections:
                 try:
                     connection.shutdown(socket.SHUT_RDWR)
@@ -149,6 +152,7 @@ class Lab(base.Lab):
             self.refuse_formatting = False
             self.revoked = False
             self.silent = False  # sends are taken and never answered
+            self.unanswered = 0  # so many sends are done, and their connection is cut before the answer
             self.bad_polls = 0  # that many polls get 502
             self._refusals: list[Refused] = []
             self._problems: list[str] = []

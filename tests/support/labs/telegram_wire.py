@@ -22,6 +22,8 @@ class Answering(Protocol):
     files: dict[str, bytes]
     turn: threading.Condition
     connections: set[socket.socket]
+    answering: int
+    unanswered: int
 
     def answer(self, token: str, method: str, form: dict[str, str], gone: Callable[[], bool]) -> dict[str, Any]:
         """The body of the answer to a request, of a client that may be gone before it comes."""
@@ -103,13 +105,25 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length).decode(errors="replace")
         if len(body.encode()) < length:  # the client was killed in the middle of it
             self.close_connection = True
-            return
+            return None
         found = re.fullmatch(r"/bot([^/]+)/(\w+)", self.path)
         form = dict(parse_qsl(body, keep_blank_values=True))
-        answer = (
-            self.server.lab.answer(found[1], found[2], form, self._gone) if found else Refused(404, "Not Found").body
-        )
-        self._say(answer.get("error_code", 200), answer)
+        if found is None:
+            return self._say(404, Refused(404, "Not Found").body)
+        lab, counted = self.server.lab, int(found[2] != "getUpdates")
+        with lab.turn:
+            lab.answering += counted
+        try:
+            answer = lab.answer(found[1], found[2], form, self._gone)
+            if found[2] == "sendMessage" and lab.unanswered:
+                lab.unanswered -= 1
+                self.close_connection = True
+                return None
+            return self._say(answer.get("error_code", 200), answer)
+        finally:
+            with lab.turn:
+                lab.answering -= counted
+                lab.turn.notify_all()
 
     def do_GET(self) -> None:
         found = re.fullmatch(r"/file/bot([^/]+)/docs/(.+)", self.path)

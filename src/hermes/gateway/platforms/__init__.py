@@ -34,7 +34,7 @@ def known_platforms() -> list[str]:
 
 
 def adapter_class(name: str) -> type[Adapter]:
-    """The adapter of a platform. ConfigError for one nobody knows, MissingExtra when its library is not installed."""
+    """The adapter of a platform. ConfigError for an unknown name, MissingExtra when its library is not installed."""
     found = BUILT_IN.get(name)
     if found is not None:
         module, attribute, extra = found
@@ -49,4 +49,4 @@ def adapter_class(name: str) -> type[Adapter]:
             return loaded
     from hermes.config import suggestion
 
-    raise ConfigError(f"there is no platform {name!r}{suggestion(name, known_platforms())}")
+    raise ConfigError(f"unknown platform: {name!r}{suggestion(name, known_platforms())}")

@@ -17,26 +17,28 @@ from typing import Any, Literal, NamedTuple
 
 import aiohttp
 import discord
+import msgspec
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
-from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, as_json, deleted, from_json
+from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, deleted, from_json
+from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.discord.backlog import Seen, missed
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
     GATEWAY_URL,
     INTENTS_ADVICE,
     TOKEN_ADVICE,
-    Client,
+    DiscordClient,
     Heard,
     Revised,
     our_errors,
     translated,
 )
 from hermes.gateway.platforms.discord.commands import clear, defer, write_menu
-from hermes.gateway.platforms.discord.markup import LONGEST, to_discord
-from hermes.gateway.platforms.discord.missed import Seen, missed
-from hermes.gateway.platforms.discord.reading import channel_id, chat_of, command_event, files, message_event
-from hermes.gateway.platforms.spool import Receipt, Spool
+from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
+from hermes.gateway.platforms.discord.incoming import channel_id, chat_of, command_event, files, message_event
+from hermes.gateway.platforms.intake import Receipt, Spool, keep, store_mask
 
 _TO_CONNECT = 60.0  # seconds
 _TO_CLOSE = 3.0
@@ -60,15 +62,12 @@ class Discord(Adapter):
     extra = "discord"
     settings = (
         Setting(
-            name="token",
-            help="the bot's token (Developer Portal → your application → Bot → Reset Token)",
-            variable="DISCORD_BOT_TOKEN",
-            secret=True,
-            required=True,
+            name="token", help="the bot's token (Developer Portal → your application → Bot → Reset Token)",
+            variable="DISCORD_BOT_TOKEN", secret=True, required=True,
         ),
         Setting(name="api_base", help="where the API is", variable="DISCORD_API_BASE", default=API_BASE),
         Setting(name="gateway_url", help="where events come from", variable="DISCORD_GATEWAY_URL", default=GATEWAY_URL),
-    )
+    )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
         idempotent=True, mention_needed=True, quotes=True, tells_edits=True, tells_deletions=True,
@@ -76,13 +75,13 @@ class Discord(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._client: Client | None = None
+        self._client: DiscordClient | None = None
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
         self._heard: asyncio.Queue[discord.Message | _Command | Revised | None] = asyncio.Queue()
-        self._spool = Spool(home / "discord" / "unkept")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._spool = Spool(home / "discord" / "unkept", store_mask(home))
+        self._tasks = Tasks()
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -107,7 +106,7 @@ class Discord(Adapter):
         try:
             async with asyncio.timeout(_TO_CONNECT):
                 await self._log_in(client)
-                self._start(self._run(client))
+                self._tasks.start(self._run(client))
                 await self._stood
         except TimeoutError:
             await self.disconnect()
@@ -119,31 +118,24 @@ class Discord(Adapter):
     async def disconnect(self) -> None:
         """Let go of everything."""
         client, self._client = self._client, None
-        tasks, self._tasks = self._tasks, set()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
         if client is not None:
             await _close(client)
         self._spool.close()
         if self._seen is not None:
             self._seen.save()
 
-    def _new_client(self, **callbacks: Any) -> Client:
-        return Client(
-            str(self.values.get("api_base") or API_BASE),
-            str(self.values.get("gateway_url") or GATEWAY_URL),
-            **callbacks,
-        )
+    def _new_client(self, **callbacks: Any) -> DiscordClient:
+        return DiscordClient(self.text("api_base"), self.text("gateway_url"), **callbacks)
 
-    async def _log_in(self, client: Client) -> None:
-        token = str(self.values.get("token") or "").strip()
+    async def _log_in(self, client: DiscordClient) -> None:
+        token = self.text("token")
         if not re.fullmatch(r"[\x21-\x7e]+", token):
             raise PlatformRefused(TOKEN_ADVICE)
         with our_errors("log in"):
             await client.login(token)
 
-    async def _run(self, client: Client) -> None:
+    async def _run(self, client: DiscordClient) -> None:
         """Receive until the connection is lost for good."""
         try:
             await client.connect(reconnect=False)
@@ -172,13 +164,8 @@ class Discord(Adapter):
             for name, content in self._spool.waiting():  # after what was missed: that is older
                 if (event := _read_event(content)) is not None:
                     self._heard.put_nowait(_Command(event, spooled=name))
-            self._start(self._take(client, link, self._seen))
+            self._tasks.start(self._take(client, link, self._seen))
         link.connected(_identity(client))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # ------------------------------------------------------------------------------------------ receiving
 
@@ -189,12 +176,12 @@ class Discord(Adapter):
             self._heard.put_nowait(heard)
         elif client is not None and link is not None and (event := command_event(heard)) is not None:
             kept = asyncio.get_running_loop().create_future()
-            content = {"event": as_json(event)}
+            content = {"event": msgspec.to_builtins(event)}
             receipt = Receipt(self._spool, content, lambda: _told(link, defer(client, heard)), link.log)
-            self._start(_seen_to(client, link, receipt, kept, heard))
+            self._tasks.start(_seen_to(client, link, receipt, kept, heard))
             self._heard.put_nowait(_Command(event, receipt, kept))
 
-    async def _take(self, client: Client, link: Link, seen: Seen) -> None:
+    async def _take(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         """Hand over what is heard, one after the other."""
         while True:
             heard = await self._heard.get()
@@ -212,37 +199,37 @@ class Discord(Adapter):
                 self._lost(translated(trouble, "fetch what was missed"))
                 return
             except Exception:
-                link.log.exception("something on Discord could not be read")
+                link.log.exception("an event of Discord could not be read; it is left out")
 
-    async def _take_missed(self, client: Client, link: Link, seen: Seen) -> None:
+    async def _take_missed(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         newest = 0
         async for message in missed(client, seen, link.log):
             await self._take_message(client, link, message)
             newest = max(newest, message.id)
         seen.note(newest)  # not before all channels were read: the mark is one for all
 
-    async def _take_message(self, client: Client, link: Link, message: discord.Message) -> None:
+    async def _take_message(self, client: DiscordClient, link: Link, message: discord.Message) -> None:
         if client.user is None:
             return
         if message.guild is not None and isinstance(message.channel, discord.PartialMessageable):
             await _look_up_place(client, message)
         event = message_event(message, client.user)
         if event is not None:
-            await _kept(link, event)
+            await keep(link, event)
 
-    async def _take_revised(self, client: Client, link: Link, heard: Revised) -> None:
-        """An edit (by its author, Discord lets nobody else), or a deletion."""
+    async def _take_revised(self, client: DiscordClient, link: Link, heard: Revised) -> None:
+        """An edit (Discord allows it to the author alone), or a deletion."""
         if isinstance(heard, discord.RawBulkMessageDeleteEvent):
             for one in sorted(heard.message_ids):
-                await _kept(link, deleted(f"{heard.channel_id}:{one}"))
+                await keep(link, deleted(f"{heard.channel_id}:{one}"))
         elif isinstance(heard, discord.RawMessageDeleteEvent):
-            await _kept(link, deleted(f"{heard.channel_id}:{heard.message_id}"))
+            await keep(link, deleted(f"{heard.channel_id}:{heard.message_id}"))
         elif heard.data.get("edited_timestamp") and client.user is not None:  # else a preview was added, or the like
             event = message_event(heard.message, client.user)
             if event is not None:
                 words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
                 name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
-                await _kept(link, Revision(id=name, revises=event.id, event=event))
+                await keep(link, Revision(id=name, revises=event.id, event=event))
 
     async def _take_command(self, link: Link, seen: Seen, command: _Command) -> None:
         event, kept = command.event, command.kept
@@ -250,11 +237,14 @@ class Discord(Adapter):
             await link.received(event)
         except Exception as error:
             if command.receipt is not None and not await command.receipt.hold():
-                link.log.warning("a slash command on Discord could not be kept (%s)", type(error).__name__)
+                link.log.warning(
+                    "a slash command of Discord could not be stored (%s); its sender is told that it failed",
+                    type(error).__name__,
+                )
                 if kept is not None and not kept.done():
                     kept.set_result(False)  # not acknowledged: Discord tells the person, who can try again
                 return
-            await _kept(link, event)
+            await keep(link, event)
         if kept is not None and not kept.done():
             kept.set_result(True)
         if command.spooled:
@@ -330,7 +320,7 @@ class Discord(Adapter):
         with our_errors("write the menu of commands"):
             await write_menu(client, commands)
 
-    def _connected(self) -> Client:
+    def _connected(self) -> DiscordClient:
         if self._client is None or self._client.is_closed():
             raise PlatformUnreachable("not connected to Discord")
         return self._client
@@ -343,20 +333,8 @@ class Discord(Adapter):
         return self._connected().get_partial_messageable(number)
 
 
-async def _kept(link: Link, event: Event | Revision) -> None:
-    """Hand an event over until it is safe: Discord would not bring it again, so we hold it."""
-    pause = 1.0
-    while True:
-        try:
-            return await (link.revised(event) if isinstance(event, Revision) else link.received(event))
-        except Exception as error:
-            link.log.warning("a Discord message could not be kept (%s); next try in %g s", type(error).__name__, pause)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 30.0)
-
-
 async def _seen_to(
-    client: Client, link: Link, receipt: Receipt, kept: asyncio.Future[bool], interaction: discord.Interaction
+    client: DiscordClient, link: Link, receipt: Receipt, kept: asyncio.Future[bool], interaction: discord.Interaction
 ) -> None:
     """Acknowledge a command, and take the line away that Discord shows for it once it is kept."""
     await receipt.follow(kept)
@@ -369,17 +347,18 @@ async def _told(link: Link, request: Coroutine[Any, Any, None]) -> None:
         with our_errors("acknowledge a command"):
             await request
     except PlatformError as error:
-        link.log.warning("a slash command was taken, but Discord could not be told: %s", error)
+        link.log.warning("a slash command is stored, but could not be acknowledged to Discord: %s", error)
 
 
 def _read_event(content: dict[str, Any]) -> Event | None:
     try:
-        return from_json(str(content.get("event")), Event)
+        event = content.get("event")
+        return from_json(event, Event) if isinstance(event, str) else msgspec.convert(event, Event)
     except ValueError:
         return None
 
 
-async def _look_up_place(client: Client, message: discord.Message) -> None:
+async def _look_up_place(client: DiscordClient, message: discord.Message) -> None:
     """Discord did not tell us of this channel (a thread out of its archive): without its parent it has no session."""
     try:
         message.channel = await client.fetch_channel(message.channel.id)  # type: ignore[assignment]
@@ -387,7 +366,7 @@ async def _look_up_place(client: Client, message: discord.Message) -> None:
         pass
 
 
-async def _close(client: Client) -> None:
+async def _close(client: DiscordClient) -> None:
     """End a client; a server that does not say goodbye is not waited for."""
     try:
         async with asyncio.timeout(_TO_CLOSE):
@@ -397,7 +376,7 @@ async def _close(client: Client) -> None:
     client.stop_heartbeats()
 
 
-def _identity(client: Client) -> str:
+def _identity(client: DiscordClient) -> str:
     return f"@{client.user.name}" if client.user is not None else "@?"
 
 

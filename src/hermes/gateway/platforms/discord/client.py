@@ -1,8 +1,8 @@
 """discord.py's client, pointed at the server the settings name, quiet about secrets, and with its errors in our words.
 
 Nothing of the library is changed for others: requests and sockets of this one client are redirected. A dropped socket
-is resumed by the library at once; when that can't be done it gives up, and the gateway connects anew with its own
-patience (`reconnect=False`; the library would wait up to 17 minutes between tries).
+is resumed by the library at once; when that can't be done it gives up, and the gateway connects again with its own
+back-off (`reconnect=False`; the library would wait up to 17 minutes between tries).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from discord.gateway import DiscordWebSocket, KeepAliveHandler
 from discord.http import Route
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import retry_after
 
 API_BASE = Route.BASE
 GATEWAY_URL = str(DiscordWebSocket.DEFAULT_GATEWAY)
@@ -32,7 +33,7 @@ INTENTS_ADVICE = (
     " https://discord.com/developers/applications"
 )
 TOKEN_ADVICE = (
-    "Discord does not accept the bot token: copy it anew from the Bot page of the application (Reset Token) at"
+    "Discord does not accept the bot token: copy a new one from the Bot page of the application (Reset Token) at"
     " https://discord.com/developers/applications"
 )
 
@@ -45,7 +46,7 @@ Revised = discord.RawMessageUpdateEvent | discord.RawMessageDeleteEvent | discor
 Heard = discord.Message | discord.Interaction | Revised
 
 
-class Client(discord.Client):
+class DiscordClient(discord.Client):
     """A client that hands over every message, slash command, and each time the connection stands."""
 
     def __init__(
@@ -160,7 +161,7 @@ def translated(error: Exception, what: str) -> PlatformError:
     if isinstance(error, discord.HTTPException):
         return _answered(error, what)
     if isinstance(error, (OSError, aiohttp.ClientError)):
-        return PlatformUnreachable(f"no connection to Discord to {what} ({_reason(error)})")
+        return PlatformUnreachable(f"Discord can't be reached to {what} ({_reason(error)})")
     return PlatformUnreachable(f"Discord's library could not {what} ({type(error).__name__})")
 
 
@@ -183,16 +184,9 @@ def _answered(error: discord.HTTPException, what: str) -> PlatformError:
     if error.status == 401:
         return PlatformRefused(TOKEN_ADVICE)
     if error.status == 429:
-        return SlowDown(f"Discord asks us to wait before we {what}", _retry_after(error))
+        headers = getattr(error.response, "headers", None) or {}
+        return SlowDown(f"Discord asks us to wait before we {what}", retry_after(headers, 60.0))
     if error.status >= 500:
-        return PlatformUnreachable(f"Discord had trouble to {what} (status {error.status})")
+        return PlatformUnreachable(f"Discord could not {what} (HTTP {error.status}); trying again")
     said = " ".join(error.text.split())[:300] or f"status {error.status}"
-    return SendRefused(f"Discord does not let us {what}: {said} (code {error.code})")
-
-
-def _retry_after(error: discord.HTTPException) -> float:
-    """As its header has it; a minute where there is none."""
-    try:
-        return max(float(error.response.headers["Retry-After"]), 0.0)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return 60.0
+    return SendRefused(f"Discord refuses to {what}: {said} (code {error.code})")

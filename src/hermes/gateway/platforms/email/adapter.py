@@ -1,7 +1,7 @@
 """The email adapter: a mail thread is a conversation with the person who writes in it.
 
 Mails are told apart from machines' mails and forgeries, their new words become events, and replies go into the same
-thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder (sent.py), so that a mail that may
+thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder (sent_folder.py), so that a mail that may
 have been sent already can be looked up there; that narrows the window for a second mail down, but can't close it.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -21,12 +20,21 @@ from imap_tools import BaseMailBox
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Attachment, Chat, Event, Sender
-from hermes.gateway.platforms.email import sent
+from hermes.gateway.platforms.email import sent_folder
+from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
-from hermes.gateway.platforms.email.mailbox import Account, Errands, Found, Watcher, find_mail, raw_mail, uid_validity
-from hermes.gateway.platforms.email.outgoing import Postman, message_id_for, subject_from, written
-from hermes.gateway.platforms.email.said import without_reply_marks
-from hermes.gateway.platforms.email.trust import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
+from hermes.gateway.platforms.email.mail_bodies import without_reply_marks
+from hermes.gateway.platforms.email.mailbox import (
+    Account,
+    Found,
+    MailboxVisits,
+    Watcher,
+    find_mail,
+    raw_mail,
+    uid_validity,
+)
+from hermes.gateway.platforms.email.outgoing import SmtpSender, message_id_for, subject_from, written
+from hermes.gateway.platforms.http import attachment_kind, tls_context
 
 _SECURITIES = ("ssl", "starttls", "none")
 _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}
@@ -76,7 +84,7 @@ class Email(Adapter):
         ),
         Setting(
             name="require_authentication",
-            help="proof of the sender (SPF, DKIM, DMARC, login): when-checked, always or never (nobody is the owner then)",
+            help="proof of the sender (SPF, DKIM, DMARC, login): when-checked, always or never (then no sender is the owner)",
             variable="EMAIL_REQUIRE_AUTHENTICATION", default=WHEN_CHECKED,
         ),
         Setting(
@@ -95,7 +103,7 @@ class Email(Adapter):
         super().__init__(values, home)
         self._link: Link | None = None
         self._watcher: Watcher | None = None
-        self._errands: Errands | None = None
+        self._visits: MailboxVisits | None = None
         self._sent_folder: str | None = None
         self._sent_known = False
         self._without_copies = home / "email" / "without-copies"
@@ -104,7 +112,7 @@ class Email(Adapter):
 
     def validate(self) -> None:
         """Proof that is always wanted needs to know whose word counts."""
-        if self._wanted_proof() == ALWAYS and not self._value("authserv_id", None):
+        if self._wanted_proof() == ALWAYS and not self.setting("authserv_id"):
             raise PlatformRefused(
                 "require_authentication: always needs authserv_id, the name your mail server writes at the beginning of"
                 " Authentication-Results; without it a sender could write that header himself"
@@ -113,19 +121,19 @@ class Email(Adapter):
     def doubts(self) -> str | None:
         """Why mails are not answered, or not with all rights; None when proven senders are."""
         if self._wanted_proof() == NEVER:
-            return "senders are not proven (require_authentication: never): anyone can write as anyone, nobody is the owner"
-        if not self._value("authserv_id", None):
+            return "senders are not proven (require_authentication: never): any sender can use any address, and none is the owner"
+        if not self.setting("authserv_id"):
             return "no sender can be proven, so that no mail is answered: authserv_id is not set"
         return None
 
     async def check(self) -> str:
         """Log in to both servers."""
-        errands = Errands(self._account())
+        visits = MailboxVisits(self._account())
         try:
-            await errands.run(self._folder, lambda box: None)
+            await visits.run(self._folder, lambda box: None)
         finally:
-            await errands.stop()
-        await self._postman().check()
+            await visits.stop()
+        await self._smtp().check()
         return self._address
 
     async def connect(self, link: Link) -> None:
@@ -137,15 +145,15 @@ class Email(Adapter):
             link.log.warning("%s", why)
         account = self._account()
         self._link = link
-        self._errands = Errands(account)
+        self._visits = MailboxVisits(account)
         self._watcher = Watcher(
             account,
             self._folder,
             read=lambda raw, size: read_mail(raw, self._address, size=size),
             take=self._take,
             lost=link.lost,
-            days=int(self._value("days", 14)),
-            pause=float(self._value("poll_seconds", 30.0)),
+            days=int(self.setting("days")),
+            pause=float(self.setting("poll_seconds")),
         )
         try:
             await self._watcher.start(lambda: link.connected(self._address))
@@ -156,11 +164,11 @@ class Email(Adapter):
     async def disconnect(self) -> None:
         """End the threads and their connections."""
         watcher, self._watcher = self._watcher, None
-        errands, self._errands = self._errands, None
+        visits, self._visits = self._visits, None
         if watcher is not None:
             await watcher.stop()
-        if errands is not None:
-            await errands.stop()
+        if visits is not None:
+            await visits.stop()
         self._sent_known = False
 
     # ------------------------------------------------------------------------------------------ receiving
@@ -173,12 +181,12 @@ class Email(Adapter):
             log.warning("a mail could not be read and was left alone")
             return False
         unproven = doubt(
-            mail.trail, mail.address, server=self._value("authserv_id", None), our_domain=self._address.rpartition("@")[2],
-            below=bool(self._value("authserv_below", False)),
+            mail.trail, mail.address, server=self.setting("authserv_id"), our_domain=self._address.rpartition("@")[2],
+            below=bool(self.setting("authserv_below")),
         )  # fmt: skip
         why = mail.unwanted or (unproven if self._proof != NEVER else None)
         if why:
-            log.info("a mail from %s was left alone: %s", mail.address or "nobody in particular", why)
+            log.info("a mail from %s was left alone: %s", mail.address or "an unknown sender", why)
             return False
         event = self._event(mail, found, await self._root(mail), await self._quoted(mail), proven=unproven is None)
         try:
@@ -191,7 +199,7 @@ class Email(Adapter):
     async def _quoted(self, mail: Mail) -> str | None:
         """The mail that is answered, where the conversation does not have it: it is not ours, nor the same person's.
 
-        Others' mails in this mailbox are not looked up: whoever names one need not have read it.
+        Mails of others in this mailbox are not looked up: the sender who names one may not have read it.
         """
         above = mail.references[-1] if mail.references else ""
         if above.startswith("<hermes."):
@@ -242,13 +250,13 @@ class Email(Adapter):
     async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
         """A mail in the chat's thread; without one, a mail that begins a thread."""
         if not is_address(chat.chat_id):
-            raise SendRefused(f"{chat.chat_id!r} is not an address one can write to")
+            raise SendRefused(f"{chat.chat_id!r} is not an email address")
         message_id = message_id_for(nonce, self._domain)
         above = [one for one in (chat.thread_id, reply_to) if one]
         begins = not above or (reply_to is None and above[0].startswith(_NEW_THREAD))
         subject = chat.name or (subject_from(text) if begins else "your message")
         mail = written(
-            sender=(str(self._value("name", "Hermes")), self._address),
+            sender=(self.text("name"), self._address),
             recipient=chat.chat_id,
             subject=subject if begins else f"Re: {subject}",
             text=text,
@@ -264,7 +272,7 @@ class Email(Adapter):
         try:
             if (folder := await self._sent()) is None:
                 return None
-            found = await self._visit(folder, lambda box: sent.copies(box, message_id))
+            found = await self._visit(folder, lambda box: sent_folder.copies(box, message_id))
         except PlatformRefused:  # the folder is gone, or was never there
             return None
         if not found:
@@ -272,17 +280,17 @@ class Email(Adapter):
         return True if any(not one.marked for one in found) else None
 
     async def _deliver(self, recipient: str, message_id: str, mail: bytes) -> None:
-        """Send a mail, with a marked copy in the Sent folder until it is out (see sent.py)."""
-        postman, loop, folder = self._postman(), asyncio.get_running_loop(), await self._sent()
+        """Send a mail, with a marked copy in the Sent folder until it is out (see sent_folder.py)."""
+        smtp, loop, folder = self._smtp(), asyncio.get_running_loop(), await self._sent()
         if folder is None:
-            await postman.send(self._address, recipient, mail)
+            await smtp.send(self._address, recipient, mail)
             return
         begun: list[Future[None]] = []
         out: Future[None] = Future()  # done in the moment the server has taken the mail: before it says goodbye
 
         async def post() -> None:
             try:
-                await postman.send(self._address, recipient, mail, lambda: out.set_result(None))
+                await smtp.send(self._address, recipient, mail, lambda: out.set_result(None))
             except BaseException as error:
                 broken_off = PlatformUnreachable("the sending of a mail was broken off", maybe_sent=True)
                 if not out.done():
@@ -292,20 +300,20 @@ class Email(Adapter):
 
         def work(box: BaseMailBox) -> str | None:
             """The number of a copy that could not be settled."""
-            if any(not one.marked for one in sent.copies(box, message_id)):
+            if any(not one.marked for one in sent_folder.copies(box, message_id)):
                 return None
-            uid = sent.put(box, folder, mail, message_id)
+            uid = sent_folder.put(box, folder, mail, message_id)
             self._note_copies(uid is not None)
             begun.append(asyncio.run_coroutine_threadsafe(post(), loop))
             try:
                 out.result()
             except SendRefused:
-                sent.remove(box, {uid} if uid else set())
+                sent_folder.remove(box, {uid} if uid else set())
                 raise
             try:
                 if uid is not None:
-                    sent.settle(box, uid, message_id)
-                elif not sent.copies(box, message_id):
+                    sent_folder.settle(box, uid, message_id)
+                elif not sent_folder.copies(box, message_id):
                     box.append(mail, folder, flag_set=r"\Seen")
             except Exception:  # the mail is out: that is what counts
                 return uid
@@ -322,7 +330,7 @@ class Email(Adapter):
                 raise
             self._warn("no copies of sent mails can be kept: %s", error)
             self._note_copies(False)
-            await postman.send(self._address, recipient, mail)
+            await smtp.send(self._address, recipient, mail)
             return
         if unsettled is not None:
             await self._settle(folder, unsettled, message_id)
@@ -330,12 +338,12 @@ class Email(Adapter):
     async def _settle(self, folder: str, uid: str, message_id: str) -> None:
         """Take the mark from a copy on another connection, since the first one broke."""
         try:
-            await self._visit(folder, lambda box: sent.settle(box, uid, message_id))
+            await self._visit(folder, lambda box: sent_folder.settle(box, uid, message_id))
         except (PlatformRefused, PlatformUnreachable) as error:
             self._warn("the copy of a sent mail could not be kept, or keeps its mark: %s", error)
 
     def _note_copies(self, kept: bool) -> None:
-        """Note for whoever comes after a kill whether a mail without a copy may have been sent."""
+        """Note, for the process after a kill, whether a mail without a copy may have been sent."""
         with contextlib.suppress(OSError):
             if kept:
                 self._without_copies.unlink(missing_ok=True)
@@ -367,7 +375,7 @@ class Email(Adapter):
     async def _sent(self) -> str | None:
         """The name of the folder for sent mails."""
         if not self._sent_known:
-            wanted = str(self._value("sent_folder", "") or "").strip()
+            wanted = self.text("sent_folder")
             if wanted.lower() == "none":
                 self._sent_folder = None
             else:
@@ -376,9 +384,9 @@ class Email(Adapter):
         return self._sent_folder
 
     async def _visit(self, folder: str | None, work: Callable[[BaseMailBox], Result]) -> Result:
-        if self._errands is None:
+        if self._visits is None:
             raise PlatformUnreachable("email is not connected")
-        return await self._errands.run(folder, work)
+        return await self._visits.run(folder, work)
 
     # ------------------------------------------------------------------------------------------ files
 
@@ -401,13 +409,9 @@ class Email(Adapter):
 
     # ------------------------------------------------------------------------------------------ settings
 
-    def _value(self, name: str, otherwise: Any) -> Any:
-        value = self.values.get(name)
-        return otherwise if value is None or value == "" else value
-
     @property
     def _address(self) -> str:
-        return str(self._value("address", "")).strip().lower()
+        return self.text("address").lower()
 
     @property
     def _domain(self) -> str:
@@ -419,42 +423,48 @@ class Email(Adapter):
 
     @property
     def _folder(self) -> str:
-        return str(self._value("folder", "INBOX"))
+        return self.text("folder")
 
     def _account(self) -> Account:
         host, port, security = self._server("imap")
-        return Account(host, port, security, self._username, str(self._value("password", "")), self._context())
+        return Account(
+            host,
+            port,
+            security,
+            self._username,
+            str(self.setting("password") or ""),
+            tls_context(self.setting("ca_file")),
+        )
 
-    def _postman(self) -> Postman:
+    def _smtp(self) -> SmtpSender:
         host, port, security = self._server("smtp")
-        password = str(self._value("password", ""))
-        return Postman(host, port, security, self._username, password, domain=self._domain, context=self._context())
+        password = str(self.setting("password") or "")
+        return SmtpSender(
+            host,
+            port,
+            security,
+            self._username,
+            password,
+            domain=self._domain,
+            context=tls_context(self.setting("ca_file")),
+        )
 
     @property
     def _username(self) -> str:
-        return str(self._value("username", self._address))
+        return self.text("username") or self._address
 
     def _server(self, kind: str) -> tuple[str, int, str]:
-        security = str(self._value(f"{kind}_security", "ssl")).lower()
+        security = self.text(f"{kind}_security").lower()
         if security not in _SECURITIES:
             raise PlatformRefused(f"{kind}_security is ssl, starttls or none, not {security!r}")
-        host = str(self._value(f"{kind}_host", ""))
+        host = self.text(f"{kind}_host")
         if not host or not self._address:
             raise PlatformRefused(f"email needs {'address' if host else f'{kind}_host'} in config.yaml")
-        return host, int(self._value(f"{kind}_port", _PORTS[kind][security])), security
-
-    def _context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if name := self._value("ca_file", None):
-            try:
-                context.load_verify_locations(str(Path(str(name)).expanduser()))
-            except (OSError, ssl.SSLError) as error:
-                raise PlatformRefused(f"ca_file {name} can't be used: {error}") from error
-        return context
+        return host, int(self.setting(f"{kind}_port") or _PORTS[kind][security]), security
 
     def _wanted_proof(self) -> str:
         try:
-            return wanted_proof(self._value("require_authentication", WHEN_CHECKED))
+            return wanted_proof(self.setting("require_authentication"))
         except ValueError as error:
             raise PlatformRefused(str(error)) from error
 
@@ -471,9 +481,8 @@ def _words(mail: Mail, subject: str, *, begins: bool) -> str:
 
 
 def _attachment(file: File, place: Mapping[str, Any]) -> Attachment:
-    kind = file.mime.partition("/")[0]
     return Attachment(
-        kind=kind if kind in ("image", "audio", "video") else "file",
+        kind=attachment_kind(file.mime),
         name=file.name,
         mime=file.mime,
         size=file.size,

@@ -18,7 +18,7 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses, mktime_tz, parsedate_tz
 
-from hermes.gateway.platforms.email.said import is_forward, quoted, said, text_of_html, unflowed
+from hermes.gateway.platforms.email.mail_bodies import is_forward, quoted, said, text_of_html, unflowed
 
 LONGEST = 100_000  # characters of a mail's text that are handed on
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")
@@ -55,7 +55,7 @@ class Mail:
     sent_at: float | None
     trail: tuple[tuple[str, str], ...]  # its Received and Authentication-Results in their order, topmost first
     digest: str  # of what it says: two mails may have one Message-ID
-    unwanted: str | None  # why nobody waits for an answer to it
+    unwanted: str | None  # why it is not answered; None when it is
 
 
 def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
@@ -163,7 +163,7 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 
 def _sender(message: Message) -> tuple[str, str]:
-    """(name, address) of From; no address when it names nobody, or more than one: whom to believe is not ours to guess."""
+    """(name, address) of From; no address when it names none, or more than one."""
     values = _all(message, "From")
     if len(values) != 1:
         return "", ""
@@ -202,11 +202,11 @@ def _date(message: Message) -> float | None:
 
 
 def _unwanted(message: Message, address: str, our_address: str) -> str | None:
-    """Why nobody waits for an answer to a mail: machines that answer machines never end."""
+    """Why a mail is not answered: programs that answer programs never end. None when it is."""
     if not address:
-        return "it does not say clearly whom it is from"
+        return "its From header does not name one sender"
     if address == our_address.lower():
-        return "it is one of ours"
+        return "it is one of our own mails"
     if _ROBOTS.match(address):
         return "it is from a mail system or an address that takes no replies"
     if _first(message, "Return-Path") == "<>":
@@ -215,7 +215,7 @@ def _unwanted(message: Message, address: str, our_address: str) -> str | None:
     if automatic not in ("", "no"):
         return "it was sent by a program (Auto-Submitted)"
     if _first(message, "Precedence").lower() in ("bulk", "junk", "list", "auto_reply"):
-        return "it was sent to many (Precedence)"
+        return "it is bulk mail (Precedence)"
     if any(_first(message, name) for name in ("List-Id", "List-Unsubscribe", "Feedback-ID")):
         return "it came through a mailing list"
     if _first(message, "X-Auto-Response-Suppress").lower() not in ("", "none"):

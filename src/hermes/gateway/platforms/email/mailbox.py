@@ -1,8 +1,8 @@
 """The mailbox, over IMAP: one connection that waits for mails, and one for everything else.
 
 imap-tools works in blocking calls, so each connection lives in a thread of its own. The waiting one uses IDLE, where the
-server tells of new mails at once, and looks by itself every few seconds or minutes too; a mail is "seen" only when
-whoever takes it has it safe. Mails nobody wants get a mark of ours instead and stay unread for people.
+server tells of new mails at once, and looks by itself every few seconds or minutes too; a mail is marked as
+seen only when it is stored. Mails that are not for us get a keyword of our own and stay unread for people.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from imap_tools.errors import MailboxFolderSelectError, MailboxLoginError, Mailb
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.email.incoming import Mail
+from hermes.gateway.platforms.http import error_text
 
 LEFT_ALONE = "$HermesLeftAlone"  # the mark of a mail that was looked at and is not for us
 LARGEST = 40_000_000  # bytes of a mail that is read whole; of a larger one, the beginning
@@ -81,8 +82,7 @@ class Account:
 
     def _explained(self, error: Exception, folder: str | None, entering: bool) -> HermesError:
         where = f"the mail server {self.host}:{self.port} (IMAP)"
-        said = " ".join(str(error).split())[:300]
-        said = said.replace(self.password, "***") if self.password else said
+        said = error_text(error, self.password)
         if isinstance(error, ssl.SSLCertVerificationError):
             return PlatformRefused(
                 f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
@@ -202,7 +202,7 @@ class Watcher:
             harder()
 
     def _withdraw(self) -> None:
-        """Nobody takes the mail that is offered: it stays unseen."""
+        """Stop handing over the current mail: it stays unseen."""
         if self._offered is not None:
             self._offered.cancel()
 
@@ -235,7 +235,7 @@ class Watcher:
             self._tell(self._finish, error)
 
     def _tell(self, function: Callable[[Any], None], argument: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function, argument)
 
     def _set_ready(self, _: object) -> None:
@@ -253,7 +253,7 @@ class Watcher:
     def _look(self, box: BaseMailBox) -> bool:
         """Hand over what is new; False when something could not be kept and must be offered again."""
         box.client.noop()
-        for kind in ("EXISTS", "RECENT", "FETCH", "EXPUNGE"):  # the library keeps for ever what nobody asks for
+        for kind in ("EXISTS", "RECENT", "FETCH", "EXPUNGE"):  # the library keeps these until they are read
             box.client.untagged_responses.pop(kind, None)
         validity = uid_validity(box)
         since = f" SINCE {_imap_date(date.today() - timedelta(days=self._days))}" if self._days else ""
@@ -272,7 +272,7 @@ class Watcher:
             self._offered = asyncio.run_coroutine_threadsafe(self._take(Found(mail, uid, validity)), self._loop)
             try:
                 wanted = self._offered.result()
-            except Exception:  # whoever takes it has said why; it stays unseen
+            except Exception:  # `take` has logged why; it stays unseen
                 return False
             finally:
                 self._offered = None
@@ -312,7 +312,7 @@ class Watcher:
         poller.poll(seconds * 1000)
 
 
-class Errands:
+class MailboxVisits:
     """Short visits to the mailbox, each on a connection of its own: looking something up, putting a mail away."""
 
     def __init__(self, account: Account) -> None:
@@ -326,7 +326,7 @@ class Errands:
         outcome: asyncio.Future[Result] = loop.create_future()
 
         def tell(function: Callable[[Any], None], argument: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(lambda: None if outcome.done() else function(argument))
 
         def visit() -> None:
@@ -347,7 +347,7 @@ class Errands:
             finally:
                 self._threads.discard(threading.current_thread())
 
-        thread = threading.Thread(target=visit, name="hermes-email-errand", daemon=True)
+        thread = threading.Thread(target=visit, name="hermes-email-visit", daemon=True)
         self._threads.add(thread)
         thread.start()
         return await outcome

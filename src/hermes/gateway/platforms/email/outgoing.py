@@ -1,7 +1,7 @@
 """The mails we write, and the way they go out (SMTP).
 
 The text goes as plain text, as it was written, and beside it as HTML for programs that show it. Markup in the text is
-never passed on as HTML, and pictures become links: a mail of ours makes nobody's program fetch anything.
+never passed on as HTML, and pictures become links: no mail program fetches anything because of our mail.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from email.header import Header
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 from email.utils import formataddr, formatdate
-from typing import Any
 
 import aiosmtplib
-from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
-from markdown_it.token import Token
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms import markup
+from hermes.gateway.platforms.http import error_text
 
 _WAIT = 60.0  # seconds, where a server says "later" and not when
 _STYLE = (
@@ -34,24 +32,9 @@ _CHARSET = Charset("utf-8")
 _CHARSET.body_encoding = QP  # base64 makes plain text unreadable in a mail's source, and larger
 
 
-def _image_as_link(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    token = tokens[index]
-    address = _escaped(str(token.attrs.get("src", "")))
-    shown = renderer.renderInlineAsText(token.children or [], options, env)
-    return f'<a href="{address}">{_escaped(shown) or address}</a>'
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-
-
-_MARKDOWN = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
-_MARKDOWN.add_render_rule("image", _image_as_link)
-
-
 def as_html(text: str) -> str:
     """Markdown as a page of HTML in which nothing of the text itself counts as markup."""
-    return f"<!doctype html><html><head>{_STYLE}</head><body>{_MARKDOWN.render(text)}</body></html>"
+    return f"<!doctype html><html><head>{_STYLE}</head><body>{markup.html(text)[0]}</body></html>"
 
 
 def message_id_for(nonce: str, domain: str) -> str:
@@ -60,7 +43,7 @@ def message_id_for(nonce: str, domain: str) -> str:
 
 
 def subject_from(text: str) -> str:
-    """A subject for a mail that begins a thread nobody has named: how it begins."""
+    """A subject for a mail that begins a thread without a name: its first words."""
     line = next((line for line in text.splitlines() if line.strip(" #*_>`-")), "")
     line = re.sub(r"[*_`#>]+", "", line).strip()
     return (line if len(line) <= 70 else line[:69].rsplit(" ", 1)[0] + "…") or "A message"
@@ -94,7 +77,7 @@ def one_line(text: str) -> str:
     return " ".join(re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]+", " ", text).split())[:300]
 
 
-class Postman:
+class SmtpSender:
     """Hands mails to an SMTP server, each on a connection of its own."""
 
     def __init__(
@@ -185,8 +168,7 @@ class Postman:
         return PlatformUnreachable(f"{where} can't be reached: {self._masked(str(error)) or type(error).__name__}")
 
     def _masked(self, text: str) -> str:
-        text = " ".join(text.split())[:300]
-        return text.replace(self._password, "***") if self._password else text
+        return error_text(text, self._password)
 
 
 def _wait_in(said: str) -> float:

@@ -1,6 +1,6 @@
 """Home Assistant as a chat platform: events of the house come in, notifications and events go out.
 
-adapter.py turns one into the other; connection.py speaks the WebSocket API; words.py makes text fit for notifications.
+adapter.py turns one into the other; websocket.py speaks the WebSocket API; formatting.py makes text fit for notifications.
 """
 
 from hermes.gateway.platforms.homeassistant.adapter import HomeAssistant

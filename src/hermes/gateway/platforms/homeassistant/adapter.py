@@ -1,8 +1,8 @@
 """The Home Assistant adapter: the house talks in events, and is answered by a notification and an event.
 
 What is said to the agent is an event (`hermes_message`) that automations, scripts and dashboards fire; watched entities
-speak when their state changes. Events are told once and never again, so that one the gateway can't keep at once is
-offered to it anew for a while, with all later ones behind it.
+speak when their state changes. Events are sent once, so that one that can't be
+stored at once is handed over again until it is, with all later ones behind it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import ssl
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,14 +19,16 @@ from urllib.parse import urlsplit, urlunsplit
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Chat, Event, Sender
-from hermes.gateway.platforms.homeassistant.connection import Connection
-from hermes.gateway.platforms.homeassistant.words import harmless, plain
+from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.homeassistant.formatting import harmless, plain
+from hermes.gateway.platforms.homeassistant.websocket import WebSocketApi
+from hermes.gateway.platforms.http import tls_context
+from hermes.gateway.platforms.intake import keep
 
 HOME = "home"  # the conversation of events that name none
 HOUSE = "home-assistant"  # who speaks when no person does
 _OWN_NOTIFICATION = "persistent_notification.create"
 _NO_STATES = {"unknown", "unavailable"}
-_TRIES = 6  # to hand an event over, with a little more time between them each time
 
 
 class HomeAssistant(Adapter):
@@ -61,7 +61,7 @@ class HomeAssistant(Adapter):
         ),
         Setting(name="notify_title", help="the heading of notifications", variable="HASS_NOTIFY_TITLE", default="Hermes"),
         Setting(
-            name="watch", help="entities, or whole domains, whose changes are told to the agent", variable="HASS_WATCH",
+            name="watch", help="entities, or whole domains, whose changes are reported to the agent", variable="HASS_WATCH",
             kind=list, default=(),
         ),
         Setting(name="ca_file", help="certificates to trust beside the usual ones (PEM)", variable="HASS_CA_FILE"),
@@ -70,8 +70,9 @@ class HomeAssistant(Adapter):
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._link: Link | None = None
-        self._connection: Connection | None = None
-        self._worker: asyncio.Task[None] | None = None
+        self._connection: WebSocketApi | None = None
+        self._tasks = Tasks()
+        self._stands = False
         self._names: dict[str, str] = {}  # people, by the id of their login
         self._place: str | None = None
 
@@ -82,7 +83,7 @@ class HomeAssistant(Adapter):
         connection = self._made()
         try:
             await connection.open(lambda number, event: None, lambda error: None)
-            await connection.ask("subscribe_events", event_type=self._text("event_type"))
+            await connection.ask("subscribe_events", event_type=self.text("event_type"))
             config = await connection.ask("get_config")
             return f"{config.get('location_name') or 'Home Assistant'} ({connection.version})"
         finally:
@@ -99,31 +100,29 @@ class HomeAssistant(Adapter):
             config = await connection.ask("get_config")
             self._place = str(config.get("location_name") or "") or None
             await self._learn_names(connection)
-            await connection.ask("subscribe_events", event_type=self._text("event_type"))
+            await connection.ask("subscribe_events", event_type=self.text("event_type"))
             if self._watched():
                 await connection.ask("subscribe_events", event_type="state_changed")
         except BaseException:
             await self.disconnect()
             raise
-        self._worker = asyncio.create_task(self._work(waiting))
+        self._stands = True
+        self._tasks.start(self._work(link, waiting))
         link.connected(f"{self._place or 'Home Assistant'} ({connection.version})")
 
     async def disconnect(self) -> None:
         """Hang up."""
-        worker, self._worker = self._worker, None
+        self._stands = False
         connection, self._connection = self._connection, None
-        if worker is not None:
-            worker.cancel()
-            with suppress(asyncio.CancelledError):
-                await worker
+        await self._tasks.stop()
         if connection is not None:
             await connection.close()
 
     def _ended(self, error: Exception) -> None:
-        if self._link is not None and self._worker is not None:  # before that, connect itself says so
+        if self._link is not None and self._stands:  # before that, connect itself says so
             self._link.lost(error)
 
-    async def _learn_names(self, connection: Connection) -> None:
+    async def _learn_names(self, connection: WebSocketApi) -> None:
         for state in await connection.ask("get_states"):
             attributes = state.get("attributes") or {}
             if str(state.get("entity_id", "")).startswith("person.") and attributes.get("user_id"):
@@ -131,7 +130,7 @@ class HomeAssistant(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _work(self, waiting: asyncio.Queue[dict[str, Any]]) -> None:
+    async def _work(self, link: Link, waiting: asyncio.Queue[dict[str, Any]]) -> None:
         """Hand events over, one after the other."""
         while True:
             raw = await waiting.get()
@@ -141,26 +140,15 @@ class HomeAssistant(Adapter):
                 self._log("an event could not be understood (%s)", type(error).__name__)
                 continue
             if event is not None:
-                await self._hand_over(event)
-
-    async def _hand_over(self, event: Event) -> None:
-        assert self._link is not None
-        for attempt in range(_TRIES):
-            try:
-                await self._link.received(event)
-                return
-            except Exception as error:
-                self._log("an event could not be kept (%s)", type(error).__name__)
-                await asyncio.sleep(0.2 * 2**attempt)
-        self._log("an event was lost: it could not be kept")
+                await keep(link, event)
 
     def _understood(self, raw: dict[str, Any]) -> Event | None:
-        if raw.get("event_type") == "state_changed" and self._text("event_type") != "state_changed":
+        if raw.get("event_type") == "state_changed" and self.text("event_type") != "state_changed":
             return self._changed(raw)
         data = raw.get("data") or {}
         text = data.get("text")
         if not isinstance(text, str) or not text.strip():
-            self._log("an event %s without a text was left alone", raw.get("event_type"))
+            self._log("an event %s without a text was ignored", raw.get("event_type"))
             return None
         user = (raw.get("context") or {}).get("user_id") or data.get("user")
         user = str(user) if user else HOUSE
@@ -215,62 +203,45 @@ class HomeAssistant(Adapter):
             await connection.ask("call_service", **self._call(service, text, message_id))
         said = {"text": text.encode("utf-8", "replace").decode(), "conversation_id": chat.chat_id}
         await connection.ask(
-            "fire_event", event_type=self._text("reply_event"), event_data={**said, "message_id": message_id}
+            "fire_event", event_type=self.text("reply_event"), event_data={**said, "message_id": message_id}
         )
         return message_id
 
     def _call(self, service: str, text: str, message_id: str) -> dict[str, Any]:
         domain, _, name = service.partition(".")
-        data: dict[str, Any] = {"title": self._text("notify_title"), "message": plain(text) or " "}
+        data: dict[str, Any] = {"title": self.text("notify_title"), "message": plain(text) or " "}
         if service == _OWN_NOTIFICATION:
             data |= {"message": harmless(text) or " ", "notification_id": message_id}
         elif name.startswith("mobile_app_"):
             data["data"] = {"tag": message_id}
         call: dict[str, Any] = {"domain": domain, "service": name, "service_data": data}
-        if target := self._text("notify_target"):
+        if target := self.text("notify_target"):
             call["target"] = {"entity_id": target}
         return call
 
     def _service(self) -> str | None:
-        service = self._text("notify_service").lower()
+        service = self.text("notify_service").lower()
         return None if service in ("", "none") else service
 
     # ------------------------------------------------------------------------------------------ settings
 
-    def _text(self, name: str) -> str:
-        value = self.values.get(name)
-        if value in (None, ""):
-            value = next(setting.default for setting in self.settings if setting.name == name)
-        return str(value or "").strip()
-
-    def _made(self) -> Connection:
-        if not self._text("token"):
+    def _made(self) -> WebSocketApi:
+        if not self.text("token"):
             raise PlatformRefused("homeassistant needs token in config.yaml (or HASS_TOKEN)")
-        if self._text("event_type") == self._text("reply_event"):
+        if self.text("event_type") == self.text("reply_event"):
             raise PlatformRefused("event_type and reply_event must differ, or the agent would talk to itself")
         service = self._service()
         if service and service.count(".") != 1:
             raise PlatformRefused(f"notify_service is a service as notify.mobile_app_phone, not {service!r}")
-        return Connection(self._address(), self._text("token"), self._context())
+        return WebSocketApi(self._address(), self.text("token"), tls_context(self.text("ca_file")))
 
     def _address(self) -> str:
-        parts = urlsplit(self._text("url"))
+        parts = urlsplit(self.text("url"))
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
             raise PlatformRefused("homeassistant needs url in config.yaml, as http://homeassistant.local:8123")
         scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
         path = parts.path.rstrip("/").removesuffix("/websocket").removesuffix("/api")
         return urlunsplit((scheme, parts.netloc.rpartition("@")[2], f"{path}/api/websocket", "", ""))
-
-    def _context(self) -> ssl.SSLContext | None:
-        name = self._text("ca_file")
-        if not name:
-            return None
-        try:
-            context = ssl.create_default_context()
-            context.load_verify_locations(str(Path(name).expanduser()))
-            return context
-        except (OSError, ssl.SSLError) as error:
-            raise PlatformRefused(f"ca_file {name} can't be used: {error}") from error
 
     def _log(self, message: str, *arguments: object) -> None:
         if self._link is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,14 @@ from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Revision, deleted
+from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.matrix import incoming, outgoing
-from hermes.gateway.platforms.matrix.client import Client, can_encrypt
+from hermes.gateway.platforms.matrix.client import MatrixClient, can_encrypt
 from hermes.gateway.platforms.matrix.login import log_in
-from hermes.gateway.platforms.matrix.memory import Memory
+from hermes.gateway.platforms.matrix.saved_state import SavedState
 
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take
-PAUSES = (0.0, 1.0, 3.0)  # before a broken sync is tried again; then the gateway takes over
 MOST_SAID = 200  # messages of ours whose words are remembered
 MOST_MISSED = 1000  # messages of one room that are fetched after a long absence
 TYPING = 10_000  # milliseconds that "is typing" is shown
@@ -56,58 +55,41 @@ class Matrix(Adapter):
     extra = "matrix"
     settings = (
         Setting(
-            name="homeserver",
-            help="address of the home server, as https://matrix.org",
-            variable="MATRIX_HOMESERVER",
+            name="homeserver", help="address of the home server, as https://matrix.org", variable="MATRIX_HOMESERVER",
             required=True,
         ),
         Setting(
-            name="user_id",
-            help="who we are there, as @hermes:matrix.org",
-            variable="MATRIX_USER_ID",
+            name="user_id", help="who we are there, as @hermes:matrix.org", variable="MATRIX_USER_ID",
             unless="access_token",
         ),
         Setting(
-            name="password",
-            help="that user's password",
-            variable="MATRIX_PASSWORD",
-            secret=True,
+            name="password", help="that user's password", variable="MATRIX_PASSWORD", secret=True,
             unless="access_token",
         ),
         Setting(
-            name="access_token",
-            help="instead of the password: a token of a login made for Hermes alone",
-            variable="MATRIX_ACCESS_TOKEN",
-            secret=True,
+            name="access_token", help="instead of the password: a token of a login made for Hermes alone",
+            variable="MATRIX_ACCESS_TOKEN", secret=True,
         ),
         Setting(name="device_name", help="what the login is called in the list of devices", default="Hermes"),
         Setting(name="encryption", help="read and write in encrypted rooms", default=True, kind=bool),
         Setting(name="auto_join", help="accept invitations", default=True, kind=bool),
-    )
+    )  # fmt: skip
     capabilities = Capabilities(
-        longest=6000,
-        measure=utf16_units,
-        edits=True,
-        typing=True,
-        media=True,
-        idempotent=True,
-        mention_needed=True,
-        tells_edits=True,
-        tells_deletions=True,
-        quotes=True,
-    )
+        longest=6000, measure=utf16_units, edits=True, typing=True, media=True, idempotent=True, mention_needed=True,
+        tells_edits=True, tells_deletions=True, quotes=True,
+    )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        address = str(values.get("homeserver") or "").strip().rstrip("/")
+        address = self.text("homeserver").rstrip("/")
         self._homeserver = address if "://" in address else f"https://{address}"
-        self._memory: Memory | None = None
-        self._client: Client | None = None
+        self._memory: SavedState | None = None
+        self._client: MatrixClient | None = None
         self._link: Link | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         self._waiting: list[dict[str, Any]] = []
-        self._ours: OrderedDict[str, bool] = OrderedDict()  # messages people answered: whether they are ours
-        self._said: OrderedDict[str, str] = OrderedDict()  # what our own messages say by now
+        self._ours: Recent[str, bool] = Recent(1_000)  # messages people answered → whether they are ours
+        self._said: Recent[str, str] = Recent(MOST_SAID)  # our own messages → what they say by now
         self._typing: set[str] = set()
 
     # ---------------------------------------------------------------------------------------------- login
@@ -124,9 +106,11 @@ class Matrix(Adapter):
         """Log in, learn which rooms there are, and begin to follow the stream."""
         self._link = link
         try:
-            wanted = bool(self.values.get("encryption", True))
+            wanted = bool(self.setting("encryption"))
             if wanted and not can_encrypt():
-                link.log.warning("encrypted rooms can't be read: the library for it is not installed (matrix-nio[e2e])")
+                link.log.warning(
+                    'encrypted rooms can\'t be read: encryption is not installed (pip install "matrix-nio[e2e]")'
+                )
             client = self._client = await self._login(encrypted=wanted and can_encrypt())
             assert self._memory is not None
             since = self._memory.since(client.user_id)
@@ -145,23 +129,19 @@ class Matrix(Adapter):
                 info.timeline.events.clear()
             self._memory.keep_since(client.user_id, first.next_batch)
         link.connected(client.user_id)
-        self._task = asyncio.create_task(self._follow(first, since), name="matrix")
+        self._tasks.start(self._follow(first, since), name="matrix")
 
     async def disconnect(self) -> None:
         """Stop following and close everything."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await self._tasks.stop()
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):
                 await client.close()
         self._typing.clear()
 
-    async def _login(self, *, encrypted: bool) -> Client:
-        self._memory = Memory(self.home, self._homeserver)
+    async def _login(self, *, encrypted: bool) -> MatrixClient:
+        self._memory = SavedState(self.home, self._homeserver)
         return await log_in(self.values, self._homeserver, self._memory, encrypted=encrypted)
 
     # ---------------------------------------------------------------------------------------------- receiving
@@ -170,6 +150,7 @@ class Matrix(Adapter):
         """Give the gateway what comes, in order, until the connection can't be kept."""
         client, link, memory = self._client, self._link, self._memory
         assert client is not None and link is not None and memory is not None
+        retries = Retries(link, client.user_id, PAUSES)
         try:
             while True:
                 await self._accept_invitations(client, link)
@@ -178,37 +159,29 @@ class Matrix(Adapter):
                     memory.keep_since(client.user_id, response.next_batch)
                 since = response.next_batch
                 await self._tend_keys(client, link)
-                response = await self._next_sync(client, link)
+                response = await self._next_sync(client, retries)
         except HermesError as error:
             link.lost(error)
         except Exception as error:
             link.log.exception("the Matrix stream broke")
             link.lost(PlatformUnreachable(f"the Matrix stream broke: {error}"))
 
-    async def _tend_keys(self, client: Client, link: Link) -> None:
+    async def _tend_keys(self, client: MatrixClient, link: Link) -> None:
         try:
             await client.tend_keys()
         except HermesError as error:  # tried again after the next sync, and before a message that needs them
             link.log.warning("encryption keys could not be exchanged: %s", error)
 
-    async def _next_sync(self, client: Client, link: Link) -> SyncResponse:
-        """The next piece of the stream; a short break is mended here, and nobody notices."""
-        for attempt, pause in enumerate((*PAUSES, None)):
+    async def _next_sync(self, client: MatrixClient, retries: Retries) -> SyncResponse:
+        """The next piece of the stream."""
+        while True:
             try:
                 response = await client.sync(timeout=int(WAIT * 1000), sync_filter=_FILTER)
-            except PlatformUnreachable:
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
-            except SlowDown as error:
-                if pause is None:
-                    raise
-                await asyncio.sleep(error.retry_after)
+            except (PlatformUnreachable, SlowDown) as error:
+                await retries.failed(error)
             else:
-                if attempt:
-                    link.connected(client.user_id)
+                retries.succeeded()
                 return response
-        raise AssertionError("the last attempt returns or raises")
 
     async def _deliver(self, response: SyncResponse, since: str | None) -> None:
         await self._try_waiting()
@@ -267,53 +240,43 @@ class Matrix(Adapter):
         if made is not None:
             await link.received(made)
 
-    async def _take_edit(self, client: Client, link: Link, room: MatrixRoom, event: RoomEvent, first: str) -> None:
-        """An edit counts where it is by whoever said the first version; the server looks at that as little as at its words."""
+    async def _take_edit(
+        self, client: MatrixClient, link: Link, room: MatrixRoom, event: RoomEvent, first: str
+    ) -> None:
+        """An edit counts where it is by the author of the message; the server does not check that."""
         try:
             answer = await client.room_get_event(room.room_id, first)
         except (SendRefused, PlatformRefused):
             return  # there is no such message, or not for us
         if answer.event.sender != event.sender:
-            link.log.warning("%s wanted to edit a message of somebody else in %s", event.sender, room.room_id)
+            link.log.warning("%s tried to edit a message of another person in %s; ignored", event.sender, room.room_id)
             return
         made = incoming.event_of(room, incoming.as_edited(event.source, answer.event.source, first), client.user_id)
         if made is not None:
             await link.revised(Revision(id=event.event_id, revises=first, event=made))
 
     async def _words(self, room_id: str, event_id: str) -> str | None:
-        """What a message that somebody answers says, for clients that do not repeat it; None where it can't be had."""
-        if event_id not in self._said:
-            assert self._client is not None
-            try:
-                answer = await self._client.room_get_event(room_id, event_id)
-            except HermesError:
-                return None
-            self._remember(event_id, answer.event.sender == self._client.user_id)
-            return incoming.words_of(answer.event.source)
-        return self._said[event_id]
-
-    def _note_words(self, event_id: str, text: str) -> None:
-        """What a message of ours says by now: of one that grew, the server may show its beginning alone."""
-        self._said[event_id] = text
-        self._said.move_to_end(event_id)
-        while len(self._said) > MOST_SAID:
-            self._said.popitem(last=False)
+        """The text of a message that was answered, for clients that do not repeat it; None where it can't be fetched."""
+        if event_id in self._said:  # of a message of ours that grew, the server may show its beginning alone
+            return self._said.get(event_id)
+        assert self._client is not None
+        try:
+            answer = await self._client.room_get_event(room_id, event_id)
+        except HermesError:
+            return None
+        self._ours.put(event_id, answer.event.sender == self._client.user_id)
+        return incoming.words_of(answer.event.source)
 
     async def _is_ours(self, room_id: str, event_id: str) -> bool:
-        """Whether a message that somebody answered was sent by us."""
+        """Whether a message that was answered is ours."""
         assert self._client is not None
         if event_id not in self._ours:
             try:
                 answer = await self._client.room_get_event(room_id, event_id)
             except HermesError:
                 return False
-            self._remember(event_id, answer.event.sender == self._client.user_id)
-        return self._ours[event_id]
-
-    def _remember(self, event_id: str, ours: bool) -> None:
-        self._ours[event_id] = ours
-        while len(self._ours) > 1000:
-            self._ours.popitem(last=False)
+            self._ours.put(event_id, answer.event.sender == self._client.user_id)
+        return bool(self._ours.get(event_id))
 
     # ---------------------------------------------------------------------------------------------- encrypted, no key yet
 
@@ -347,9 +310,9 @@ class Matrix(Adapter):
 
     # ---------------------------------------------------------------------------------------------- rooms
 
-    async def _accept_invitations(self, client: Client, link: Link) -> None:
+    async def _accept_invitations(self, client: MatrixClient, link: Link) -> None:
         for room_id, room in list(client.invited_rooms.items()):
-            if not self.values.get("auto_join", True):
+            if not self.setting("auto_join"):
                 link.log.info("%s invites us to %s; auto_join is off", room.inviter, room_id)
                 del client.invited_rooms[room_id]
                 continue
@@ -370,8 +333,8 @@ class Matrix(Adapter):
         client = self._connected()
         content = outgoing.message(text, thread=chat.thread_id, reply_to=reply_to)
         event_id = await client.post(chat.chat_id, content, outgoing.transaction(chat.chat_id, nonce))
-        self._remember(event_id, True)
-        self._note_words(event_id, text)
+        self._ours.put(event_id, True)
+        self._said.put(event_id, text)
         if chat.chat_id in self._typing:
             self._typing.discard(chat.chat_id)
             with contextlib.suppress(HermesError):
@@ -381,7 +344,7 @@ class Matrix(Adapter):
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of a message of ours."""
         await self._connected().post(chat.chat_id, outgoing.replacement(text, message_id), f"hermes-{uuid4().hex}")
-        self._note_words(message_id, text)
+        self._said.put(message_id, text)
 
     async def typing(self, chat: Chat) -> None:
         """Show for ten seconds that a reply is being written."""
@@ -401,7 +364,7 @@ class Matrix(Adapter):
             raise SendRefused(f"the file {attachment.name or ''} in {reference['room_id']} can no longer be read")
         return await client.download_file(*found)
 
-    def _connected(self) -> Client:
+    def _connected(self) -> MatrixClient:
         if self._client is None:
             raise PlatformUnreachable("not connected to Matrix")
         return self._client

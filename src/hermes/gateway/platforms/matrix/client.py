@@ -26,6 +26,7 @@ from nio.crypto import ENCRYPTION_ENABLED, decrypt_attachment  # type: ignore[im
 from nio.exceptions import EncryptionError, GroupEncryptionError, OlmTrustError  # type: ignore[import-untyped]
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import retry_after
 
 logging.getLogger("nio").setLevel(logging.CRITICAL)
 logging.getLogger("peewee").setLevel(logging.WARNING)  # at DEBUG it writes the keys it stores
@@ -46,7 +47,7 @@ def can_encrypt() -> bool:
     return bool(ENCRYPTION_ENABLED)
 
 
-class Client(AsyncClient):  # type: ignore[misc]
+class MatrixClient(AsyncClient):  # type: ignore[misc]
     """One login at a home server. Every method raises errors of hermes.errors, and no other."""
 
     def __init__(self, homeserver: str, user: str, keys: str | None) -> None:
@@ -200,7 +201,4 @@ def _pause(body: dict[str, Any], headers: Mapping[str, str]) -> float:
     milliseconds = body.get("retry_after_ms")
     if isinstance(milliseconds, int | float) and milliseconds >= 0:
         return milliseconds / 1000
-    try:
-        return max(0.0, float(headers.get("Retry-After", "")))
-    except ValueError:
-        return 5.0
+    return retry_after(headers, 5.0)

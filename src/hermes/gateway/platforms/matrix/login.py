@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes.errors import PlatformRefused, SendRefused
-from hermes.gateway.platforms.matrix.client import Client, LoggedOut
-from hermes.gateway.platforms.matrix.memory import Memory
+from hermes.gateway.platforms.matrix.client import LoggedOut, MatrixClient
+from hermes.gateway.platforms.matrix.saved_state import SavedState
 
 TAKEN = (
     "the access token for {user} belongs to a device whose encryption keys are elsewhere (the login of another program?): "
@@ -19,12 +19,12 @@ TAKEN = (
 )
 
 
-async def log_in(values: Mapping[str, Any], homeserver: str, memory: Memory, *, encrypted: bool) -> Client:
+async def log_in(values: Mapping[str, Any], homeserver: str, memory: SavedState, *, encrypted: bool) -> MatrixClient:
     """A client that is logged in, with its encryption keys if `encrypted`."""
     user, token, password = (str(values.get(key) or "") for key in ("user_id", "access_token", "password"))
     if not token and not (user and password):
         raise PlatformRefused("Matrix needs user_id and password, or an access_token (platforms.matrix in config.yaml)")
-    client = Client(homeserver, user, str(memory.keys) if encrypted else None)
+    client = MatrixClient(homeserver, user, str(memory.keys) if encrypted else None)
     try:
         if token:
             await _enter(client, token, user)
@@ -45,7 +45,7 @@ async def log_in(values: Mapping[str, Any], homeserver: str, memory: Memory, *, 
     return client
 
 
-async def _enter(client: Client, token: str, user: str, device: str = "hermes") -> None:
+async def _enter(client: MatrixClient, token: str, user: str, device: str = "hermes") -> None:
     """With a token; the server says whose it is."""
     client.access_token = token
     who = await client.whoami()
@@ -54,7 +54,7 @@ async def _enter(client: Client, token: str, user: str, device: str = "hermes") 
     client.restore_login(who.user_id, who.device_id or device, token)
 
 
-async def _enter_by_password(client: Client, memory: Memory, user: str, password: str, name: str) -> None:
+async def _enter_by_password(client: MatrixClient, memory: SavedState, user: str, password: str, name: str) -> None:
     """As the device of last time; else as a new one, which is kept."""
     known = memory.login(user)
     if known is not None:

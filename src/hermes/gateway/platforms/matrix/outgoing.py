@@ -9,49 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
-from collections.abc import MutableMapping, Sequence
 from typing import Any
 
-from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
-from markdown_it.token import Token
-from markdown_it.utils import OptionsDict
-
-logging.getLogger("markdown_it").setLevel(logging.WARNING)  # a hundred lines a message
+from hermes.gateway.platforms import markup
 
 LARGEST = 44_000  # of an event's 65,536 bytes: encryption adds a third, and signatures come on top
 _UNSENDABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _EVERYONE = re.compile("@(?=room)", re.IGNORECASE)
-_LINKS = re.compile(r"(?:https?|ftp|mailto|magnet):", re.IGNORECASE)
-
-
-def _image(
-    self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: MutableMapping[str, Any]
-) -> str:
-    """Pictures from elsewhere are not shown by Matrix clients: a link instead."""
-    token = tokens[index]
-    address = str(token.attrGet("src") or "")
-    words = self.renderInlineAsText(token.children or [], options, env) or address
-    if not _LINKS.match(address):
-        return _escaped(words)
-    link = Token("link_open", "a", 1, attrs={"href": address})
-    return f"<a{self.renderAttrs(link)}>{_escaped(words)}</a>"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-
-
-def _converter() -> MarkdownIt:
-    converter = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
-    converter.validateLink = lambda url: bool(_LINKS.match(url))  # type: ignore[method-assign]
-    converter.add_render_rule("image", _image)
-    return converter
-
-
-_MARKDOWN = _converter()
 
 
 def clean(text: str) -> str:
@@ -61,19 +26,8 @@ def clean(text: str) -> str:
 
 def html_of(markdown: str) -> str | None:
     """The text as Matrix HTML; None where it would look the same as the plain text."""
-    tokens = _MARKDOWN.parse(clean(markdown))
-    for token in tokens:
-        token.attrs.pop("style", None)  # a table's alignment: not in the specification
-        for child in token.children or []:
-            if child.type == "link_open" and not _LINKS.match(str(child.attrs.get("href", ""))):
-                child.attrs.pop("href", None)  # an empty address is not shown to validateLink
-    plain = [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"] and all(
-        child.type in ("text", "softbreak") for child in tokens[1].children or []
-    )
-    if plain:
-        return None
-    html = str(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})).strip()
-    return _EVERYONE.sub("@\u200b", html)  # "&#64;room" has become one only now
+    html, differs = markup.html(clean(markdown), styles=False)  # a table's alignment is not in the specification
+    return _EVERYONE.sub("@\u200b", html) if differs else None  # "&#64;room" has become one only now
 
 
 def message(text: str, *, thread: str | None = None, reply_to: str | None = None) -> dict[str, Any]:

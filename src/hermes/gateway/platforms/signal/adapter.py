@@ -1,7 +1,7 @@
 """The Signal adapter: it listens to signal-cli's stream of events and sends through its JSON-RPC.
 
 People are their UUID (a phone number can change, and may be hidden), groups their group id. A message's name is its
-author and the time it was sent, as Signal has it. The stream is not repeated: what comes while nobody listens is kept by
+author and the time it was sent, as Signal has it. The stream is not repeated: what comes while no client listens is kept by
 Signal's servers only if the daemon runs with --receive-mode=on-connection.
 """
 
@@ -12,7 +12,6 @@ import base64
 import binascii
 import contextlib
 import re
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,12 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
+from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
+from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
-from hermes.gateway.platforms.signal.text import styled
+from hermes.gateway.platforms.signal.formatting import styled
 
-PAUSES = (0.0, 1.0, 3.0)  # before a broken stream is opened again; then the gateway takes over
 OPENING = 2.0  # seconds: some daemons answer only with the first sign of life, but a refusal comes at once
 _PERSON = re.compile(r"\+\d+|(?:PNI:)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|u:.+")
 _MENTION = "\ufffc"  # stands in the text where a mention is
@@ -38,41 +39,31 @@ class Signal(Adapter):
     title = "Signal"
     settings = (
         Setting(
-            name="base_url",
-            help="where signal-cli's daemon listens (signal-cli daemon --http)",
-            variable="SIGNAL_BASE_URL",
-            default="http://127.0.0.1:8080",
+            name="base_url", help="where signal-cli's daemon listens (signal-cli daemon --http)",
+            variable="SIGNAL_BASE_URL", default="http://127.0.0.1:8080",
         ),
         Setting(
-            name="account",
-            help="the account's phone number, as +4915112345678",
-            variable="SIGNAL_ACCOUNT",
+            name="account", help="the account's phone number, as +4915112345678", variable="SIGNAL_ACCOUNT",
             required=True,
         ),
-    )
+    )  # fmt: skip
     # No edits: a Signal message can be edited ten times only, too few for a reply that grows as it is written.
     capabilities = Capabilities(
-        longest=2000,
-        measure=utf16_units,
-        typing=True,
-        media=True,
-        mention_needed=True,
-        quotes=True,
-        tells_edits=True,
-        tells_deletions=True,
-    )
+        longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True, quotes=True,
+        tells_edits=True, tells_deletions=True,
+    )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._account = str(values.get("account") or "").strip()
-        self._base_url = str(values.get("base_url") or "http://127.0.0.1:8080").strip()
+        self._account = self.text("account")
+        self._base_url = self.text("base_url")
         self._daemon: Daemon | None = None
         self._link: Link | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         self._ourselves = {self._account}
-        self._versions: OrderedDict[str, str] = OrderedDict()  # by an edit's name, that of the message it edits
-        self._unkept: list[Event | Revision] = []  # the daemon does not send them again
-        self._texts: OrderedDict[str, str] = OrderedDict()  # of recent messages, for quotes
+        self._versions: Recent[str, str] = Recent(500)  # an edit's id → the id of the message it edits
+        self._unkept: list[Event | Revision] = []  # not stored yet; the daemon does not send them again
+        self._texts: Recent[str, str] = Recent(500)  # message id → its first words, for quotes
 
     # ---------------------------------------------------------------------------------------------- login
 
@@ -93,7 +84,7 @@ class Signal(Adapter):
         try:
             await self._find_account(self._daemon)
             await self._find_ourselves(self._daemon)
-            self._task = asyncio.create_task(self._listen(self._daemon, link, opened), name="signal")
+            self._tasks.start(self._listen(self._daemon, link, opened), name="signal")
             await asyncio.wait({opened}, timeout=OPENING)
             if opened.done():
                 opened.result()
@@ -104,11 +95,7 @@ class Signal(Adapter):
 
     async def disconnect(self) -> None:
         """Stop listening and close everything."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await self._tasks.stop()
         daemon, self._daemon = self._daemon, None
         if daemon is not None:
             with contextlib.suppress(Exception):
@@ -140,52 +127,43 @@ class Signal(Adapter):
 
     async def _listen(self, daemon: Daemon, link: Link, opened: asyncio.Future[None]) -> None:
         """Give the gateway what comes, in order, until the stream can't be opened any more."""
-        attempts = 0
+        retries = Retries(link, self._account, PAUSES)
 
-        def open_again() -> None:
-            nonlocal attempts
+        def stands() -> None:
             if not opened.done():
                 opened.set_result(None)
-            elif attempts:
-                link.connected(self._account)
-            attempts = 0
+            retries.succeeded()
 
-        while True:
-            try:
-                await self._keep(link)
-                async for data in daemon.events(open_again):
-                    attempts = 0
-                    event = self._revision_of(data) or self._event_of(data, link)
-                    if event is not None:
-                        self._unkept.append(event)
-                        await self._keep(link)
-            except PlatformUnreachable as error:
-                attempts += 1
-                if opened.done() and attempts <= len(PAUSES):
-                    await asyncio.sleep(PAUSES[attempts - 1])
-                    continue
-                return self._give_up(link, opened, error)
-            except HermesError as error:
-                return self._give_up(link, opened, error)
-            except Exception as error:
+        try:
+            while True:
+                try:
+                    await self._keep(link)
+                    async for data in daemon.events(stands):
+                        event = self._revision_of(data) or self._event_of(data, link)
+                        if event is not None:
+                            self._unkept.append(event)
+                            await self._keep(link)
+                except PlatformUnreachable as error:
+                    if not opened.done():
+                        raise
+                    await retries.failed(error)
+        except Exception as error:
+            if not isinstance(error, HermesError):
                 link.log.exception("the Signal stream broke")
-                return self._give_up(link, opened, PlatformUnreachable(f"the Signal stream broke: {error}"))
-
-    def _give_up(self, link: Link, opened: asyncio.Future[None], error: HermesError) -> None:
-        if opened.done():
-            link.lost(error)
-        else:
-            opened.set_exception(error)
+                error = PlatformUnreachable(f"the Signal stream broke: {error}")
+            if opened.done():
+                link.lost(error)
+            else:
+                opened.set_exception(error)
 
     async def _keep(self, link: Link) -> None:
         """Give the gateway what it has not taken yet. What it refuses is offered again after the next connect."""
         while self._unkept:
-            first = self._unkept[0]
-            await (link.revised(first) if isinstance(first, Revision) else link.received(first))
+            await hand_over(link, self._unkept[0])
             del self._unkept[0]
 
     def _revision_of(self, data: dict[str, Any]) -> Revision | None:
-        """An edit or a deletion. Whom either is about is named by when and by whom it was sent: nobody revises another's."""
+        """An edit or a deletion. It names its message by author and time, so that it can only be about one of its sender's."""
         envelope = data.get("envelope")
         if not isinstance(envelope, dict):
             return None
@@ -197,22 +175,19 @@ class Signal(Adapter):
             if made is None or not isinstance(stamp, int):
                 return None
             before = f"{made.chat.chat_id}:{person}:{stamp}"
-            first = self._versions.get(before, before)
-            self._versions[made.id] = first
-            while len(self._versions) > 500:
-                self._versions.popitem(last=False)
+            first = self._versions.put(made.id, self._versions.get(before) or before)
             return Revision(id=made.id, revises=first, event=msgspec.structs.replace(made, id=first))
         gone = message.get("remoteDelete") if isinstance(message, dict) else None
         if not isinstance(message, dict) or not isinstance(gone, dict) or not isinstance(gone.get("timestamp"), int):
             return None
         name = f"{_chat(message, str(person), None).chat_id}:{person}:{gone['timestamp']}"
-        return deleted(self._versions.get(name, name))
+        return deleted(self._versions.get(name) or name)
 
     def _event_of(self, data: dict[str, Any], link: Link | None) -> Event | None:
         """The gateway's event for a message; None for receipts, typing, reactions and our own devices."""
         envelope = data.get("envelope")
         if data.get("exception") and link is not None:
-            link.log.warning("a Signal message could not be read by signal-cli: %s", data["exception"])
+            link.log.warning("signal-cli could not read a message: %s", data["exception"])
         if not isinstance(envelope, dict) or not isinstance(envelope.get("dataMessage"), dict):
             return None
         message = envelope["dataMessage"]
@@ -229,7 +204,7 @@ class Signal(Adapter):
         author = quote.get("authorUuid") or quote.get("authorNumber") or quote.get("author")
         clean, mentioned = self._without_mentions(text, _list(message, "mentions"))
         name = _message_id(stamp, str(person))
-        self._remember(name, clean)
+        self._texts.put(name, clean[:200])
         return Event(
             id=f"{chat.chat_id}:{person}:{stamp}",
             chat=chat,
@@ -262,28 +237,27 @@ class Signal(Adapter):
         text = units.decode("utf-16-le", "replace")
         return (text.strip(" ,:") if ours else text), ours
 
-    def _remember(self, message_id: str, text: str) -> None:
-        self._texts[message_id] = text[:200]
-        while len(self._texts) > 500:
-            self._texts.popitem(last=False)
-
     # ---------------------------------------------------------------------------------------------- sending
 
     async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
         """Send a message to a person or a group. Signal has no nonces: sent twice, it arrives twice."""
         quote: dict[str, Any] = {}
         if reply_to is not None and (named := _named(reply_to)) is not None:
-            quote = {"quoteTimestamp": named[0], "quoteAuthor": named[1], "quoteMessage": self._texts.get(reply_to, "")}
+            quote = {
+                "quoteTimestamp": named[0],
+                "quoteAuthor": named[1],
+                "quoteMessage": self._texts.get(reply_to) or "",
+            }
         stamp = await self._post(chat, text, **quote)
         name = _message_id(stamp, self._account)
-        self._remember(name, text)
+        self._texts.put(name, text[:200])
         return name
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of a message of ours; Signal's apps accept ten edits within a day."""
         named = _named(message_id)
         if named is None:
-            raise SendRefused(f"{message_id} is no Signal message of ours")
+            raise SendRefused(f"{message_id!r} is not the id of a Signal message")
         await self._post(chat, text, editTimestamp=named[0])
 
     async def _post(self, chat: Chat, text: str, **more: Any) -> int:
@@ -340,9 +314,8 @@ def _chat(message: dict[str, Any], person: str, name: Any) -> Chat:
 
 def _attachment(file: dict[str, Any], chat_id: str) -> Attachment:
     mime = str(file.get("contentType") or "application/octet-stream")
-    kind = mime.partition("/")[0]
     return Attachment(
-        kind=kind if kind in ("image", "audio", "video") else "file",
+        kind=attachment_kind(mime),
         name=str(file["filename"]) if file.get("filename") else None,
         mime=mime,
         size=file["size"] if isinstance(file.get("size"), int) else None,

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import HttpApi, seconds
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request, with the phone number in it
 
@@ -26,7 +27,7 @@ class UnknownMethod(PlatformRefused):
     """The daemon does not have this method: it is older, or serves one account only."""
 
 
-class Daemon:
+class Daemon(HttpApi):
     """One daemon, asked for one account."""
 
     def __init__(self, base_url: str, account: str) -> None:
@@ -35,11 +36,8 @@ class Daemon:
         self.address = str(address.copy_with(username=None, password=None)).rstrip("/")
         self.account = account
         self._numbers = itertools.count(1)
-        self._http = httpx.AsyncClient(base_url=self.address, auth=login, timeout=PATIENCE, trust_env=False)
-
-    async def close(self) -> None:
-        """Let go of all connections."""
-        await self._http.aclose()
+        title = f"the signal-cli daemon at {self.address}"
+        super().__init__(title, self.address, auth=login, timeout=PATIENCE, trust_env=False)
 
     async def call(self, method: str, **parameters: Any) -> Any:
         """Ask the daemon for something on our account."""
@@ -48,11 +46,7 @@ class Daemon:
     async def ask(self, method: str, **parameters: Any) -> Any:
         """Ask the daemon for something; its result, or the error that its answer means."""
         body = {"jsonrpc": "2.0", "method": method, "id": str(next(self._numbers)), "params": parameters}
-        try:
-            answer = await self._http.post("/api/v1/rpc", json=body)
-        except httpx.HTTPError as error:
-            raise PlatformUnreachable(f"no signal-cli daemon answers at {self.address} ({_words(error)})") from None
-        self._check(answer)
+        answer = await self.request("POST", "/api/v1/rpc", json=body)
         try:
             content = answer.json()
         except ValueError:
@@ -60,7 +54,7 @@ class Daemon:
         if not isinstance(content, dict):
             raise PlatformRefused(f"{self.address} is no signal-cli daemon: it does not speak JSON-RPC")
         if content.get("error"):
-            raise self._failure(method, content["error"])
+            raise self._rpc_failure(method, content["error"])
         return content.get("result")
 
     async def events(self, opened: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
@@ -71,31 +65,27 @@ class Daemon:
                 "GET", "/api/v1/events", params={"account": self.account}, timeout=timeout
             ) as answer:
                 if answer.status_code == 400:
-                    raise PlatformRefused(f"the signal-cli daemon at {self.address} has no account {self.account}")
-                self._check(answer)
+                    raise PlatformRefused(f"{self.title} has no account {self.account}")
+                self.check(answer)
                 opened()
                 async for data in _events(answer.aiter_lines()):
                     yield data
         except httpx.HTTPError as error:
-            raise PlatformUnreachable(f"the stream of {self.address} broke ({_words(error)})") from None
-        raise PlatformUnreachable(f"the stream of {self.address} ended")
+            raise PlatformUnreachable(f"the stream of {self.title} broke ({type(error).__name__})") from None
+        raise PlatformUnreachable(f"the stream of {self.title} ended")
 
-    def _check(self, answer: httpx.Response) -> None:
-        if answer.status_code == 429:
-            raise SlowDown(f"{self.address} is asked too often", _seconds(answer.headers.get("Retry-After")))
-        if answer.status_code >= 500:
-            raise PlatformUnreachable(f"{self.address} answers {answer.status_code}")
-        if answer.status_code >= 300:
-            raise PlatformRefused(f"{self.address} is no signal-cli daemon, or lets us not in: {answer.status_code}")
+    def failure(self, answer: httpx.Response) -> PlatformRefused:
+        """What listens there is no signal-cli daemon, or does not let us in."""
+        return PlatformRefused(f"{self.address} is no signal-cli daemon, or refuses us (HTTP {answer.status_code})")
 
-    def _failure(self, method: str, error: Any) -> HermesError:
+    def _rpc_failure(self, method: str, error: Any) -> HermesError:
         """What an error of JSON-RPC means for us."""
         error = error if isinstance(error, dict) else {}
         code, words = error.get("code"), f"signal-cli {method}: {error.get('message') or 'failed'}"
         data = error.get("data")
         results = failures(data.get("response") if isinstance(data, dict) else None)
         if code == RATE_LIMIT:
-            waits = [_seconds(result.get("retryAfterSeconds")) for result in results]
+            waits = [seconds(result.get("retryAfterSeconds"), LATER) for result in results]
             return SlowDown(words, max(waits, default=LATER))
         if code == UNTRUSTED_KEY:
             return SendRefused(f"{words}; a safety number has changed: signal-cli trust")
@@ -118,7 +108,7 @@ def failures(response: Any) -> list[dict[str, Any]]:
 
 
 def check_sent(response: Any) -> None:
-    """Raise what went wrong where a message reached nobody."""
+    """Raise what went wrong where a message reached none of its recipients."""
     worst = _worst("signal-cli send", failures(response))
     if worst is not None:
         raise worst
@@ -127,21 +117,10 @@ def check_sent(response: Any) -> None:
 def _worst(words: str, results: list[dict[str, Any]]) -> HermesError | None:
     kinds = {str(result.get("type")): result for result in results}
     if "RATE_LIMIT_FAILURE" in kinds:
-        return SlowDown(f"{words}: rate limit", _seconds(kinds["RATE_LIMIT_FAILURE"].get("retryAfterSeconds")))
+        return SlowDown(f"{words}: rate limit", seconds(kinds["RATE_LIMIT_FAILURE"].get("retryAfterSeconds"), LATER))
     if "NETWORK_FAILURE" in kinds:
         return PlatformUnreachable(f"{words}: network failure")
     return SendRefused(f"{words}: {', '.join(sorted(kinds))}") if kinds else None
-
-
-def _seconds(said: Any) -> float:
-    try:
-        return max(0.0, float(said))
-    except (TypeError, ValueError):
-        return LATER
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 async def _events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -14,20 +15,20 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.commands.registry import ALIASES, GATEWAY, known
-from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformRefused, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
-from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender
-from hermes.gateway.platforms.slack import format as form
-from hermes.gateway.platforms.slack.answers import Unformattable, ask, kind, seconds
-from hermes.gateway.platforms.slack.budget import Budget
-from hermes.gateway.platforms.slack.connection import Connection, Envelope
-from hermes.gateway.platforms.slack.directory import Directory, Place, Recent, courtesy
-from hermes.gateway.platforms.slack.revised import revision_of
-from hermes.gateway.platforms.spool import Spool
+from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender, deleted
+from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.http import HttpApi, attachment_kind
+from hermes.gateway.platforms.intake import Spool, hand_over, store_mask
+from hermes.gateway.platforms.slack import formatting as form
+from hermes.gateway.platforms.slack.directory import ChatInfo, Directory, courtesy
+from hermes.gateway.platforms.slack.edit_limit import EditLimit
+from hermes.gateway.platforms.slack.socket_mode import Envelope, SocketMode
+from hermes.gateway.platforms.slack.web_api import Unformattable, ask
 
 BASE_URL = "https://slack.com/api/"
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # kinds of message in which a person says something
-_REDIRECTS = 4
 _SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold what people say, and tickets
 _SILENT.setLevel(logging.CRITICAL)
 
@@ -69,17 +70,20 @@ class Slack(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._base = str(values.get("base_url") or BASE_URL).rstrip("/") + "/"
+        self._base = self.text("base_url").rstrip("/") + "/"
         self._session: aiohttp.ClientSession | None = None
+        self._http_files: HttpApi | None = None
         self._client: AsyncWebClient | None = None
-        self._connection: Connection | None = None
-        self._spool = Spool(home / "slack" / "unkept")
-        self._edits = Budget()
+        self._connection: SocketMode | None = None
+        self._spool = Spool(home / "slack" / "unkept", partial(form.masked, mask=store_mask(home)))
+        self._edits = EditLimit()
         self._us = ""
         self._directory = Directory()
         self._joined: Recent[tuple[str, str | None], bool] = Recent()  # (chat, thread) in which we have written
         self._roots: Recent[tuple[str, str | None], bool] = Recent()  # … whose first message the conversation has
-        self._waiting: Recent[tuple[str, str | None], bool] = Recent()  # … in which somebody waits for our first word
+        self._waiting: Recent[tuple[str, str | None], bool] = (
+            Recent()
+        )  # … in which a person waits for our first message
         self._commands = {one.name for one in known(GATEWAY)} | set(ALIASES)
 
     # ------------------------------------------------------------------------------------------ coming and going
@@ -100,11 +104,8 @@ class Slack(Adapter):
         try:
             identity = await self._log_in()
 
-            async def keep(what: Event | Revision) -> None:
-                await (link.revised(what) if isinstance(what, Revision) else link.received(what))
-
-            self._connection = Connection(
-                self._http(), ticket=self._ticket, read=self._said, keep=keep, spool=self._spool,
+            self._connection = SocketMode(
+                self._http(), ticket=self._ticket, read=self._said, keep=partial(hand_over, link), spool=self._spool,
                 connected=lambda: link.connected(identity), lost=link.lost, log=link.log,
             )  # fmt: skip
             self._connection.take_up()
@@ -114,17 +115,16 @@ class Slack(Adapter):
             raise
 
     async def disconnect(self) -> None:
-        """End every connection. What was not acknowledged Slack sends again, to whoever comes next."""
-        connection, session = self._connection, self._session
-        self._connection = self._session = self._client = None
+        """End every connection. What was not acknowledged Slack sends again to the next connection."""
+        connection, session, files = self._connection, self._session, self._http_files
+        self._connection = self._session = self._client = self._http_files = None
         if connection is not None:
             await connection.close()
         if session is not None:
             await session.close()
+        if files is not None:
+            await files.close()
         self._spool.close()
-
-    def _token(self, setting: str) -> str:
-        return str(self.values[setting]).strip()
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -136,7 +136,7 @@ class Slack(Adapter):
         if self._client is None:
             # No retries by the library: a message whose answer was lost may have arrived.
             self._client = AsyncWebClient(
-                token=self._token("bot_token"), base_url=self._base, session=self._http(), logger=_SILENT,
+                token=self.text("bot_token"), base_url=self._base, session=self._http(), logger=_SILENT,
                 retry_handlers=[],
             )  # fmt: skip
             self._client.proxy = None  # the session knows better
@@ -151,13 +151,13 @@ class Slack(Adapter):
 
     async def _ticket(self) -> str:
         """The address of a new connection; it is good for one."""
-        request = self._web().apps_connections_open(app_token=self._token("app_token"))
+        request = self._web().apps_connections_open(app_token=self.text("app_token"))
         return str((await ask(request, token="app_token"))["url"])
 
     # ------------------------------------------------------------------------------------------ hearing
 
     async def _said(self, envelope: Envelope) -> Event | Revision | None:
-        """What somebody said, or did to what they had said."""
+        """A person's message, or an edit or deletion of one."""
         return await revision_of(envelope, self._us, self._message) or await self._event(envelope)
 
     async def _event(self, envelope: Envelope) -> Event | None:
@@ -208,9 +208,9 @@ class Slack(Adapter):
             addressed=addressed,
         )
 
-    def _opens_thread(self, place: Place, said: str) -> bool:
+    def _opens_thread(self, place: ChatInfo, said: str) -> bool:
         """Whether what is said in a chat is answered in a thread of its own. A command opens no conversation."""
-        return place.type == CHANNEL and bool(self.values.get("reply_in_thread", True)) and not said.startswith("/")
+        return place.type == CHANNEL and bool(self.setting("reply_in_thread")) and not said.startswith("/")
 
     async def _quoted(self, event: dict[str, Any], thread: str | None) -> str | None:
         """The words a message is about: those it shares, and the ones its thread hangs on when we come into the thread.
@@ -230,20 +230,20 @@ class Slack(Adapter):
         return "\n\n".join(one for one in words if one) or None
 
     async def _words(self, message: Mapping[str, Any]) -> str:
-        """What a message of somebody's says, as people read it."""
+        """The text of a message as people read it."""
         text = str(message.get("text") or "")
         names = {one: await self._directory.name(self._web(), one) or "" for one in form.mentioned(text)}
         return form.readable(text, "", names)
 
     async def _command(self, payload: dict[str, Any]) -> Event:
-        """A native command. Typed where the bot can't speak (somebody else's chat), it is answered as a DM."""
+        """A native command. Typed in a chat that the bot is not in, it is answered as a DM."""
         user, chat_id = str(payload["user_id"]), str(payload["channel_id"])
         text = form.readable(str(payload.get("text") or ""), self._us, {})
         name = await self._directory.name(self._web(), user) or payload.get("user_name")
         place = await self._directory.place(self._web(), chat_id)
         if not place.ours:
             opened = await ask(self._web().conversations_open(users=user))
-            chat_id, place = str(opened["channel"]["id"]), Place(DM)
+            chat_id, place = str(opened["channel"]["id"]), ChatInfo(DM)
         return Event(
             id=f"command:{payload['trigger_id']}",
             chat=self._chat(chat_id, place, name, None),
@@ -251,7 +251,7 @@ class Slack(Adapter):
             text=form.slash(str(payload["command"]), text, self._commands),
         )
 
-    def _chat(self, chat_id: str, place: Place, sender: str | None, thread: str | None) -> Chat:
+    def _chat(self, chat_id: str, place: ChatInfo, sender: str | None, thread: str | None) -> Chat:
         name = sender if place.type == DM else place.name
         return Chat(platform=self.platform, chat_id=chat_id, type=place.type, thread_id=thread, name=name)
 
@@ -314,17 +314,16 @@ class Slack(Adapter):
         if not address:  # of a file in a channel shared with others the event has the id alone
             about = await ask(self._web().files_info(file=str(attachment.reference.get("id"))))
             address = _address(about.get("file") or {})
-        for _ in range(_REDIRECTS):
-            if not self._trusted(address):
-                raise SendRefused(f"{what} is not kept at Slack, and we have no key to where it is")
-            try:
-                answer = await self._download(address, what, attachment.mime)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise PlatformUnreachable(f"{what} could not be fetched from Slack ({kind(error)})") from None
-            if isinstance(answer, bytes):
-                return answer
-            address = urljoin(address, answer)
-        raise SendRefused(f"{what} can't be had from Slack")
+        headers = {"Authorization": f"Bearer {self.text('bot_token')}"}
+        answer = await self._files().download(address, what=what, trusted=self._trusted, headers=headers)
+        if answer.headers.get("Content-Type", "").startswith("text/html") and attachment.mime != "text/html":
+            raise SendRefused(f"Slack shows a login page instead of {what}: the app needs the scope files:read")
+        return answer.content
+
+    def _files(self) -> HttpApi:
+        if self._http_files is None:
+            self._http_files = HttpApi("Slack", self._base, timeout=30)
+        return self._http_files
 
     def _trusted(self, address: str) -> bool:
         """Whether this is the Web API's own host, or one of the same domain (files.slack.com)."""
@@ -332,22 +331,6 @@ class Slack(Adapter):
         if (file.scheme, file.netloc) == (base.scheme, base.netloc):
             return True
         return file.scheme == base.scheme == "https" and (file.hostname or "").endswith(f".{base.hostname}")
-
-    async def _download(self, address: str, what: str, mime: str | None) -> bytes | str:
-        """The bytes, or the address to look at instead."""
-        headers = {"Authorization": f"Bearer {self._token('bot_token')}"}
-        async with self._http().get(address, headers=headers, allow_redirects=False) as answer:
-            if answer.status == 429:
-                raise SlowDown("Slack wants us to wait with files", seconds(answer.headers))
-            if answer.status >= 500:
-                raise PlatformUnreachable(f"Slack can't give {what} now (HTTP {answer.status})")
-            if 300 <= answer.status < 400:
-                return str(answer.headers.get("Location") or "")
-            if answer.status != 200:
-                raise SendRefused(f"{what} can't be had from Slack any more (HTTP {answer.status})")
-            if answer.content_type == "text/html" and mime != "text/html":
-                raise SendRefused(f"Slack shows a login page instead of {what}: the app needs the scope files:read")
-            return await answer.read()
 
 
 def _exists(file: dict[str, Any]) -> bool:
@@ -361,11 +344,36 @@ def _address(file: dict[str, Any]) -> str:
 
 def _attachment(file: dict[str, Any]) -> Attachment:
     mime = str(file.get("mimetype") or "")
-    sort = mime.partition("/")[0]
     return Attachment(
-        kind=sort if sort in ("image", "audio", "video") else "file",
+        kind=attachment_kind(mime),
         name=file.get("name") or file.get("title"),
         mime=mime or None,
         size=file.get("size"),
         reference={"id": file["id"], "url": _address(file)},
     )
+
+
+async def revision_of(
+    envelope: dict[str, Any], us: str, read: Callable[[dict[str, Any]], Awaitable[Event]]
+) -> Revision | None:
+    """An edit or a deletion of a person's message, which Slack tells of as a message of a kind of its own."""
+    event = (envelope.get("payload") or {}).get("event") or {}
+    if event.get("type") != "message" or not isinstance(event.get("channel"), str):
+        return None
+    chat_id = event["channel"]
+    if event.get("subtype") == "message_deleted" and event.get("deleted_ts"):
+        return deleted(f"{chat_id}:{event['deleted_ts']}")
+    message = event.get("message")
+    if event.get("subtype") != "message_changed" or not isinstance(message, dict) or not message.get("ts"):
+        return None
+    if message.get("subtype") == "tombstone":  # the beginning of a thread: its place stays
+        return deleted(f"{chat_id}:{message['ts']}")
+    edit = message.get("edited")
+    author = message.get("user")
+    if not isinstance(edit, dict) or message.get("bot_id") or author in (None, us, "USLACKBOT"):
+        return None  # a preview was added, a thread got an answer …
+    if edit.get("user") not in (None, author):
+        return None
+    made = await read({**message, "channel": chat_id, "channel_type": event.get("channel_type")})
+    when = event.get("event_ts") or event.get("ts")  # the edit's own says no more than the second
+    return Revision(id=f"edited:{made.id}:{when}", revises=made.id, event=made)

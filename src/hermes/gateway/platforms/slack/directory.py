@@ -6,9 +6,8 @@ A name is a courtesy. Where Slack does not tell it, or not soon, there is none: 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from slack_sdk.web.async_client import AsyncWebClient
@@ -16,43 +15,14 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.errors import PlatformError
 from hermes.gateway.events import CHANNEL, DM, GROUP
-from hermes.gateway.platforms.slack.answers import ask
+from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.slack.web_api import ask
 
 _PATIENCE = 3.0  # seconds
-_REMEMBERED = 2_000
 _TYPES = {"im": DM, "mpim": GROUP, "channel": CHANNEL, "group": CHANNEL}  # Slack's "group" is a private channel
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
-
-class Recent(Generic[Key, Value]):
-    """A memory of bounded size: what was put in longest ago is forgotten first."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._kept
-
-    def get(self, key: Key) -> Value | None:
-        """What was put in, if it is still known."""
-        return self._kept.get(key)
-
-    def put(self, key: Key, value: Value) -> Value:
-        """Remember it."""
-        self._kept[key] = value
-        self._kept.move_to_end(key)
-        while len(self._kept) > _REMEMBERED:
-            self._kept.popitem(last=False)
-        return value
-
-    def drop(self, key: Key) -> None:
-        """Forget it."""
-        self._kept.pop(key, None)
-
-
-class Place(NamedTuple):
+class ChatInfo(NamedTuple):
     """A chat: its type, what people call it, and whether the bot may speak there."""
 
     type: str
@@ -65,7 +35,7 @@ class Directory:
 
     def __init__(self) -> None:
         self._names: Recent[str, str] = Recent()
-        self._places: Recent[str, Place] = Recent()
+        self._places: Recent[str, ChatInfo] = Recent()
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def _once(self, what: str) -> asyncio.Lock:
@@ -73,7 +43,7 @@ class Directory:
         return self._asking.setdefault(what, asyncio.Lock())
 
     async def name(self, web: AsyncWebClient, user: str) -> str | None:
-        """What people call somebody; None where Slack does not say."""
+        """The display name of a person; None where Slack does not say."""
         async with self._once(user):
             known = self._names.get(user)
             if known is not None:
@@ -83,10 +53,10 @@ class Directory:
             name = profile.get("display_name") or profile.get("real_name") or about.get("name")
             return self._names.put(user, str(name)) if name else None
 
-    async def place(self, web: AsyncWebClient, chat: str, kind: str | None = None) -> Place:
+    async def place(self, web: AsyncWebClient, chat: str, kind: str | None = None) -> ChatInfo:
         """What a chat is. `kind` is what the event says of it; without, and where Slack can't say, it is not ours."""
         if kind == "im":
-            return self._places.put(chat, Place(DM))
+            return self._places.put(chat, ChatInfo(DM))
         async with self._once(chat):
             known = self._places.get(chat)
             if known is not None:
@@ -94,16 +64,16 @@ class Directory:
             about = (await courtesy(web.conversations_info(channel=chat))).get("channel")
             if about:
                 return self._places.put(chat, _described(about))
-        return Place(_TYPES.get(kind or "", DM if chat.startswith("D") else CHANNEL), ours=kind is not None)
+        return ChatInfo(_TYPES.get(kind or "", DM if chat.startswith("D") else CHANNEL), ours=kind is not None)
 
 
-def _described(about: dict[str, Any]) -> Place:
+def _described(about: dict[str, Any]) -> ChatInfo:
     name = str(about.get("name") or "")
     if about.get("is_im"):
-        return Place(DM)
+        return ChatInfo(DM)
     if about.get("is_mpim"):  # "mpdm-alice--bob--hermes-1"
-        return Place(GROUP, name.removeprefix("mpdm-").rpartition("-")[0].replace("--", ", ") or None)
-    return Place(CHANNEL, f"#{name}" if name else None, bool(about.get("is_member", True)))
+        return ChatInfo(GROUP, name.removeprefix("mpdm-").rpartition("-")[0].replace("--", ", ") or None)
+    return ChatInfo(CHANNEL, f"#{name}" if name else None, bool(about.get("is_member", True)))
 
 
 async def courtesy(request: Awaitable[AsyncSlackResponse]) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from telegram.error import BadRequest, ChatMigrated, InvalidToken
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event
+from hermes.gateway.platforms.telegram.client import open_bot, our_errors
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
-from hermes.gateway.platforms.telegram.incoming import PLATFORM, event_of, thread_of, topic_of
-from hermes.gateway.platforms.telegram.receiving import Polling, Webhook
-from hermes.gateway.platforms.telegram.wire import open_bot, our_errors
+from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
+from hermes.gateway.platforms.telegram.updates import PollingReceiver, WebhookReceiver
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")  # what Telegram allows; a shorter one could be guessed
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
@@ -29,7 +29,7 @@ _LONGEST_HELP = 256
 _LONGEST_TOPIC = 128
 _GENERAL = 1  # the topic of a forum that messages without a topic are in
 _STOPPING = 2.0  # seconds, twice
-# Telegram fetches the page behind a link to show a piece of it. A reply may hold links somebody talked the model into.
+# Telegram fetches the page behind a link to show a piece of it. A reply may hold links that a prompt injection put there.
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 
 Answer = TypeVar("Answer")
@@ -43,23 +43,16 @@ class Telegram(Adapter):
     extra = "telegram"
     settings = (
         Setting(
-            name="token",
-            help="the token @BotFather gave you",
-            variable="TELEGRAM_BOT_TOKEN",
-            secret=True,
+            name="token", help="the token @BotFather gave you", variable="TELEGRAM_BOT_TOKEN", secret=True,
             required=True,
         ),
         Setting(
-            name="base_url",
-            help="the Bot API server, if it is one of your own",
-            variable="TELEGRAM_BASE_URL",
+            name="base_url", help="the Bot API server, if it is one of your own", variable="TELEGRAM_BASE_URL",
             default="https://api.telegram.org",
         ),
-        Setting(
-            name="proxy",
-            help="a proxy to reach Telegram by (http://, https:// or socks5://)",
-            variable="TELEGRAM_PROXY",
-            secret=True,  # there may be a password in it
+        Setting(  # a proxy may have a password in its address
+            name="proxy", help="a proxy to reach Telegram by (http://, https:// or socks5://)",
+            variable="TELEGRAM_PROXY", secret=True,
         ),
         Setting(
             name="webhook_url",
@@ -67,45 +60,31 @@ class Telegram(Adapter):
             variable="TELEGRAM_WEBHOOK_URL",
         ),
         Setting(
-            name="webhook_secret",
-            help="a word of letters and digits by which Telegram is recognised there",
-            variable="TELEGRAM_WEBHOOK_SECRET",
-            secret=True,
+            name="webhook_secret", help="a word of letters and digits by which Telegram is recognised there",
+            variable="TELEGRAM_WEBHOOK_SECRET", secret=True,
         ),
         Setting(
-            name="webhook_host",
-            help="the address of this machine to listen on for the webhook",
-            variable="TELEGRAM_WEBHOOK_HOST",
-            default="127.0.0.1",
+            name="webhook_host", help="the address of this machine to listen on for the webhook",
+            variable="TELEGRAM_WEBHOOK_HOST", default="127.0.0.1",
         ),
         Setting(
-            name="webhook_port",
-            help="the port to listen on for the webhook",
-            variable="TELEGRAM_WEBHOOK_PORT",
-            default=8443,
-            kind=int,
+            name="webhook_port", help="the port to listen on for the webhook", variable="TELEGRAM_WEBHOOK_PORT",
+            default=8443, kind=int,
         ),
-    )
+    )  # fmt: skip
     capabilities = Capabilities(
-        longest=LONGEST,
-        measure=utf16_units,
-        edits=True,
-        typing=True,
-        quotes=True,
-        tells_edits=True,
-        threads=True,
-        media=True,
-        menu=True,
-        mention_needed=True,
-    )
+        longest=LONGEST, measure=utf16_units, edits=True, typing=True, quotes=True, tells_edits=True, threads=True,
+        media=True, menu=True, mention_needed=True,
+    )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._bot: Bot | None = None
-        self._receiving: Polling | Webhook | None = None
+        self._receiving: PollingReceiver | WebhookReceiver | None = None
         self._commands: dict[str, str] = {}  # name in Telegram's menu → ours
         self._moved: dict[str, int] = {}  # chats that became supergroups, with their new ids
         self._forums: set[str] = set()  # groups with topics
+        self._albums = Albums()
 
     # ------------------------------------------------------------------------------------------ coming and going
 
@@ -141,8 +120,8 @@ class Telegram(Adapter):
         if bot is not None:
             await _within(_STOPPING, bot.shutdown())
 
-    def _receiver(self, bot: Bot, link: Link, identity: str, secret: str | None) -> Polling | Webhook:
-        def reading(messages: Sequence[Message]) -> Event | None:
+    def _receiver(self, bot: Bot, link: Link, identity: str, secret: str | None) -> PollingReceiver | WebhookReceiver:
+        def read(messages: Sequence[Message]) -> Event | None:
             chat = messages[0].chat
             if chat.is_forum and chat.type == "supergroup":
                 self._forums.add(str(chat.id))
@@ -153,21 +132,22 @@ class Telegram(Adapter):
                 link.log.exception("Telegram: message %d can't be read; it is left out", messages[0].message_id)
                 return None
 
+        self._albums.read = read
         if secret is None:
-            return Polling(bot, link, identity, reading)
-        host, port = str(self.values.get("webhook_host") or "127.0.0.1"), int(self.values.get("webhook_port") or 8443)
-        url = str(self.values["webhook_url"])
-        return Webhook(bot, link, reading, url=url, secret=secret, host=host, port=port)
+            return PollingReceiver(bot, link, identity, self._albums)
+        host, port = self.text("webhook_host"), int(self.setting("webhook_port"))
+        url = self.text("webhook_url")
+        return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, host=host, port=port)
 
     def _webhook_secret(self) -> str | None:
-        """The secret of the webhook, or None where messages are asked for. Without one anybody could speak there."""
-        if not self.values.get("webhook_url"):
+        """The secret of the webhook, which proves that a sender is Telegram; None where messages are polled."""
+        if not self.setting("webhook_url"):
             return None
-        secret = str(self.values.get("webhook_secret") or "")
+        secret = str(self.setting("webhook_secret") or "")
         if not _SECRET.fullmatch(secret):
             raise PlatformRefused(
-                "a Telegram webhook needs webhook_secret: 16 to 256 letters, digits, _ and -; without it anybody could"
-                " pretend to be Telegram"
+                "a Telegram webhook needs webhook_secret: 16 to 256 letters, digits, _ and -; without it every sender"
+                " would be taken for Telegram"
             )
         return secret
 

@@ -6,11 +6,16 @@ Several messages can be one event: pictures sent together come as one message ea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
 from telegram import Message, MessageEntity, Update, User
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.http import attachment_kind
+
+Reading = Callable[[Sequence[Message]], Event | None]
 
 PLATFORM = "telegram"
 _TOPIC = "topic-"  # before a topic's number, which alone could be the number of a person
@@ -48,6 +53,33 @@ def conversations(updates: Iterable[Update]) -> list[list[Message]]:
     return found
 
 
+class Albums:
+    """Albums of this process: an edit is about one of an album's messages, and the event is all of them."""
+
+    def __init__(self) -> None:
+        self.read: Reading = lambda messages: None  # makes an event of one message, or of an album's
+        self._known: Recent[tuple[int, int], tuple[str, dict[int, str]]] = Recent(1_000)
+
+    def event(self, messages: Sequence[Message]) -> Event | None:
+        """What was said by one message or one album."""
+        event = self.read(messages)
+        if event is not None and len(messages) > 1:
+            parts = [(one.message_id, self.read([one])) for one in messages]
+            texts = {number: "" if part is None else part.text for number, part in parts}
+            for number in texts:
+                self._known.put((messages[0].chat.id, number), (event.id, texts))
+        return event
+
+    def edited(self, message: Message) -> Event | None:
+        """What a message says by now; of an album's, what the whole album says."""
+        event, album = self.read([message]), self._known.get((message.chat.id, message.message_id))
+        if event is None or album is None:
+            return event
+        name, texts = album
+        texts[message.message_id] = event.text
+        return msgspec.structs.replace(event, id=name, text="\n".join(text for text in texts.values() if text))
+
+
 def edits(updates: Iterable[Update]) -> list[tuple[str, Message]]:
     """The messages that were edited, oldest first, each with a name that a redelivery has, too. A place that moves is no edit."""
     found = []
@@ -69,7 +101,7 @@ def migration(message: Message) -> tuple[str, str] | None:
 
 
 def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str]) -> Event | None:
-    """What was said by one message or one album; None for what is not meant for anybody like us.
+    """What was said by one message or one album; None for what is not a person's message.
 
     `commands` has our command for each name in Telegram's menu, which allows fewer letters.
     """
@@ -84,7 +116,7 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
     text = "\n".join(word for word in words if word)
     attachments = tuple(found for message in messages if (found := _attachment(message)) is not None)
     if not text and not attachments:
-        return None  # somebody joined, a picture of the group changed, a game of dice …
+        return None  # a person joined, the group's picture changed, a game of dice …
     last = messages[-1].message_id
     number = str(first.message_id) if len(messages) == 1 else f"{first.message_id}-{last}"
     root = _topic_root(first)
@@ -211,8 +243,7 @@ def _attachment(message: Message) -> Attachment | None:
         return _file("video", film.file_id, film.file_size, film.file_name, film.mime_type)
     if message.document is not None:
         document = message.document
-        kind = (document.mime_type or "").partition("/")[0]
-        kind = kind if kind in ("image", "audio", "video") else "file"
+        kind = attachment_kind(document.mime_type)
         return _file(kind, document.file_id, document.file_size, document.file_name, document.mime_type)
     return None
 

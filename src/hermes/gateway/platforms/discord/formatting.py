@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from wcwidth import wcswidth
-
 from hermes.gateway.adapter import utf16_units
+from hermes.gateway.platforms import markup
 
 LONGEST = 2000
 
@@ -149,12 +148,11 @@ def _table(lines: list[str], at: int) -> tuple[list[str], int] | None:
     rows = [_cells(line) for line in lines[at + 2 : end]]
     number = max(len(row) for row in [head, *rows])
     head, *rows = [row + [""] * (number - len(row)) for row in [head, *rows]]
-    widths = [max(_width(row[column]) for row in [head, *rows]) for column in range(number)]
-    if sum(widths) + 2 * (number - 1) > _WIDEST and rows:
+    aligned = markup.columns([head, *rows], _WIDEST, "  ", "  ")
+    if aligned is None and rows:
         return [_row_as_item(head, row) for row in rows], end
-    ruler = ["─" * width for width in widths]
-    columns = ["  ".join(_padded(cell, width) for cell, width in zip(row, widths)) for row in (head, ruler, *rows)]
-    return ["```", *(_inside(line.rstrip()) for line in columns), "```"], end
+    aligned = aligned or markup.columns([head], 10**6, "  ", "  ") or ""
+    return ["```", *map(_inside, aligned.split("\n")), "```"], end
 
 
 def _cells(line: str) -> list[str]:
@@ -173,11 +171,3 @@ def _row_as_item(head: list[str], row: list[str]) -> str:
     rest = [f"{name}: {cell}" if name else cell for name, cell in zip(head[1:], row[1:]) if cell]
     first = [f"**{row[0].replace('*', '')}**"] if row[0].replace("*", "").strip() else []
     return _styled("- " + " · ".join([*first, *rest]))
-
-
-def _width(text: str) -> int:
-    return max(wcswidth(text), 0) or len(text)
-
-
-def _padded(cell: str, width: int) -> str:
-    return cell + " " * (width - _width(cell))

@@ -1,9 +1,9 @@
-"""What was said while nobody listened: Discord keeps it in the channels, so it is fetched from there.
+"""Messages sent while the gateway was not connected: Discord keeps them in the channels, so they are fetched from there.
 
 A resumed connection loses nothing. For a new one (a long outage, a restart) a small file remembers the newest message
 that was kept and the direct messages there are; what is newer is read from the channels, oldest first. Ids on Discord
 are times, so one mark serves all channels. Bounded: one day, 50 channels, 200 messages in each. Slash commands can't
-be fetched: Discord tells their writer that nobody answered.
+be fetched: Discord tells their writer that the command failed.
 """
 
 from __future__ import annotations
@@ -100,9 +100,15 @@ async def missed(
             if error.status == 401:
                 raise
             if error.status not in (403, 404):  # closed to us, or gone: nothing we could have missed
-                log.warning("what was said in Discord channel %s meanwhile can't be had: %s", channel.id, error.status)
+                log.warning(
+                    "missed messages of Discord channel %s can't be fetched (HTTP %s)", channel.id, error.status
+                )
         if number == _MESSAGES:
-            log.warning("more than %d messages were missed in Discord channel %s", _MESSAGES, channel.id)
+            log.warning(
+                "more than %d messages were missed in Discord channel %s; the newer ones are left out",
+                _MESSAGES,
+                channel.id,
+            )
 
 
 async def _servers_told(client: discord.Client, patience: float = 5.0) -> None:

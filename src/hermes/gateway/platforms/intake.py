@@ -1,4 +1,4 @@
-"""Messages that were acknowledged before the store had them: each is a small file until the store has it.
+"""Messages between a platform and the store: handed over until they are stored, spooled where the platform can't wait.
 
 Slack and Discord wait three seconds for an acknowledgement, and what was acknowledged they never send again. So a message
 is acknowledged when the store has it, and after ACKNOWLEDGE_AFTER seconds at the latest: then its file is on the disk
@@ -14,19 +14,65 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
+from hermes.errors import ConfigError
+from hermes.gateway.adapter import Link
+from hermes.gateway.events import Event, Revision
+
+Mask = Callable[[str], str]
+
 ACKNOWLEDGE_AFTER = 1.0  # seconds; both platforms wait 3, and the way there and a slow disk take their part of it
 _MOST = 10_000  # files: what comes beyond these is not acknowledged
+_WORDS = frozenset({"text", "quoted", "fallback", "preview", "plain_text", "pretext", "footer"})
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two tries to store a message
+
+
+async def hand_over(link: Link, what: Event | Revision) -> None:
+    """Give a message, or what happened to one, to the gateway. When this returns it is stored."""
+    await (link.revised(what) if isinstance(what, Revision) else link.received(what))
+
+
+async def keep(link: Link, what: Event | Revision) -> None:
+    """Hand it over until it is stored, for platforms that do not send it again."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await hand_over(link, what)
+        except Exception as error:
+            link.log.warning("a message could not be stored (%s); next try in %g s", type(error).__name__, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def store_mask(home: Path) -> Mask:
+    """The mask that the store of this home puts on texts (privacy.redact_secrets): no file holds what the store does not."""
+
+    @cache
+    def mask() -> Mask:
+        from hermes.config import load_config
+        from hermes.store.redact import redact
+
+        try:
+            wanted = load_config(home / "config.yaml").privacy.redact_secrets
+        except ConfigError:
+            wanted = True
+        return redact if wanted else str
+
+    return lambda text: mask()(text)
 
 
 class Spool:
-    """A folder of messages in the order they came. Its files are the user's alone, and gone once the store has them."""
+    """A folder of messages in the order they came. Its files are the user's alone, and gone once the store has them.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    What people said in a message (`_WORDS`) is masked; its other fields are names and numbers that must stay as they are.
+    """
+
+    def __init__(self, folder: Path, mask: Mask = str) -> None:
+        self._folder, self._mask = folder, mask
         self._thread: ThreadPoolExecutor | None = None  # not the loop's own threads: those may all wait for the store
 
     def waiting(self) -> list[tuple[str, dict[str, Any]]]:
@@ -48,7 +94,7 @@ class Spool:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, content)
 
     def drop(self, name: str) -> None:
-        """The store has it. A file that can't be removed is taken up again, and known by its id then."""
+        """The store has it. A file that can't be removed is read again, and its message recognised by its id."""
         try:
             (self._folder / name).unlink(missing_ok=True)
         except OSError:
@@ -69,7 +115,7 @@ class Spool:
         try:
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file)
+                json.dump(_masked(content, self._mask), file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, self._folder / name)
@@ -84,8 +130,17 @@ class Spool:
         return name
 
 
+def _masked(content: Any, mask: Mask) -> Any:
+    if isinstance(content, dict):
+        return {
+            name: mask(value) if name in _WORDS and isinstance(value, str) else _masked(value, mask)
+            for name, value in content.items()
+        }
+    return [_masked(one, mask) for one in content] if isinstance(content, list | tuple) else content
+
+
 class Receipt:
-    """One message on its way into the store, and what its platform is told of it: once, when the message is safe."""
+    """One message on its way into the store; it is acknowledged to its platform once, when it is safe."""
 
     def __init__(
         self, spool: Spool, content: dict[str, Any], tell: Callable[[], Awaitable[None]], log: Logger | LoggerAdapter[Logger]
@@ -117,7 +172,7 @@ class Receipt:
                 try:
                     self._name = await self._spool.put(self._content)
                 except OSError as error:
-                    why = "neither the store nor the disk takes it"
+                    why = "it could be written neither to the store nor to the disk"
                     self._log.warning("a message is not acknowledged: %s (%s)", why, error)
                     return False
                 await self._tell()

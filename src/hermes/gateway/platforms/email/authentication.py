@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 ALWAYS, WHEN_CHECKED, NEVER = "always", "when-checked", "never"
 # Servers that write their results below their own Received line and remove results with their name that came with the
-# mail; they also let nobody send with the address of another account of theirs.
+# mail; they also refuse mail with the address of another of their accounts.
 KNOWN = frozenset({"mx.google.com"})
 _WORDS = {"true": ALWAYS, "yes": ALWAYS, "false": NEVER, "no": NEVER}
 # which property of a passed check names the domain that was proven

@@ -26,12 +26,12 @@ from telegram.error import (
     NetworkError,
     RetryAfter,
     TelegramError,
-    TimedOut,
 )
 from telegram.request import HTTPXRequest
 from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import may_have_arrived
 
 _TOKEN = re.compile(r"\d+:[\w-]+")
 _STAND_IN = "the-token"
@@ -123,7 +123,7 @@ def our_errors(*, login: bool = False) -> Iterator[None]:
     except (PlatformError, ChatMigrated):
         raise
     except RetryAfter as error:
-        raise SlowDown("Telegram asks for a pause", _seconds(error)) from error
+        raise SlowDown("Telegram asks us to wait", _seconds(error)) from error
     except InvalidToken as error:
         raise PlatformRefused("Telegram does not know this token; @BotFather shows the right one (/token)") from error
     except Conflict as error:
@@ -131,8 +131,7 @@ def our_errors(*, login: bool = False) -> Iterator[None]:
     except (BadRequest, Forbidden) as error:
         raise (PlatformRefused if login else SendRefused)(f"Telegram refuses: {error.message}") from error
     except NetworkError as error:
-        # No answer in time: the question may have arrived. (Waiting for a free connection is told by other words.)
-        lost = isinstance(error, TimedOut) and "pool" not in error.message.lower()
+        lost = isinstance(error.__cause__, httpx.HTTPError) and may_have_arrived(error.__cause__)
         raise PlatformUnreachable(f"Telegram can't be reached: {error.message}", maybe_sent=lost) from error
     except TelegramError as error:
         raise PlatformUnreachable(f"Telegram: {error.message}") from error

@@ -16,7 +16,7 @@ from hermes.home import make_private
 MOST_WAITING = 500  # encrypted messages whose keys have not come; older ones are given up
 
 
-class Memory:
+class SavedState:
     """The files of one account on one home server."""
 
     def __init__(self, home: Path, homeserver: str) -> None:

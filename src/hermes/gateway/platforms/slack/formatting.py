@@ -1,19 +1,19 @@
 """Slack's two ways of writing: what a model writes becomes blocks, what a person wrote becomes readable text again.
 
 Slack renders a model's Markdown itself, in blocks of the kind "markdown" (headings, lists, tables, code), so nothing is
-translated here. What could ping people is made harmless with a character nobody sees. Where Slack refuses the blocks,
+translated here. What could ping people is made harmless with an invisible character. Where Slack refuses the blocks,
 the same text goes out as plain sections, which Slack never interprets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 INVISIBLE = "\u2060"  # between a sign and its name it keeps Slack from taking both for a mention
 _PREVIEW = 3_900  # chat.update takes 4,000 characters of text; notifications and screen readers get these
-_SECTION = 1_500  # a section takes 3,000, and nobody says of what kind
+_SECTION = 1_500  # a section takes 3,000; Slack does not document the unit
 
 _PINGS = re.compile(
     r"(<)(?=!(?:channel|here|everyone|group|subteam)|@[a-z0-9])|(?<![\w.])(@)(?=(?:channel|here|everyone)\b)",
@@ -26,7 +26,7 @@ _BANG = re.compile(r"!([^\s!/]+)(\s.*)?", re.DOTALL)
 
 
 def harmless(text: str) -> str:
-    """The text, with nothing in it that would ping anybody; it looks the same."""
+    """The text, with nothing in it that would ping people; it looks the same."""
     return _PINGS.sub(lambda found: found[0] + INVISIBLE, text)
 
 
@@ -86,6 +86,15 @@ def readable(text: str, us: str, names: Mapping[str, str]) -> str:
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
 
 
+def masked(text: str, mask: Callable[[str], str]) -> str:
+    """A message of Slack's with its secrets masked, such that it reads as the masked message does; else as it is."""
+    words = readable(text, "", {})
+    for made in (escaped(mask(words)), mask(text)):
+        if mask(readable(made, "", {})) == mask(words) and mentioned(made) == mentioned(text):
+            return made
+    return text
+
+
 def _spelled(inner: str, names: Mapping[str, str]) -> str:
     """What stood there before Slack put it into angle brackets."""
     target, _, label = inner.partition("|")
@@ -120,7 +129,7 @@ def command(text: str, known: Collection[str]) -> str:
 
 
 def slash(name: str, text: str, known: Collection[str]) -> str:
-    """A native command as a line of ours: `/hermes title x` is `/title x`, `/hermes how are you` is just said."""
+    """A native command as a line of text: `/hermes title x` is `/title x`, `/hermes how are you` is just said."""
     bare, text = name.lstrip("/"), text.strip()
     if bare.casefold() in known:
         return f"/{bare} {text}".rstrip()

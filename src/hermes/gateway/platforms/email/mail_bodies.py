@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-_LONGEST_LINE = 500  # attributions and headings are shorter; a longer line is somebody's text
+_LONGEST_LINE = 500  # attributions and headings are shorter; a longer line is text
 # "On Monday Alice wrote:", as programs say it in the languages most mails are in
 _WROTE = re.compile(
     r"^(?:(?:on|am|le|el|em|il|op|den|dne|w dniu|\w{2,10}[.,]{0,2} \d|在|\d).{4,400}?"
@@ -172,7 +172,7 @@ _SILENT = {"head", "style", "script", "title", "template", "noscript", "svg", "o
 _BLOCKS = {"p", "div", "table", "ul", "ol", "tr", "section", "article", "header", "footer", "pre", "center"}
 _BLOCKS |= {"h1", "h2", "h3", "h4", "h5", "h6", "dl", "dt", "dd", "form", "fieldset", "figure", "main", "nav"}
 _PARAGRAPHS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "table", "pre"}
-_DEEPEST = 8  # quotes in quotes; beyond that nobody counts
+_DEEPEST = 8  # quotes in quotes; deeper ones count as this deep
 
 
 def text_of_html(html: str) -> str:

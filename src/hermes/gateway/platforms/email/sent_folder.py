@@ -1,7 +1,7 @@
 """The Sent folder as the record of what was sent: a mail's copy lies there before the mail goes out, with a mark on it.
 
 The mark is taken away on the same connection in the moment the sending server has taken the mail. After a kill the copy
-tells: without the mark the mail was sent; with it, nobody knows; no copy, it was not sent. Functions of this module work
+tells: without the mark the mail was sent; with it, that is unknown; no copy, it was not sent. Functions of this module work
 on a connection with the Sent folder selected, in a thread.
 """
 

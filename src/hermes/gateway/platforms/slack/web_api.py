@@ -5,7 +5,7 @@ Slack's own error texts stay out of ours, and so do those of the library: they r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any
 
 import aiohttp
@@ -13,6 +13,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import retry_after
 
 _LOCKED_OUT = frozenset(
     "invalid_auth not_authed account_inactive token_revoked token_expired not_allowed_token_type"
@@ -51,9 +52,9 @@ def _translated(response: Any, token: str) -> PlatformError:
     status = int(getattr(response, "status_code", 0) or getattr(response, "status", 0) or 0)
     code = str(said.get("error") or f"HTTP {status}")
     if status == 429 or code in ("ratelimited", "rate_limited"):
-        return SlowDown("Slack wants us to wait", seconds(getattr(response, "headers", {})))
+        return SlowDown("Slack asks us to wait", retry_after(getattr(response, "headers", {})))
     if status >= 500 or not said or code in _PASSING:
-        return PlatformUnreachable(f"Slack can't do it now ({code})")
+        return PlatformUnreachable(f"Slack failed ({code}); trying again")
     if code == "missing_scope":
         needed = said.get("needed")
         return PlatformRefused(
@@ -64,14 +65,6 @@ def _translated(response: Any, token: str) -> PlatformError:
     if code in _FORMATTING:
         return Unformattable(f"Slack does not take the message ({code})")
     return SendRefused(f"Slack refuses: {code}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
-
-
-def seconds(headers: Mapping[str, str]) -> float:
-    """How long to wait, as Slack says it; half a minute where it does not."""
-    try:
-        return max(0.0, float(headers.get("Retry-After") or headers.get("retry-after") or 30))
-    except ValueError:
-        return 30.0
 
 
 def kind(error: BaseException) -> str:

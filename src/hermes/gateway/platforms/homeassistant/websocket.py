@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import aiohttp
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import error_text, retry_after
 
 _PATIENCE = 20.0  # seconds for an answer
 _HEARTBEAT = 25.0  # seconds between signs of life
@@ -22,7 +23,7 @@ _HEARTBEAT = 25.0  # seconds between signs of life
 _FINAL = {"not_found", "invalid_format", "not_allowed", "not_supported", "service_validation_error", "unknown_command"}
 
 
-class Connection:
+class WebSocketApi:
     """An authenticated connection. `happened` gets every event with its subscription's number, `ended` the end."""
 
     def __init__(self, url: str, token: str, context: ssl.SSLContext | None) -> None:
@@ -97,7 +98,7 @@ class Connection:
         if first.get("type") == "auth_invalid":
             raise PlatformRefused("Home Assistant does not accept the token: make a new long-lived access token")
         if first.get("type") != "auth_ok":
-            raise PlatformRefused("what answers there is not Home Assistant's WebSocket API; look at url")
+            raise PlatformRefused("the server at this url is not Home Assistant's WebSocket API; check url")
         self.version = str(first.get("ha_version", ""))
 
     async def _read(self, happened: Callable[[int, dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
@@ -151,7 +152,7 @@ class Connection:
             )
         if isinstance(error, aiohttp.WSServerHandshakeError):
             if error.status == 429:
-                return SlowDown(f"{where} asks to wait", _seconds(error.headers))
+                return SlowDown(f"{where} asks to wait", max(1.0, retry_after(error.headers or {})))
             if error.status == 403:
                 return PlatformRefused(f"{where} has shut this machine out (403); look at its ip_bans.yaml")
             if 300 <= error.status < 500:
@@ -161,12 +162,4 @@ class Connection:
         return PlatformUnreachable(f"{where} can't be reached: {said}")
 
     def _masked(self, text: str) -> str:
-        text = " ".join(text.split())[:300]
-        return text.replace(self._token, "***") if self._token else text
-
-
-def _seconds(headers: Mapping[str, str] | None) -> float:
-    try:
-        return max(1.0, float((headers if headers is not None else {})["Retry-After"]))
-    except (KeyError, ValueError):
-        return 30.0
+        return error_text(text, self._token)

@@ -12,6 +12,7 @@ from typing import Any
 import discord
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.http import attachment_kind
 
 PLATFORM = "discord"
 THREAD = "thread-"
@@ -143,10 +144,9 @@ def _named(text: str, message: discord.Message) -> str:
 def _attachment(message: discord.Message, attachment: discord.Attachment) -> Attachment:
     """Addresses of files expire after a day, so the reference is the message: asked again, it has a fresh one."""
     mime = (attachment.content_type or "").partition(";")[0].strip() or None
-    kind = (mime or "").partition("/")[0]
     reference = {"channel": str(message.channel.id), "message": str(message.id), "attachment": str(attachment.id)}
     return Attachment(
-        kind=kind if kind in ("image", "audio", "video") else "file",
+        kind=attachment_kind(mime),
         name=attachment.filename,
         mime=mime,
         size=attachment.size,

@@ -1,6 +1,6 @@
 """Socket Mode: the websocket that Slack sends events through, each in an envelope that wants to be acknowledged.
 
-An envelope is acknowledged once what it holds is kept, or lies in the spool (see platforms.spool): Slack waits three
+An envelope is acknowledged once what it holds is kept, or lies in the spool (see platforms.intake): Slack waits three
 seconds. What is not acknowledged Slack sends again. Before Slack ends a connection it says so: the next one is opened
 first, and the old one is read to its end. The library has a client for this, too; it goes on trying in silence when it
 should say that it gave up, so this one is ours.
@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.events import Event, Revision
-from hermes.gateway.platforms.slack.answers import kind
-from hermes.gateway.platforms.spool import Receipt, Spool
+from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.intake import Receipt, Spool
+from hermes.gateway.platforms.slack.web_api import kind
 
 _HELLO = 15.0  # seconds for a new connection to begin
 _HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
@@ -27,11 +28,10 @@ _LINGER = 30.0  # seconds an old connection is read beside its successor
 _LONGEST_PAUSE = 30.0  # seconds between two tries to keep an event
 
 Socket = aiohttp.ClientWebSocketResponse
-Result = TypeVar("Result")
 Envelope = dict[str, Any]
 
 
-class Connection:
+class SocketMode:
     """A connection and its successors. `read` makes an event of an envelope (None: nothing was said), `keep` keeps it.
 
     Envelopes of one chat are kept one after the other, as they came. `ticket` asks for the address of a new connection,
@@ -59,13 +59,13 @@ class Connection:
         self._lost = lost
         self._log = log
         self._sockets: set[Socket] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
         self._last: dict[str, asyncio.Task[bool]] = {}  # chat → what keeps its newest envelope
 
     def take_up(self) -> None:
         """Keep what an earlier connection acknowledged and did not keep; called before `open`, so that it comes first."""
         for name, envelope in self._spool.waiting():
-            self._start(self._see_to_spooled(name, self._in_turn(envelope)))
+            self._tasks.start(self._see_to_spooled(name, self._in_turn(envelope)))
 
     async def open(self) -> None:
         """Open a connection, hear its hello and begin to read it; PlatformError when that can't be."""
@@ -83,28 +83,18 @@ class Connection:
         except BaseException:
             await self._leave(socket)
             raise
-        self._start(self._read(socket))
+        self._tasks.start(self._read(socket))
         self._connected()
 
     async def close(self) -> None:
         """End every connection, within a few seconds."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=3)
+        await self._tasks.stop()
         for socket in list(self._sockets):  # those whose reader had not even begun
             await self._leave(socket)
 
     async def _leave(self, socket: Socket) -> None:
         self._sockets.discard(socket)
         await socket.close()
-
-    def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _read(self, socket: Socket) -> None:
         """Read a connection to its end; one that ends without a successor is lost."""
@@ -152,13 +142,13 @@ class Connection:
                 pass  # the connection is gone: Slack sends the event again, and it is known by its id
 
         receipt = Receipt(self._spool, _lasting(envelope), tell, self._log)
-        self._start(receipt.follow(self._in_turn(envelope)))
+        self._tasks.start(receipt.follow(self._in_turn(envelope)))
 
     def _in_turn(self, envelope: Envelope) -> asyncio.Task[bool]:
         """Keep an envelope, after those of the same chat that came before it."""
         payload = envelope.get("payload") or {}
         chat = str((payload.get("event") or {}).get("channel") or payload.get("channel_id") or "")
-        task = self._start(self._kept(envelope, self._last.get(chat)))
+        task = self._tasks.start(self._kept(envelope, self._last.get(chat)))
         self._last[chat] = task
         task.add_done_callback(lambda done: self._last.pop(chat) if self._last.get(chat) is done else None)
         return task
@@ -182,7 +172,7 @@ class Connection:
                         await self._keep(event)
                     return True
                 except Exception as error:
-                    self._log.warning("a message could not be kept (%s); next try in %g s", kind(error), pause)
+                    self._log.warning("a message could not be stored (%s); next try in %g s", kind(error), pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -192,12 +182,15 @@ class Connection:
 
 
 def _lasting(envelope: Envelope) -> Envelope:
-    """An envelope without what must not lie on a disk: `token` proves who Slack is, `response_url` lets anybody answer."""
-    payload = envelope.get("payload") or {}
-    return {
-        "type": envelope.get("type"),
-        "payload": {name: what for name, what in payload.items() if name not in ("token", "response_url")},
-    }
+    """An envelope without what must not lie on a disk (`token` proves who Slack is, `response_url` lets its holder answer),
+    and without the blocks, which have the words once more."""
+
+    def lasting(what: Any) -> Any:
+        if isinstance(what, dict):
+            return {name: lasting(one) for name, one in what.items() if name not in ("token", "response_url", "blocks")}
+        return [lasting(one) for one in what] if isinstance(what, list) else what
+
+    return {"type": envelope.get("type"), "payload": lasting(envelope.get("payload") or {})}
 
 
 async def _hello(socket: Socket) -> None:

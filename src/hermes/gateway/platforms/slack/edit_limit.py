@@ -16,7 +16,7 @@ A_MINUTE = 36  # edits of growing replies; 14 of Slack's 50 are left for finishe
 AT_ONCE = 4  # edits after a quiet time, without a pause between them; few, as Slack's minutes begin when Slack likes
 
 
-class Budget:
+class EditLimit:
     """The edits of one workspace."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +34,7 @@ class Budget:
         """A message is about to be edited; SlowDown while Slack wants none of it."""
         now = self._refill()
         if now < self._closed_until:
-            raise SlowDown("Slack wants us to wait with edits", self._closed_until - now)
+            raise SlowDown("Slack asks us to wait before the next edit", self._closed_until - now)
         self._left -= 1.0
 
     def refused(self, seconds: float) -> None:

@@ -1,0 +1,89 @@
+"""What connections to platforms have in common: tasks that end with them, short breaks that are mended, bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from typing import Any, Generic, TypeVar
+
+from hermes.errors import PlatformUnreachable, SlowDown
+from hermes.gateway.adapter import Link
+
+PAUSES = (0.0, 1.0, 3.0)  # seconds before a broken connection is opened again; then the gateway takes over
+
+Result = TypeVar("Result")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Tasks:
+    """The background tasks of one connection."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Result], name: str | None = None) -> asyncio.Task[Result]:
+        """Run it beside the others, until it ends or `stop` is called."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self, seconds: float = 3.0) -> None:
+        """Cancel all tasks but the one that calls this, and wait for their end. Raises nothing of theirs."""
+        tasks = self._tasks - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+
+class Retries:
+    """Failures of a stream or a poll in a row: a few are retried here; after that the gateway reconnects."""
+
+    def __init__(self, link: Link, identity: str, pauses: Sequence[float] = PAUSES) -> None:
+        self._link, self._identity, self._pauses = link, identity, pauses
+        self._failures = 0
+
+    async def failed(self, error: Exception) -> None:
+        """Wait before the next try; raises `error` where there is to be none."""
+        if not isinstance(error, PlatformUnreachable | SlowDown) or self._failures >= len(self._pauses):
+            raise error
+        pause = error.retry_after if isinstance(error, SlowDown) else self._pauses[self._failures]
+        self._failures += 1
+        self._link.log.warning("%s; trying again in %g s", error, pause)
+        await asyncio.sleep(pause)
+
+    def succeeded(self) -> None:
+        """The connection works; after failures the gateway hears of it."""
+        if self._failures:
+            self._failures = 0
+            self._link.connected(self._identity)
+
+
+class Recent(Generic[Key, Value]):
+    """A memory of bounded size: the entry that was put in longest ago is forgotten first."""
+
+    def __init__(self, most: int = 2_000) -> None:
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
+        self._most = most
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def get(self, key: Key) -> Value | None:
+        """The value of an entry, if it is still known."""
+        return self._entries.get(key)
+
+    def put(self, key: Key, value: Value) -> Value:
+        """Remember a value."""
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+        return value
+
+    def drop(self, key: Key) -> None:
+        """Forget an entry."""
+        self._entries.pop(key, None)

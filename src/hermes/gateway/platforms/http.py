@@ -1,0 +1,126 @@
+"""A vendor's HTTP API as adapters use it: one pool of connections, failures as errors of hermes.errors.
+
+Error texts of a library never leave it: addresses and headers hold tokens. Redirects are not followed, except by
+`download`, which sends the login to trusted hosts alone.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+
+_REDIRECTS = 4
+_KINDS = ("image", "audio", "video")
+
+
+class HttpApi:
+    """One vendor's API. `title` is what its errors call it; other options are those of httpx.AsyncClient."""
+
+    def __init__(self, title: str, base_url: str, **options: Any) -> None:
+        self.title = title
+        self._http = httpx.AsyncClient(base_url=base_url, **options)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The answer to a request; the error that `failure` makes of it where it is not a success."""
+        try:
+            answer = await self._http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise self.unreachable(error) from None
+        self.check(answer)
+        return answer
+
+    def check(self, answer: httpx.Response) -> None:
+        """Raise what an answer means that is not a success."""
+        if answer.status_code == 429:
+            raise SlowDown(f"{self.title} asks us to wait", retry_after(answer.headers))
+        if answer.status_code >= 500:
+            raise PlatformUnreachable(f"{self.title} answers HTTP {answer.status_code}")
+        if answer.status_code >= 300:
+            raise self.failure(answer)
+
+    def failure(self, answer: httpx.Response) -> PlatformError:
+        """The error for an answer of 300 to 499; adapters override it with what the vendor's error codes mean."""
+        if answer.status_code == 401:
+            return PlatformRefused(f"{self.title} does not accept our login (HTTP 401)")
+        return SendRefused(f"{self.title} refuses (HTTP {answer.status_code})")
+
+    def unreachable(self, error: httpx.HTTPError) -> PlatformUnreachable:
+        """The error for a request without an answer."""
+        why = f"{self.title} can't be reached ({type(error).__name__})"
+        return PlatformUnreachable(why, maybe_sent=may_have_arrived(error))
+
+    async def download(
+        self, address: str, *, what: str, trusted: Callable[[str], bool], headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """A file, over at most four redirects. Only addresses that are `trusted` are asked, and get `headers`."""
+        url = httpx.URL(address)
+        for _ in range(_REDIRECTS):
+            if not trusted(str(url)):
+                raise SendRefused(f"{what} is not kept at {self.title}, and we have no key to where it is")
+            try:
+                answer = await self._http.get(url, headers=headers)
+            except httpx.HTTPError as error:
+                raise PlatformUnreachable(
+                    f"{what} could not be fetched from {self.title} ({type(error).__name__})"
+                ) from None
+            if not answer.has_redirect_location:
+                break
+            url = url.join(answer.headers["Location"])
+        if answer.status_code != 200:
+            if answer.status_code == 429 or answer.status_code >= 500:
+                self.check(answer)
+            raise SendRefused(f"{self.title} no longer has {what} (HTTP {answer.status_code})")
+        return answer
+
+
+def may_have_arrived(error: httpx.HTTPError) -> bool:
+    """Whether a request that failed so may have been carried out: its answer got lost. Not so where no connection stood."""
+    return not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+
+
+def retry_after(headers: Mapping[str, str], default: float = 30.0) -> float:
+    """The seconds to wait that a `Retry-After` header asks for; `default` where it has no number."""
+    return seconds(headers.get("Retry-After") or headers.get("retry-after"), default)
+
+
+def seconds(value: Any, default: float) -> float:
+    """A number of seconds as a vendor wrote it; `default` where it is none."""
+    try:
+        return max(0.0, float(value))
+    except (TypeError, ValueError):
+        return default
+
+
+def tls_context(ca_file: Any) -> ssl.SSLContext:
+    """The usual certificates, and those of a file beside them; PlatformRefused where it can't be read."""
+    context = ssl.create_default_context()
+    if ca_file:
+        try:
+            context.load_verify_locations(str(Path(str(ca_file)).expanduser()))
+        except (OSError, ssl.SSLError) as error:
+            raise PlatformRefused(f"ca_file {ca_file} can't be used: {error}") from error
+    return context
+
+
+def error_text(said: object, *secrets: str) -> str:
+    """What a server or library said about a failure, on one short line without our secrets."""
+    text = " ".join(str(said).split())[:300]
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
+    return text
+
+
+def attachment_kind(mime: str | None) -> str:
+    """The kind of an attachment (events.Attachment.kind) of this MIME type."""
+    kind = (mime or "").partition("/")[0].strip().lower()
+    return kind if kind in _KINDS else "file"

@@ -1,0 +1,170 @@
+"""How messages come in: by asking for them (long polling), or by Telegram bringing them (a webhook).
+
+Both tell Telegram that a message has arrived only when it is kept. Asked, Telegram repeats everything until it is asked
+for what comes after; a webhook's delivery is repeated until it is answered with 200.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+from telegram import Bot, Update
+from telegram.error import TelegramError
+
+from hermes.errors import PlatformError
+from hermes.gateway.adapter import Link
+from hermes.gateway.events import Revision
+from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.telegram.client import our_errors, read_update
+from hermes.gateway.platforms.telegram.incoming import Albums, conversations, edits, migration
+
+if TYPE_CHECKING:
+    from hermes.gateway.platforms.listener import Registration
+
+# Of updates: joins, reactions and the like are not sent to us at all. Bots are not told of deletions.
+KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
+_MOST = 100  # updates at once, Telegram's own limit
+_WAIT = 25  # seconds that Telegram waits for something to happen before it answers "nothing"
+_ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # how long, and how often, more pictures of an album are waited for
+_FAILURES = 5  # in a row, before the connection counts as lost
+_SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
+
+
+class PollingReceiver:
+    """Asks for messages until it is stopped, or until it has asked in vain too often (`Link.lost`)."""
+
+    def __init__(self, bot: Bot, link: Link, identity: str, albums: Albums) -> None:
+        self._bot, self._link, self._identity, self._albums = bot, link, identity, albums
+        self._offset: int | None = None  # the first update that is not kept yet
+        self._tasks = Tasks()
+
+    async def start(self) -> None:
+        with our_errors(login=True):
+            await self._bot.delete_webhook()  # while there is one, asking is refused
+        self._tasks.start(self._run(), name="telegram: receiving")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    async def _run(self) -> None:
+        pauses = [min(0.25 * 2**number, 5.0) for number in range(1, _FAILURES + 1)]
+        retries = Retries(self._link, self._identity, pauses)
+        try:
+            while True:
+                try:
+                    with our_errors():
+                        updates = await self._whole_albums(await self._updates(_WAIT))
+                except PlatformError as error:
+                    await retries.failed(error)
+                    continue
+                retries.succeeded()
+                await self._keep(updates)
+        except Exception as error:
+            self._link.lost(error)  # what was not confirmed comes again
+
+    async def _updates(self, seconds: int) -> Sequence[Update]:
+        try:
+            return await self._bot.get_updates(self._offset, _MOST, seconds, KINDS)
+        except TelegramError:
+            raise
+        except Exception:  # one of them is beyond the library: take them one by one
+            asked = {"offset": self._offset, "limit": _MOST, "allowed_updates": list(KINDS)}
+            raw = await self._bot.do_api_request("getUpdates", asked)
+            return [read_update(one, self._bot, self._link.log) for one in raw]
+
+    async def _whole_albums(self, updates: Sequence[Update]) -> Sequence[Update]:
+        """The same, with the rest of an album whose first pictures came just now. Nothing is confirmed by this."""
+        for _ in range(_ALBUM_ROUNDS):
+            if _open_album(updates) is None or len(updates) >= _MOST:
+                break
+            await asyncio.sleep(_ALBUM_PAUSE)
+            more = await self._updates(0)
+            if len(more) <= len(updates):
+                break
+            updates = more
+        start = _open_album(updates)
+        if start and len(updates) >= _MOST:
+            return updates[:start]  # the rest of it is in the next hundred: leave it whole for then
+        return updates
+
+    async def _keep(self, updates: Sequence[Update]) -> None:
+        await _take(self._link, self._albums, updates)
+        for update in updates:
+            self._offset = max(self._offset or 0, update.update_id + 1)
+
+
+async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
+    """Have the gateway keep what was said, in its order."""
+    for messages in conversations(updates):
+        moved = migration(messages[0])
+        if moved is not None:
+            await link.moved(*moved)
+            continue
+        event = albums.event(messages)
+        if event is not None:
+            await link.received(event)
+    for name, message in edits(updates):
+        event = albums.edited(message)
+        if event is not None:
+            await link.revised(Revision(id=name, revises=event.id, event=event))
+
+
+def _open_album(updates: Sequence[Update]) -> int | None:
+    """Where the first album begins that may go on: nothing else was said in its chat since."""
+    last: dict[int, str | None] = {}
+    for update in updates:
+        message = update.message or update.channel_post
+        if message is not None:
+            last[message.chat.id] = message.media_group_id
+    for place, update in enumerate(updates):
+        message = update.message or update.channel_post
+        if message is not None and message.media_group_id and last[message.chat.id] == message.media_group_id:
+            return place
+    return None
+
+
+class WebhookReceiver:
+    """Listens on a port of this machine for what Telegram brings to a public address in front of it."""
+
+    def __init__(
+        self, bot: Bot, link: Link, albums: Albums, *, url: str, secret: str, host: str, port: int
+    ) -> None:  # fmt: skip
+        self._bot, self._link, self._albums = bot, link, albums
+        self._url, self._secret, self._host, self._port = url, secret, host, port
+        self._registration: Registration | None = None
+        self._one_by_one = asyncio.Lock()
+
+    async def start(self) -> None:
+        from hermes.gateway.platforms.listener import listen
+
+        path = urlsplit(self._url).path or "/"
+        self._registration = await listen(
+            self._host, self._port, path, verify=self._is_telegram, handler=self._delivered, link=self._link
+        )
+        with our_errors(login=True):
+            await self._bot.set_webhook(self._url, secret_token=self._secret, allowed_updates=KINDS)
+
+    async def stop(self) -> None:
+        """Stop listening. The webhook stays set: what comes meanwhile is brought later."""
+        if self._registration is not None:
+            await self._registration.close()
+
+    def _is_telegram(self, headers: Mapping[str, str]) -> bool:
+        given = headers.get(_SECRET_HEADER, "")
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret.encode())
+
+    async def _delivered(self, headers: Mapping[str, str], body: bytes) -> int:
+        try:
+            update = read_update(msgspec.json.decode(body), self._bot, self._link.log)
+        except (ValueError, PlatformError):
+            return 400
+        # Telegram brings the messages of a chat one after the other, each when the one before it was taken; so an
+        # album can't be waited for here, and each of its pictures is an event of its own.
+        async with self._one_by_one:
+            await _take(self._link, self._albums, [update])
+        return 200
