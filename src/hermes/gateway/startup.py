@@ -157,13 +157,12 @@ class Running:
 def running(db: SessionDB) -> list[Running]:
     """Who is the gateway of a store, or who they are where several share it; [] when nobody is, or it was killed."""
     from hermes.agent.holding import is_gone
-    from hermes.gateway.sharing import boot
-    from hermes.store import instances
+    from hermes.gateway.cluster import boot
     from hermes.store.gateway_db import GatewayDB
 
     if db.is_shared:
         store, here = GatewayDB(db), boot()
-        everyone = store.look(instances.everyone) if store.is_there() else []
+        everyone = store.instances()[0] if store.is_there() else []
         return [_running(one.name) for one in everyone if one.lives and not (one.boot == here and is_gone(one.name))]
     name = db.lease_holder(LEASE)
     return [] if name is None or is_gone(name) else [_running(name)]
@@ -253,7 +252,7 @@ async def serve(
 
 def _asked_to_end(ending: asyncio.Event) -> None:
     """A signal: end orderly, and for sure."""
-    from hermes.gateway.stopping import end_for_sure
+    from hermes.gateway.runner import end_for_sure
 
     if not ending.is_set():
         ending.set()
