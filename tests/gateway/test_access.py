@@ -408,5 +408,7 @@ def test_what_is_saved_before_a_reset_goes_where_its_person_is_remembered(scene:
 
     for who, home in (("alice", hermes_home), ("bob", home_of(hermes_home, "plain", "u-bob", owner=False))):
         scene.ask(who, "hello")
-        seat = Participant(scene.gateway.services, None, scene.gateway.store.route(f"agent:main:plain:dm:dm-{who}"), None)
+        seat = Participant(
+            scene.gateway.services, None, scene.gateway.store.route(f"agent:main:plain:dm:dm-{who}"), None
+        )
         assert seat.agent.context.home == home

@@ -411,7 +411,9 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     assert held is not None
     assert db.acquire_lease("platform:plain", "here:1:gateway:a", 60.0)
     join(store, "there:1:gateway:b")
-    assert store.together([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [True]  # what waits there does not move
+    assert store.together([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
+        True
+    ]  # what waits there does not move
     assert store.together([lambda tx: instances.bury(tx, ["here:1:gateway:a"])]) == [1]
     assert store.together([lambda tx: instances.given(tx, "there:1:gateway:b")]) == [[1]]
     assert not db.is_live("s")

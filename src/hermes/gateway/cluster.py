@@ -261,7 +261,10 @@ class Cluster:
     def _leave(self) -> None:
         with self._lock:
             self._left = True
-            self._store.bury([self.name])
+            try:
+                self._store.bury([self.name])
+            except HermesError as error:  # others notice it when the lease runs out
+                _log.info("that this gateway ends could not be noted: %s", error)
 
     # ------------------------------------------------------------------------------------------ platforms
 

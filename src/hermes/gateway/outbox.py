@@ -13,6 +13,7 @@ from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import as_json
 from hermes.gateway.streaming import StreamedReply
 from hermes.store.instances import question_mark
+from hermes.store.mail import QUESTION
 
 if TYPE_CHECKING:
     from hermes.gateway.cluster import Cluster
@@ -132,7 +133,7 @@ class Outbox:
             delivery = self.deliveries[part.platform]
             if (part.inbox_id in answering or part.inbox_id in delivery.replies) and part.id not in self._left:
                 continue
-            if "-q" in part.nonce:  # a turn of another gateway waits for the answer
+            if QUESTION in part.nonce:  # a turn of another gateway waits for the answer
                 delivery.post_at_once(part)
             else:
                 delivery.post(part)

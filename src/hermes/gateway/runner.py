@@ -85,12 +85,12 @@ class Gateway:
         self.services = Services(
             db, store, config, home, clock, threading.Event(), access, self.agents, router, outbox, index, calls
         )
-        self._writer = Writer(store, gone=self._store_gone)
+        self.writer = Writer(store, gone=self._store_gone)
         self.brake = Brake(config.gateway.brake.per_minute, config.gateway.brake.alike)
-        self._inbox = Inbox(self.services, self.workers, self._cluster, self._writer, self.brake)
-        self._inbox.note_trouble = lambda platform, text: self.connections[platform].troubled(text)
+        self.inbox = Inbox(self.services, self.workers, self._cluster, self.writer, self.brake)
+        self.inbox.note_trouble = lambda platform, text: self.connections[platform].troubled(text)
         self._resets = Resets(self.services, self.workers, self._cluster)
-        self._replies = Replies(self.services, self._inbox, self.workers, self._cluster, self._resets)
+        self._replies = Replies(self.services, self.inbox, self.workers, self._cluster, self._resets)
 
     async def run(self) -> None:
         """Connect everything and go on until `stop` is called."""
@@ -102,8 +102,8 @@ class Gateway:
         await asyncio.to_thread(self._begin)
         await self._cluster.join()
         menu = [(one.name, one.help) for one in known(GATEWAY)]
-        work = [self._cluster.run(), self._inbox.follow(), self._resets.run(), self.services.index.follow()]
-        work += [Handoffs(self.services, self._inbox).run(), self._welcome(), self._forget()]
+        work = [self._cluster.run(), self.inbox.follow(), self._resets.run(), self.services.index.follow()]
+        work += [Handoffs(self.services, self.inbox).run(), self._welcome(), self._forget()]
         for connection in self.connections.values():
             work += [self._cluster.keep(connection), connection.show_menu(menu)]
         tasks = [asyncio.create_task(one) for one in work]
@@ -126,7 +126,7 @@ class Gateway:
         for adapter, settings in self._adapters:
             platform = adapter.platform
             connection = Connection(
-                adapter, settings, self.store, self._writer, self._config, self._inbox.received, revise
+                adapter, settings, self.store, self.writer, self._config, self.inbox.received, revise
             )
             connection.delivery.sure = partial(self._cluster.sure, platform)
             connection.delivery.fence = partial(self._cluster.platform_fence, platform)
@@ -134,7 +134,7 @@ class Gateway:
             self.connections[platform] = connection
 
     def _begin(self) -> None:
-        self._inbox.begin()
+        self.inbox.begin()
         for platform, counts in self.store.mail_counts().items():
             if platform not in self.connections and (counts.get("waiting") or counts.get("unsent")):
                 _log.warning("%s is not enabled; messages from it or to it wait", platform)
@@ -194,7 +194,7 @@ class Gateway:
         await _within(LEAVE_SECONDS, self._cluster.leave())  # what waits is others' to do from now on
         await _within(
             LEAVE_SECONDS,
-            self._writer.idle(),
+            self.writer.idle(),
             asyncio.to_thread(self.agents.close, LEAVE_SECONDS * 0.8),
             asyncio.to_thread(write_index, self.store, self.db.sessions_dir),
         )

@@ -289,17 +289,10 @@ class GatewayDB:
     others_take_part = reading(routes.others_take_part)
     # ------------------------------------------------------------------------------------------ gateways of one store
 
+    join = writing(instances.join)
     bury = writing(instances.bury)
     give = writing(instances.give)
     served_elsewhere = reading(instances.served_elsewhere)
-
-    def join(self, name: str, label: str, boot: str, platforms: Sequence[str], ttl: float) -> int:
-        """From now on there is this instance; the token of its lease. A file has one: those before it are gone."""
-        with self._store.write() as tx:
-            token = instances.join(tx, name, label, boot, platforms, ttl)
-            if not self.db.is_shared:
-                instances.bury(tx, [one.name for one in instances.everyone(tx) if one.name != name])
-            return token
 
     def instances(self, platforms: Sequence[str] = ()) -> tuple[list[Instance], bool]:
         """All instances; and whether something of these platforms waits that none of them serves."""

@@ -48,16 +48,17 @@ def platform_lease(platform: str) -> str:
 
 def question_mark(name: str) -> str:
     """What the nonces of an instance's questions contain."""
-    return f"-q{name.rpartition(':')[2]}-"
+    return f"{mail.QUESTION}{name.rpartition(':')[2]}-"
 
 
 def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
-    """From now on there is this instance; the token of its lease."""
+    """From now on there is this instance; the token of its lease. Questions of no instance are not asked any more."""
     token = leases.seize(tx, lease_of(name), name, ttl)
     tx.run(
         "INSERT INTO gateway_instances(name, label, boot, platforms, joined_at) VALUES(?, ?, ?, ?, ?)",
         (name, label, boot, "\n".join(sorted(platforms)), tx.now()),
     )
+    mail.leave_questions(tx, [question_mark(one.name) for one in everyone(tx)])
     return token
 
 
@@ -172,8 +173,8 @@ def bury(tx: Tx, gone: Collection[str] = ()) -> int:
         again = any(other.owner == one.owner for other in living)
         for lease in _held(tx, one.name if again else one.owner):
             leases.void(tx, lease)
-        mail.leave_questions(tx, question_mark(one.name))
         tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
+    mail.leave_questions(tx, [question_mark(one.name) for one in living])
     names = {one.name for one in living}
     for key, platform, instance in tx.rows(
         "SELECT DISTINCT i.key, i.platform, s.instance FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"

@@ -320,12 +320,15 @@ def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:
     tx.run("UPDATE gateway_outbox SET error = ?, begun_at = ? WHERE id = ?", (error, now, outbox_id))
 
 
-def leave_questions(tx: Tx, mark: str) -> None:
-    """Questions with this mark in their nonces are not to be asked any more."""
-    tx.run(
-        "UPDATE gateway_outbox SET error = ? WHERE sent_at IS NULL AND error IS NULL AND instr(nonce, ?) > 0",
-        ("the turn that asked this has ended", mark),
-    )
+QUESTION = "-q"  # what the nonces of questions contain, and no other
+
+
+def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
+    """Questions without one of these marks in their nonces are not to be asked any more."""
+    sql = "SELECT id, nonce FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND instr(nonce, ?) > 0"
+    for number, nonce in tx.rows(sql, (QUESTION,)):
+        if not any(mark in nonce for mark in marks):
+            unsendable(tx, number, "the turn that asked this has ended", tx.now())
 
 
 def counts(tx: Tx) -> dict[str, dict[str, int]]:
