@@ -176,9 +176,7 @@ class Handoffs:
                     raise
                 await asyncio.sleep(min(error.retry_after, THREAD_SECONDS))
             except PlatformUnreachable as error:
-                if (
-                    number == TRIES or error.maybe_sent
-                ):  # there may be a thread by now: a second one would be in the way
+                if number == TRIES or error.maybe_sent:  # a thread may be there by now, and a second one in the way
                     raise
                 await asyncio.sleep(number)
             except PlatformError as error:

@@ -23,6 +23,7 @@ from hermes.errors import HermesError, PlatformError
 from hermes.gateway.access import greeting, place_of
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
 from hermes.gateway.questions import Question, read_answer
+from hermes.gateway.workers import tell_failure
 from hermes.store.gateway_db import Arrival, Kept
 
 if TYPE_CHECKING:
@@ -326,9 +327,5 @@ class Inbox:
     def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> None:
         task = asyncio.create_task(asyncio.to_thread(work, *arguments))
         self._tasks.add(task)
-        task.add_done_callback(self._thread_done)
-
-    def _thread_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("something the gateway was doing has failed", exc_info=task.exception())
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(tell_failure)

@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 FETCH_SECONDS = 120.0  # for one file, tries included
 MOST_QUOTED = 1_000  # characters of a message that is answered
 MOST_TEXT = 60_000  # characters of text files that are read in with one message
-_TEXT_TYPES = (
-    "text/",
-    "application/json",
-    "application/xml",
-    "application/yaml",
-    "application/x-yaml",
-    "application/toml",
-)
+_TEXT_TYPES = ("text/", *(f"application/{kind}" for kind in ("json", "xml", "yaml", "x-yaml", "toml")))
 _TEXT_ENDINGS = frozenset(
     ".txt .md .rst .csv .tsv .json .jsonl .yaml .yml .toml .ini .cfg .conf .log .xml .html .htm .css .js .ts .py .sh .sql .c .h"
     " .cpp .rs .go .java .rb .php .tex .diff .patch".split()

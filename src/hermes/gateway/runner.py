@@ -39,7 +39,7 @@ from hermes.gateway.resets import Resets
 from hermes.gateway.revisions import Revisions
 from hermes.gateway.router import Router
 from hermes.gateway.sessions_index import SessionsIndex, write_index
-from hermes.gateway.workers import LoopCalls, Workers
+from hermes.gateway.workers import LoopCalls, Workers, tell_failure
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_writer import Writer
 
@@ -108,7 +108,7 @@ class Gateway:
             work += [self._cluster.keep(connection), connection.show_menu(menu)]
         tasks = [asyncio.create_task(one) for one in work]
         for task in tasks:
-            task.add_done_callback(_tell_failure)
+            task.add_done_callback(tell_failure)
         try:
             await self._stop.wait()
         finally:
@@ -227,8 +227,3 @@ def end_for_sure(seconds: float = STOP_SECONDS - 0.5) -> None:
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
-
-
-def _tell_failure(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.error("something the gateway was doing has failed", exc_info=task.exception())

@@ -166,3 +166,9 @@ class LoopCalls:
                 work(*arguments)
             except Exception:  # the next ones are not to blame
                 self._log.exception("something the gateway was doing has failed")
+
+
+def tell_failure(task: asyncio.Task[Any]) -> None:
+    """For a task nobody waits for: that it failed is a line in the log."""
+    if not task.cancelled() and task.exception() is not None:
+        logging.getLogger("hermes.gateway").error("something has failed", exc_info=task.exception())

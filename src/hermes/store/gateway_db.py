@@ -360,7 +360,6 @@ class GatewayDB:
             return mail.receive(tx, platform, event_id, key, event, self.clock())[0]
 
     unanswered = reading(mail.unanswered)
-    still = reading(mail.still)
     progress = reading(mail.progress)
 
     def begin(self, inbox_id: int, session_id: str | None = None) -> None:
@@ -458,11 +457,6 @@ class GatewayDB:
             return mail.post(tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to)
 
     unsent = reading(mail.unsent)
-
-    def leave_unsent(self, outbox_id: int, why: str) -> None:
-        """Something is not to be sent any more."""
-        with self._store.write() as tx:
-            mail.unsendable(tx, outbox_id, self.db.masked(why), self.clock())
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
