@@ -8,8 +8,8 @@ it. Texts go as soon as they are not needed.
 Secrets are masked in both boxes. The process that received a message answers it as it was said, and sends its reply as it
 is; the masked text is what a process after a crash, or another gateway of the same store, finds.
 
-What waits in a file is found by reading the whole box, which forgets after a week: an index on it would have to be written
-twice for each message. A server has such indexes.
+What waits in a file is found by reading its box from the oldest row that may wait (`Oldest`): an index would have to be
+written twice for each message. A server, where rows may appear out of order, has such indexes.
 """
 
 from __future__ import annotations
