@@ -265,7 +265,7 @@ def test_status_without_anything_set_up(hermes_home: Path) -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
-    from hermes.gateway.starting import LEASE, holder
+    from hermes.gateway.startup import LEASE, holder
     from hermes.store.gateway_db import GatewayDB
 
     names = ("telegram", "discord", "homeassistant", "matrix")

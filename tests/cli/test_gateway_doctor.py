@@ -123,7 +123,7 @@ def test_the_gateway_has_a_line_when_there_is_something_to_run(lab: Lab, hermes_
     assert lines(hermes_home, "gateway") == []
     ((state, text),) = lines(hermes_home, "gateway", lab.settings)
     assert (state, "hermes gateway" in text) == ("remark", True)
-    from hermes.gateway.starting import LEASE, holder
+    from hermes.gateway.startup import LEASE, holder
 
     with SessionDB(hermes_home / "state.db") as db:
         db.acquire_lease(LEASE, holder(), 60)

@@ -404,9 +404,11 @@ def test_a_conversation_that_was_compressed_keeps_its_people(scene: Scene) -> No
 
 def test_what_is_saved_before_a_reset_goes_where_its_person_is_remembered(scene: Scene, hermes_home: Path) -> None:
     """Nobody speaks then; the memories are those of whom the conversation belongs to."""
-    from hermes.gateway.host import Seat
+    from hermes.gateway.participants import Participant
 
     for who, home in (("alice", hermes_home), ("bob", home_of(hermes_home, "plain", "u-bob", owner=False))):
         scene.ask(who, "hello")
-        seat = Seat(scene.gateway, None, scene.gateway.store.route(f"agent:main:plain:dm:dm-{who}"), None)
+        seat = Participant(
+            scene.gateway.services, None, scene.gateway.store.route(f"agent:main:plain:dm:dm-{who}"), None
+        )
         assert seat.agent.context.home == home

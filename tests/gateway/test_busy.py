@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.turns import NOT_YOURS, STOPPED
+from hermes.gateway.replies import NOT_YOURS, STOPPED
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

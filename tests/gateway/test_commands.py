@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hermes.commands.registry import GATEWAY, known
+from hermes.gateway.replies import STOPPED
 from hermes.gateway.runner import Gateway
-from hermes.gateway.turns import STOPPED
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

@@ -314,11 +314,11 @@ def test_a_reply_grows_in_one_message(lab: Lab, model: Echo, hermes_home: Path) 
 def test_stopping_in_the_middle_of_a_turn_loses_nothing(
     lab: Lab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes.gateway.stopping.TURN_SECONDS", 0.5)
+    monkeypatch.setattr("hermes.gateway.runner.TURN_SECONDS", 0.5)
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("slow=30 take your time " + "x " * 60)
-        until(lambda: gateway.lanes.running, 20)
-        (lane,) = gateway.lanes.lanes()
+        until(lambda: gateway.workers.running, 20)
+        (lane,) = gateway.workers.lanes()
         until(lambda: gateway.agents.get(lane.key) is not None and gateway.agents.get(lane.key).busy, 20)
     model.latency = 0.0
     with SessionDB(hermes_home / "state.db") as db:

@@ -124,3 +124,19 @@ def test_a_kill_before_the_first_message_is_stored_leaves_no_empty_session(
     with SessionDB(hermes_home / "state.db") as db:
         rows = db.list_sessions_rich(limit=10)
         assert [row["message_count"] for row in rows] == [2]
+
+
+def test_after_a_kill_in_another_container_the_next_gateway_of_a_file_begins_at_once(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    """Nothing tells that the process is gone, and its leases last: but a file has one gateway at a time."""
+    with SessionDB(hermes_home / "state.db") as db:
+        store, name = GatewayDB(db), "elsewhere:7:gateway:0badcafe"
+        store.join(name, "elsewhere:/home", "another boot", ["plain"], 600.0)
+        assert db.acquire_lease("platform:plain", name, 600.0)
+        store.give("agent:main:plain:dm:dm-alice", name)
+    with GatewayProcess(hermes_home, [lab], model.base_url) as gateway:
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"], 40)
+        assert gateway.stop() == 0, gateway.output()
+    assert words(record_of(hermes_home)["dm-alice"]) == ["hello"]

@@ -21,7 +21,7 @@ from hermes.gateway.platforms import BUILT_IN
 ROOT = Path(__file__).parents[2]
 OURS = "hermes-sessions"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-GATEWAY = ["hermes.cli.gateway", "hermes.gateway.starting", "hermes.gateway.runner", "hermes.gateway.turns"]
+GATEWAY = ["hermes.cli.gateway", "hermes.gateway.startup", "hermes.gateway.runner", "hermes.gateway.replies"]
 # extra → the packages whose every module it must be enough for
 PARTS: dict[str, list[str]] = {
     "": [

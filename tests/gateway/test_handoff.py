@@ -308,7 +308,10 @@ def test_a_gateway_that_was_stopped_completes_nothing_that_another_has_claimed_s
 def test_two_gateways_never_both_take_one(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     at_the_desk(hermes_home)
     second = PlainLab()
-    with running(lab, hermes_home, model.base_url, **HOME) as one, running(second, hermes_home, model.base_url, **HOME):
+    with (
+        running(lab, hermes_home, model.base_url, **HOME) as one,
+        running(second, hermes_home, model.base_url, stands_by=True, **HOME),
+    ):
         for _ in range(3):
             assert one.db.request_handoff(SESSION, "plain")
             until(lambda: one.db.get_handoff_state(SESSION)["state"] == "completed", 30)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hermes.config import Config
-from hermes.gateway import hooks, runner
+from hermes.gateway import hooks, resets
 from tests.support.echo import Echo
 from tests.support.gateway import Clock, running
 from tests.support.labs.base import until
@@ -96,7 +96,7 @@ def test_without_a_hook_or_a_session_nothing_runs() -> None:
 
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainLab]:
-    monkeypatch.setattr(runner, "RESET_SECONDS", 0.05)
+    monkeypatch.setattr(resets, "RESET_SECONDS", 0.05)
     made = PlainLab()
     yield made
     made.close()

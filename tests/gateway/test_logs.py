@@ -21,7 +21,7 @@ from hermes.config.loading import parse_config
 from hermes.gateway import logs
 from hermes.gateway.logs import MASK, Masking, start_logging
 from hermes.gateway.settings import PlatformSettings
-from hermes.gateway.starting import secrets_of
+from hermes.gateway.startup import secrets_of
 from tests.support.labs.plain import Plain
 
 TOKEN = 's3cr:t/"of this bot'

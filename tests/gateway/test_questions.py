@@ -10,7 +10,7 @@ import pytest
 
 from hermes.gateway import questions
 from hermes.gateway.questions import read_answer
-from hermes.gateway.turns import STOPPED
+from hermes.gateway.replies import STOPPED
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -142,9 +142,9 @@ def test_another_person_who_interrupts_does_not_wait_for_the_answer(
 def test_stopping_does_not_wait_for_an_answer_and_asks_again_afterwards(
     lab: PlainLab, model: Echo, hermes_home: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hermes.gateway import stopping
+    from hermes.gateway import runner
 
-    monkeypatch.setattr(stopping, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(runner, "TURN_SECONDS", 0.2)
     with running(lab, hermes_home, model.base_url):
         lab.say(removing(precious))
         asked(lab)

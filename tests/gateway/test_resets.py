@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hermes.config import Config
 from hermes.config.loading import parse_config
-from hermes.gateway import resets, runner
+from hermes.gateway import resets
 from hermes.gateway.resets import Policy, boundary, due, notice, policy, time_zone
 from hermes.gateway.runner import Gateway
 from hermes.store.db import SessionDB
@@ -162,7 +162,7 @@ def model() -> Iterator[Echo]:
 
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainLab]:
-    monkeypatch.setattr(runner, "RESET_SECONDS", 0.05)
+    monkeypatch.setattr(resets, "RESET_SECONDS", 0.05)
     made = PlainLab()
     yield made
     made.close()
@@ -346,7 +346,7 @@ def test_a_restart_reckons_from_the_last_message_not_from_the_restart(
 def test_what_expired_while_the_gateway_was_off_begins_anew_with_the_first_message(
     lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "RESET_SECONDS", 3600.0)
+    monkeypatch.setattr(resets, "RESET_SECONDS", 3600.0)
     clock = Clock()
     with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
         say(lab, "before")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.stopping import STOP_SECONDS
+from hermes.gateway.runner import STOP_SECONDS
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
@@ -36,7 +36,7 @@ def lab() -> Iterator[PlainLab]:
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns are cut short sooner: the order of things is the same."""
-    monkeypatch.setattr("hermes.gateway.stopping.TURN_SECONDS", 0.3)
+    monkeypatch.setattr("hermes.gateway.runner.TURN_SECONDS", 0.3)
 
 
 @pytest.mark.usefixtures("brisk")

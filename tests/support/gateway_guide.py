@@ -12,7 +12,7 @@ CODE = "K7QF-2MZB"
 @contextmanager
 def guide(home: Path) -> Iterator[dict[str, str]]:
     """A home where this process is the gateway, as far as the record knows."""
-    from hermes.gateway.starting import LEASE, holder
+    from hermes.gateway.startup import LEASE, holder
     from hermes.store.db import SessionDB
     from hermes.store.gateway_db import GatewayDB
 

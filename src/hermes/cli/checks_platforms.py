@@ -39,7 +39,7 @@ def gateway(config: Config) -> Found:
 
 
 def _process(db: Any) -> str | None:
-    from hermes.gateway.starting import running
+    from hermes.gateway.startup import running
 
     found = running(db)
     return ", ".join(f"process {one.process} on {one.host}" for one in found) or None
@@ -145,7 +145,7 @@ def _from_store(otherwise: Any, ask: Any) -> Any:
 
 
 def _api_server(config: Config) -> Finding:
-    from hermes.gateway.starting import check_api_server
+    from hermes.gateway.startup import check_api_server
 
     settings = config.api_server
     try:
@@ -163,7 +163,7 @@ def _api_server(config: Config) -> Finding:
 
 
 def _webhooks(config: Config) -> Finding:
-    from hermes.gateway.starting import webhook
+    from hermes.gateway.startup import webhook
 
     try:
         adapter, _ = webhook(config, get_hermes_home(), insecure=False)

@@ -32,7 +32,7 @@ def _run(insecure: bool, verbose: bool) -> int:
 
     from hermes.config import environment
     from hermes.gateway.logs import start_logging
-    from hermes.gateway.starting import made_adapters, secrets_of, serve
+    from hermes.gateway.startup import made_adapters, secrets_of, serve
     from hermes.home import get_hermes_home
     from hermes.store import housekeeping
     from hermes.store.opening import open_configured
@@ -73,7 +73,7 @@ def stop() -> int:
     import signal
     import time
 
-    from hermes.gateway.starting import running
+    from hermes.gateway.startup import running
 
     with store(read_only=True) as db:
         found = running(db)

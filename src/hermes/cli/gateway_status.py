@@ -27,7 +27,7 @@ _COLUMNS = (
 
 def report(db: SessionDB, config: Config) -> dict[str, Any]:
     """Everything there is to tell, as plain data."""
-    from hermes.gateway.starting import API, WEBHOOK, connected_by, running
+    from hermes.gateway.startup import API, WEBHOOK, connected_by, running
     from hermes.store.gateway_db import GatewayDB
 
     gateway, found = GatewayDB(db), running(db)

@@ -86,13 +86,6 @@ def greeting(code: str) -> str:
     )
 
 
-def is_answered(event: Event, *, needs_mention: bool, takes_part: bool) -> bool:
-    """Whether a message in a group is meant for us: where a mention is needed, it is one, or we are in that thread."""
-    if event.chat.type == DM or event.addressed or not needs_mention:
-        return True
-    return event.chat.thread_id is not None and takes_part
-
-
 def place_of(chat: Chat) -> str:
     """A chat in the words of a log or a list."""
     where = f"{chat.platform} {chat.type} {chat.name or chat.chat_id}"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter
     from hermes.gateway.events import Event, Revision
     from hermes.gateway.settings import PlatformSettings
-    from hermes.gateway.writer import Writer
     from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway_writer import Writer
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 REFUSED_PAUSE = 300.0  # a wrong token may be mended meanwhile
@@ -32,7 +32,7 @@ class Connection:
 
     def __init__(
         self, adapter: Adapter, settings: PlatformSettings, store: GatewayDB, writer: Writer, config: Config,
-        take: Callable[[Connection, Event], Awaitable[None]], revise: Callable[[Connection, Revision], Awaitable[None]],
+        take: Callable[[str, Event], Awaitable[None]], revise: Callable[[str, Revision], Awaitable[None]],
     ) -> None:  # fmt: skip
         self.adapter = adapter
         self.settings = settings
@@ -55,13 +55,13 @@ class Connection:
         """Keep an event (see adapter.Link)."""
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; this comes again")
-        await self._take(self, event)
+        await self._take(self.platform, event)
 
     async def revised(self, revision: Revision) -> None:
         """A message was edited or deleted (see adapter.Link)."""
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; this comes again")
-        await self._revise(self, revision)
+        await self._revise(self.platform, revision)
 
     async def moved(self, old: str, new: str) -> None:
         """A chat has another id (see adapter.Link)."""
@@ -84,14 +84,14 @@ class Connection:
         if isinstance(error, PlatformRefused) and self._link is not None:
             self._link.lost(error)
 
-    def _tell(self, state: str, **more: Any) -> None:
+    def _tell(self, state: str, *, identity: str | None = None, error: str | None = None) -> None:
         """Note the state in the store, in order; that it can't be noted now is no reason to stop."""
 
         async def note() -> None:
             try:
-                await self._writer(lambda tx: self._store.note_status(tx, self.platform, state, **more))
-            except HermesError as error:
-                self.log.warning("the state could not be noted: %s", error)
+                await self._writer(self._store.note_status, self.platform, state, identity, error)
+            except HermesError as problem:
+                self.log.warning("the state could not be noted: %s", problem)
 
         task = asyncio.create_task(note())
         self._statuses.add(task)

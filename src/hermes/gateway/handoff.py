@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.commands.handing import patience  # a claim holds so long without a sign of life
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
-from hermes.gateway.events import DM, OWN, OWN_ID, Chat, Event, as_json, from_json
-from hermes.gateway.host import taken_from
-from hermes.gateway.keys import Source, build_session_key, key_beside
+from hermes.gateway.events import OWN, OWN_ID, Chat, Event, as_json, from_json
+from hermes.gateway.participants import taken_from
 from hermes.store.gateway_db import Notice, Placed
 
 if TYPE_CHECKING:
-    from hermes.gateway.runner import Gateway
+    from hermes.gateway.inbox import Inbox
+    from hermes.gateway.participants import Services
     from hermes.store.db import SessionDB
 
 LOOK_SECONDS = 1.0
@@ -55,8 +55,8 @@ class Claim:
 class Handoffs:
     """Looks for sessions that want to come here."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, services: Services, inbox: Inbox) -> None:
+        self._services, self._inbox = services, inbox
         self._under_way: set[str] = set()
         self._notices: dict[str, Notice | None] = {}  # for those whose chats sessions are brought away from
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,13 +65,13 @@ class Handoffs:
         """Look again and again, until cancelled."""
         while True:
             try:
-                waiting = await asyncio.to_thread(self._gateway.db.list_pending_handoffs)
+                waiting = await asyncio.to_thread(self._services.db.list_pending_handoffs)
             except HermesError as error:
                 _log.warning("handoffs could not be looked for: %s", error)
                 waiting = []
             for session in waiting:
-                connection = self._gateway.connections.get(session["handoff_platform"])
-                if connection is not None and connection.delivery.connected.is_set():
+                delivery = self._services.outbox.deliveries.get(session["handoff_platform"])
+                if delivery is not None and delivery.connected.is_set():
                     self._start(session["id"], session["handoff_platform"], session["handoff_requested_at"])
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -84,7 +84,7 @@ class Handoffs:
         task.add_done_callback(self._tasks.discard)
 
     async def _take(self, session_id: str, platform: str, asked_at: float) -> None:
-        db, placed, claim = self._gateway.db, None, None
+        db, placed, claim = self._services.db, None, None
         try:
             token = await asyncio.to_thread(db.take_handoff, session_id, lease=patience())
             if token is None:
@@ -93,13 +93,13 @@ class Handoffs:
             beat = asyncio.create_task(self._beat(claim))
             try:
                 placed, event = await self._bring(claim, platform, asked_at)
-                await self._gateway.speak(placed.key, event)
+                await self._inbox.speak(placed.key, event)
             finally:
                 beat.cancel()
             if not await claim.do(db.complete_handoff, session_id):
                 raise PlatformError("whoever asked for it has given it up")
             if (notice := self._notices.get(session_id)) is not None:
-                await asyncio.to_thread(self._gateway.post, from_json(notice.chat, Chat), notice.text)
+                await asyncio.to_thread(self._services.outbox.post, from_json(notice.chat, Chat), notice.text)
             _log.info("session %s goes on at %s", session_id, platform)
         except Fenced as error:  # what we did of it is that one's to go on with, or to take back
             _log.warning("handoff of %s to %s: %s", session_id, platform, error)
@@ -117,8 +117,8 @@ class Handoffs:
         """Things are as they were, and whoever asked can read why."""
         try:
             if placed is not None:
-                await claim.do(self._gateway.store.take_back, placed)
-            await claim.do(self._gateway.db.fail_handoff, claim.session_id, why)
+                await claim.do(self._services.store.take_back, placed)
+            await claim.do(self._services.db.fail_handoff, claim.session_id, why)
         except HermesError as error:
             _log.error("that a handoff failed could not be noted: %s", error)  # its lease runs out
 
@@ -126,18 +126,18 @@ class Handoffs:
         while True:
             await asyncio.sleep(patience() / 4)
             try:
-                await claim.do(self._gateway.db.heartbeat_handoff, claim.session_id, lease=patience())
+                await claim.do(self._services.db.heartbeat_handoff, claim.session_id, lease=patience())
             except HermesError as error:
                 _log.warning("the claim on %s could not be renewed: %s", claim.session_id, error)
 
     async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Placed, Event]:
         """Make the place and bind it to the session; where it is, and what the agent is to answer there."""
-        gateway, asked = self._gateway, claim.session_id
-        session_id = await asyncio.to_thread(gateway.db.get_compression_tip, asked)
-        session = await asyncio.to_thread(gateway.db.get_session, session_id)
+        services, asked = self._services, claim.session_id
+        session_id = await asyncio.to_thread(services.db.get_compression_tip, asked)
+        session = await asyncio.to_thread(services.db.get_session, session_id)
         if session is None:
             raise PlatformError(f"session {session_id} is no longer there")
-        route = await asyncio.to_thread(gateway.store.route_of_session, session_id)
+        route = await asyncio.to_thread(services.store.route_of_session, session_id)
         if route is not None and route.platform == platform and route.updated_at >= asked_at:
             # whoever claimed it before us got so far
             placed, chat = Placed(route.key, session_id, None, None), from_json(route.chat, Chat)
@@ -147,16 +147,16 @@ class Handoffs:
         return placed, Event(id=f"{OWN_ID}{asked}:{asked_at}", chat=chat, text=words, sender=OWN)
 
     async def _bind(self, claim: Claim, session: dict[str, Any], platform: str) -> tuple[Placed, Chat]:
-        gateway = self._gateway
-        home = await asyncio.to_thread(gateway.home_chat, platform)
+        services = self._services
+        home = await asyncio.to_thread(services.router.home_chat, platform)
         if home is None:
             raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where handoffs should go")
-        await claim.do(gateway.db.reopen_session, session["id"])
+        await claim.do(services.db.reopen_session, session["id"])
         chat = await self._place(home, session["title"] or f"Hermes {session['id']}")
-        key, shared = await asyncio.to_thread(_owners_key, gateway, chat)
-        notice = await asyncio.to_thread(taken_from, gateway, session["id"], None)
+        key, shared = await asyncio.to_thread(services.router.owners_key, chat)
+        notice = await asyncio.to_thread(taken_from, services, session["id"], None)
         placed = await claim.do(
-            gateway.store.place, key, session["id"], platform=platform, chat_type=chat.type, chat=as_json(chat),
+            services.store.place, key, session["id"], platform=platform, chat_type=chat.type, chat=as_json(chat),
             display_name=chat.name, shared=shared,
         )  # fmt: skip
         self._notices[claim.session_id] = notice
@@ -164,50 +164,25 @@ class Handoffs:
 
     async def _place(self, home: Chat, name: str) -> Chat:
         """A fresh thread where there are threads, else the home chat itself, which counts as a conversation of two."""
-        connection = self._gateway.connections[home.platform]
-        if not connection.adapter.capabilities.threads:
+        adapter = self._services.router.adapters[home.platform]
+        if not adapter.capabilities.threads:
             return home
         for number in range(1, TRIES + 1):
             try:
                 async with asyncio.timeout(THREAD_SECONDS):
-                    return await connection.adapter.create_thread(home, name[:100])
+                    return await adapter.create_thread(home, name[:100])
             except SlowDown as error:
                 if number == TRIES:
                     raise
                 await asyncio.sleep(min(error.retry_after, THREAD_SECONDS))
             except PlatformUnreachable as error:
-                if (
-                    number == TRIES or error.maybe_sent
-                ):  # there may be a thread by now: a second one would be in the way
+                if number == TRIES or error.maybe_sent:  # a thread may be there by now, and a second one in the way
                     raise
                 await asyncio.sleep(number)
             except PlatformError as error:
-                connection.log.warning("no thread could be made, so the home chat serves: %s", error)
+                _log.getChild(home.platform).warning("no thread could be made, so the home chat serves: %s", error)
                 break
         return home
-
-
-def place_key(gateway: Gateway, chat: Chat) -> tuple[str, bool]:
-    """The key of a place a session is brought to, and whether several share it. Without a thread it is keyed as a DM."""
-    chat_type = chat.type if chat.thread_id is not None else DM
-    source = Source(
-        platform=chat.platform, chat_id=chat.chat_id, chat_type=chat_type, thread_id=chat.thread_id, user_id=None
-    )
-    return build_session_key(source, home=gateway.home), chat_type != DM
-
-
-def _owners_key(gateway: Gateway, chat: Chat) -> tuple[str, bool]:
-    """The same for what the owner brings: in a conversation of two that began as another person's, the owner's own key."""
-    key, shared = place_key(gateway, chat)
-    route = None if shared else gateway.store.route(key)
-    owners = gateway.access.owners(chat.platform)
-    if route is None or route.user_id is None or route.user_id in owners:
-        return key, shared
-    beside = (
-        key_beside(key, Source(platform=chat.platform, chat_id=chat.chat_id, user_id=one), route.user_id)
-        for one in owners
-    )
-    return next((one for one in beside if gateway.store.route(one) is not None), key), shared
 
 
 def _called(source: str) -> str:

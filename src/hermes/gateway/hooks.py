@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hermes.config import Config
 
 FINALIZE, RESET = "on_session_finalize", "on_session_reset"
+RESETS = ("idle", "daily")  # the reasons for which a conversation begins anew
 TIMEOUT = 60.0
 _log = logging.getLogger("hermes.gateway")
 

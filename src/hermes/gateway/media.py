@@ -7,6 +7,7 @@ in the attachments folder by their hash; paths and derived text stay in the conv
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import codecs
 import logging
@@ -15,23 +16,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.choose import named_model
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
 
 if TYPE_CHECKING:
     from hermes.gateway.events import Attachment, Event
-    from hermes.gateway.runner import Gateway
+    from hermes.gateway.participants import Services
 
 FETCH_SECONDS = 120.0  # for one file, tries included
 MOST_QUOTED = 1_000  # characters of a message that is answered
 MOST_TEXT = 60_000  # characters of text files that are read in with one message
-_TEXT_TYPES = (
-    "text/",
-    "application/json",
-    "application/xml",
-    "application/yaml",
-    "application/x-yaml",
-    "application/toml",
-)
+_TEXT_TYPES = ("text/", *(f"application/{kind}" for kind in ("json", "xml", "yaml", "x-yaml", "toml")))
 _TEXT_ENDINGS = frozenset(
     ".txt .md .rst .csv .tsv .json .jsonl .yaml .yml .toml .ini .cfg .conf .log .xml .html .htm .css .js .ts .py .sh .sql .c .h"
     " .cpp .rs .go .java .rb .php .tex .diff .patch".split()
@@ -46,7 +41,7 @@ _DESCRIBE = "Describe this picture for somebody who can't see it. Write out any 
 _log = logging.getLogger("hermes.gateway")
 
 
-def content_of(gateway: Gateway, event: Event, spoken: str) -> str | list[Any] | None:
+def content_of(services: Services, event: Event, spoken: str) -> str | list[Any] | None:
     """What the model is told: what was said, and what came with it.
 
     None when the gateway stops before everything was fetched: whoever comes next does it.
@@ -57,11 +52,11 @@ def content_of(gateway: Gateway, event: Event, spoken: str) -> str | list[Any] |
     notes: list[str] = []
     room = MOST_TEXT // max(1, sum(one.kind == "file" for one in event.attachments))
     for attachment in event.attachments:
-        note, part = _taken(gateway, event, attachment, room)
+        note, part = _taken(services, event, attachment, room)
         notes.append(note)
         if part is not None:
             parts.append(part)
-    if gateway.stopping:
+    if services.stopping:
         return None
     words = "\n\n".join(one for one in (spoken.strip(), *notes) if one)
     return [{"type": "text", "text": words}, *parts] if parts else words
@@ -77,41 +72,47 @@ def quotation(quoted: str | None) -> str:
     return "".join(f"> {line}\n" for line in words.splitlines()) + "\n"
 
 
-def _taken(gateway: Gateway, event: Event, attachment: Attachment, room: int) -> tuple[str, Any]:
+def _taken(services: Services, event: Event, attachment: Attachment, room: int) -> tuple[str, Any]:
     """The note about one attachment, and the part the model sees of it, if any."""
-    name, most = _shown_name(attachment), gateway.config.gateway.media.max_mb
+    name, most = _shown_name(attachment), services.config.gateway.media.max_mb
     too_large = f"[{name} was sent, but is larger than {most:g} MB and was not kept]"
     if attachment.size is not None and attachment.size > most * 1_000_000:
         return too_large, None
     try:
-        data = _fetched(gateway, event.chat.platform, attachment)
+        data = _fetched(services, event.chat.platform, attachment)
     except Exception as error:  # an adapter's mistake as well: the message itself is answered all the same
         _log.warning("%s could not be fetched: %s", name, error, exc_info=not isinstance(error, (HermesError, OSError)))
         why = str(error) if isinstance(error, HermesError) else "it took too long" if _is_late(error) else "it failed"
         return f"[{name} was sent, but could not be fetched: {why}]", None
     if len(data) > most * 1_000_000:
         return too_large, None
-    path = _kept(gateway, data)
+    path = _kept(services, data)
     if attachment.kind in ("image", "file") and (mime := image_type(data)):
-        return _picture(gateway, name, mime, data, path)
+        return _picture(services, name, mime, data, path)
     if attachment.kind == "audio":
-        return _speech(gateway, name, attachment, data, path), None
+        return _speech(services, name, attachment, data, path), None
     if (read := text_in(attachment.name, attachment.mime, data)) is not None:
         return _document(name, *read, path, room), None
     return f"[File {name} ({attachment.mime or 'unknown kind'}, {len(data):,} bytes), saved as {path}]", None
 
 
-def _fetched(gateway: Gateway, platform: str, attachment: Attachment) -> bytes:
+def _fetched(services: Services, platform: str, attachment: Attachment) -> bytes:
     """The bytes. A connection that breaks for a moment, or a platform that asks for patience, loses no file."""
-    if gateway.adapter(platform) is None:
+    adapter, loop = services.router.adapters.get(platform), services.calls.loop
+    if adapter is None or loop is None:
         raise PlatformUnreachable(f"{platform} is not enabled")
     end, pause = time.monotonic() + FETCH_SECONDS, 0.5
     while True:
         try:
-            return gateway.fetch(platform, attachment, max(1.0, end - time.monotonic()))
+            waiting = asyncio.run_coroutine_threadsafe(adapter.fetch(attachment), loop)
+            try:
+                return waiting.result(max(1.0, end - time.monotonic()))
+            except TimeoutError:
+                waiting.cancel()
+                raise
         except (SlowDown, PlatformUnreachable) as error:
             wait = error.retry_after if isinstance(error, SlowDown) else pause
-            if gateway.stopping or time.monotonic() + wait > end:
+            if services.stopping or time.monotonic() + wait > end:
                 raise
             time.sleep(max(0.05, wait))
             pause = min(pause * 2, 10.0)
@@ -121,11 +122,11 @@ def _is_late(error: Exception) -> bool:
     return isinstance(error, TimeoutError)
 
 
-def _kept(gateway: Gateway, data: bytes) -> str:
+def _kept(services: Services, data: bytes) -> str:
     """Where the bytes lie now, in words that also keep them there as long as the message lives."""
-    reference = gateway.db.keep_attachment(data)
+    reference = services.db.keep_attachment(data)
     digest = reference.rpartition(":")[2]
-    return f"{gateway.db.attachments_dir / digest[:2] / digest} ({reference})"
+    return f"{services.db.attachments_dir / digest[:2] / digest} ({reference})"
 
 
 def _shown_name(attachment: Attachment) -> str:
@@ -139,8 +140,8 @@ def _enclosed(text: str) -> str:
     return f"<attached-file>\n{inner}\n</attached-file>"
 
 
-def _picture(gateway: Gateway, name: str, mime: str, data: bytes, path: str) -> tuple[str, Any]:
-    model, vision = gateway.agents.model, gateway.config.gateway.media.vision_model
+def _picture(services: Services, name: str, mime: str, data: bytes, path: str) -> tuple[str, Any]:
+    model, vision = services.agents.model, services.config.gateway.media.vision_model
     part = {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{base64.b64encode(data).decode()}"}}
     if vision is None:
         if model.kind in ("endpoint", "local"):
@@ -151,18 +152,22 @@ def _picture(gateway: Gateway, name: str, mime: str, data: bytes, path: str) -> 
         )
     question = {"role": "user", "content": [{"type": "text", "text": _DESCRIBE}, part]}
     try:
-        described = gateway.side_model(vision).complete([question], max_tokens=800, timeout=FETCH_SECONDS)
+        described = named_model(vision, services.agents.model).complete(
+            [question], max_tokens=800, timeout=FETCH_SECONDS
+        )
     except HermesError as error:
         return f"[Picture {name}, saved as {path}; it could not be described: {error}]", None
     return f"[Picture {name}, saved as {path}. {vision} describes it:]\n{_enclosed(described.strip())}", None
 
 
-def _speech(gateway: Gateway, name: str, attachment: Attachment, data: bytes, path: str) -> str:
-    model = gateway.config.gateway.media.stt_model
+def _speech(services: Services, name: str, attachment: Attachment, data: bytes, path: str) -> str:
+    model = services.config.gateway.media.stt_model
     if model is None:
         return f"[Recording {name}, saved as {path}; no speech model is configured (gateway.media.stt_model)]"
     try:
-        heard = gateway.side_model(model).transcribe(data, _file_name(attachment), attachment.mime).strip()
+        heard = (
+            named_model(model, services.agents.model).transcribe(data, _file_name(attachment), attachment.mime).strip()
+        )
     except HermesError as error:
         return f"[Recording {name}, saved as {path}; it could not be written down: {error}]"
     if not heard:

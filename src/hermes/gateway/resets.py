@@ -1,4 +1,8 @@
-"""When a conversation on a platform begins anew: never, after a time of silence, each day at an hour, or both.
+"""Resets: when a conversation on a platform begins anew (never, after a time of silence, each day at an hour, or both), and how.
+
+The agent saves what matters, the session ends, and the next message starts another that links to it. Not in the middle of
+a turn (this runs in the conversation's lane), not while a program of it runs in the background, and not while a terminal
+holds the session. A gateway that stops meanwhile leaves things as they were for the next one.
 
 Everything is reckoned from the user's last message, which the store knows, so a restart changes nothing. Hours are those
 of a time zone: an hour that a clock change skips counts as the one after it, one that comes twice as the first.
@@ -6,14 +10,30 @@ of a time zone: an hour that a clock change skips counts as the one after it, on
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.turn import Stop
+from hermes.errors import Fenced, HermesError
+from hermes.gateway.hooks import RESETS
+from hermes.gateway.inbox import Reset
+from hermes.gateway.participants import Participant
 
 if TYPE_CHECKING:
+    from hermes.agent.loop import Agent
     from hermes.config import Config
+    from hermes.gateway.cluster import Cluster
+    from hermes.gateway.participants import Services
+    from hermes.gateway.workers import Workers
+    from hermes.store.gateway_db import Route
 
-IDLE, DAILY = "idle", "daily"
+IDLE, DAILY = RESETS
+RESET_SECONDS = 30.0  # between two looks for quiet conversations
+SAVING = ("memory", "skills")  # the tools of the last turn
+_log = logging.getLogger("hermes.gateway")
 
 FAREWELL = (
     "[From the gateway, not from the user: this conversation was quiet and is about to be closed; a new one begins with the"
@@ -109,3 +129,123 @@ def _span(minutes: float) -> str:
     if minutes >= 120:
         return f"{minutes / 60:g} hours"
     return f"{minutes:g} minutes"
+
+
+class Resets:
+    """Has conversations of a gateway begin anew in time."""
+
+    def __init__(self, services: Services, workers: Workers, cluster: Cluster) -> None:
+        self._services, self._workers, self._cluster = services, workers, cluster
+        self._zone = time_zone(services.config.timezone)
+
+    async def run(self) -> None:
+        """Have quiet conversations begin anew; those somebody speaks in first are looked at then. Until cancelled."""
+        while True:
+            try:
+                for key in await asyncio.to_thread(self._expired):
+                    self._workers.add(key, Reset(self._cluster.fence))
+            except HermesError as error:
+                _log.warning("resets could not be looked for: %s", error)
+            await asyncio.sleep(RESET_SECONDS)
+
+    def _expired(self) -> list[str]:
+        """The keys whose conversation is to begin anew now, and where nothing happens just then."""
+        reset = self._services.config.session_reset
+        modes = {reset.mode, *(one.mode for one in (*reset.by_platform.values(), *reset.by_type.values()))}
+        if modes <= {"none", None}:
+            return []
+        found = []
+        for route in self._services.store.bound_routes(quiet_since=self._services.clock()):
+            lane = self._workers.get(route.key)
+            if not self._cluster.is_ours(route.key, route.platform):
+                continue
+            if self._due(route) is not None and (lane is None or (lane.running is None and not lane.waiting)):
+                found.append(route.key)
+        return found
+
+    def _due(self, route: Route) -> str | None:
+        which = policy(self._services.config, route.platform, route.chat_type)
+        return due(which, route.last_user_at, self._services.clock(), self._zone)
+
+    def begin_anew(self, key: str, stop: Stop, route: Route | None = None) -> Route | None:
+        """If it is time: let the agent save what matters, end the session, and have the next message start another.
+
+        The key's route (`route`, if it is known), if it is not time and nothing was done.
+        """
+        route = route or self._services.store.route(key)
+        if route is None or route.session_id is None:
+            return route
+        reason = self._due(route)
+        agent = self._services.agents.get(key)
+        if reason is None or (agent is not None and agent.background_running()):
+            return route
+        self._begin_anew(key, route, route.session_id, reason, agent, stop)
+        return None
+
+    def _begin_anew(
+        self, key: str, route: Route, session_id: str, reason: str, agent: Agent | None, stop: Stop
+    ) -> None:
+        services, db = self._services, self._services.db
+        old: str | None = db.get_compression_tip(session_id) if db.get_session(session_id) else None
+        session = db.get_session(old) if old is not None else None
+        ending = session is not None and session["ended_at"] is None
+        if session is not None and ending:
+            if agent is not None:
+                agent.let_go()  # our own hold may last a moment longer than its turn
+            if db.is_live(session["id"]):
+                return  # it is being talked in at a terminal
+            seat = Participant(services, None, route, None, session_id=session["id"])
+            try:
+                if not seat.agent.hold() or seat.agent.answering() is not None:
+                    return  # somebody was quicker
+                now = services.store.route(key)
+                if now is None or now.session_id != route.session_id:
+                    return  # and is through with it already
+                old = self._save_what_matters(seat, session, stop)
+                if services.stopping:
+                    return
+                with seat.agent.fenced():  # if we were stopped for long, somebody may be talking in it by now
+                    db.end_session(old, reason)
+                    services.store.let_go(key, previous=old, reason=reason)
+            except Fenced as error:
+                _log.warning("%s does not begin anew: %s", key, error)
+                return
+            finally:
+                seat.let_go()
+        else:
+            services.store.let_go(key, previous=old, reason=reason)
+        services.agents.drop(key)
+        if old is not None and ending:
+            services.ended(old, reason)
+        services.index.touched()
+        _log.info("%s begins anew (%s)", key, reason)
+
+    def _save_what_matters(self, seat: Participant, session: dict[str, Any], stop: Stop) -> str:
+        """One turn in which the agent may note what will matter later; the session it ended in (it may have been compressed).
+
+        That it fails must not stop a reset.
+        """
+        services = self._services
+        if not services.agents.model.calls_tools or not session["message_count"]:
+            return str(session["id"])
+        try:
+            agent = seat.agent
+            agent.tools = {name: tool for name, tool in agent.tools.items() if name in SAVING}
+            for _ in stop.bind(agent.turn(FAREWELL)) if agent.tools else ():
+                if services.stopping:
+                    stop.want()
+        except Fenced:
+            raise
+        except HermesError as error:
+            _log.warning("what matters of %s could not be saved before its reset: %s", session["id"], error)
+        except Exception:  # a tool or model that misbehaves: the conversation must not stay for ever because of it
+            _log.exception("what matters of %s could not be saved before its reset", session["id"])
+        return seat.session_id
+
+    def told(self, route: Route) -> str | None:
+        """What the user is to hear with the first message after a reset: that it was one, and how the old one comes back."""
+        which = policy(self._services.config, route.platform, route.chat_type)
+        if route.previous_id is None or route.reset_reason is None or not which.notify:
+            return None
+        title = self._services.db.get_session_title(route.previous_id)
+        return notice(route.reset_reason, which, title if title and "`" not in title else route.previous_id)

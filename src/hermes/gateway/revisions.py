@@ -8,16 +8,16 @@ stored may send the edit first: it is kept for the message that follows.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hermes.gateway.events import Event, Revision, as_json, from_json, writable
-from hermes.gateway.turns import words_of
+from hermes.gateway.replies import words_of
 
 if TYPE_CHECKING:
-    from hermes.gateway.connection import Connection
-    from hermes.gateway.runner import Gateway
+    from hermes.gateway.participants import Services
     from hermes.store.mail import Known
 
 WORDS = "words"  # in a message's meta: how much of its text was said; the rest tells of what came with it
@@ -26,25 +26,27 @@ WORDS = "words"  # in a message's meta: how much of its text was said; the rest 
 class Revisions:
     """Applies edits and deletions, each once."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway, self._store = gateway, gateway.store
+    def __init__(self, services: Services) -> None:
+        self._services, self._store = services, services.store
 
-    async def take(self, connection: Connection, revision: Revision) -> None:
+    async def take(self, platform: str, revision: Revision) -> None:
         """An adapter tells of an edit or a deletion. Returns when it is safe."""
         event = None if revision.event is None else writable(revision.event)
         if event is not None and not event.text.strip() and not event.attachments:
             return
-        await asyncio.to_thread(self._apply, connection, revision, event)
+        await asyncio.to_thread(self._apply, platform, revision, event)
 
-    def _apply(self, connection: Connection, revision: Revision, event: Event | None) -> None:
-        platform, store = connection.platform, self._store
+    def _apply(self, platform: str, revision: Revision, event: Event | None) -> None:
+        store = self._store
         if store.is_noted(platform, revision.id):
             return
         while (known := store.find_said(platform, revision.revises)) is None:
             if self._keep_early(platform, revision, event):
                 return
         if event is not None and not _is_author(known, event):
-            connection.log.warning("somebody else than its author wanted to edit a message; it stays as it is")
+            logging.getLogger(f"hermes.gateway.{platform}").warning(
+                "somebody else than its author wanted to edit a message; it stays as it is"
+            )
             return
         if known.inbox_id is not None and not known.message_ids:
             if self._waits(known, event):
@@ -55,37 +57,34 @@ class Revisions:
         for message_id in ids:
             self._in_record(message_id, event)
         store.note(platform, revision.id, ids[-1] if ids else None)
-        self._gateway.touched()
+        self._services.index.touched()
 
     def _keep_early(self, platform: str, revision: Revision, event: Event | None) -> bool:
         """Keep it for a message that has not come yet; False when that has come meanwhile."""
         if event is None:
             return self._store.keep_early(platform, revision.id, revision.revises, None)
-        if not self._gateway.access.may_talk(platform, event.sender):
+        if not self._services.access.may_talk(platform, event.sender):
             return True
-        masked = msgspec.structs.replace(event, text=self._gateway.db.masked(event.text), quoted=None)
+        masked = msgspec.structs.replace(event, text=self._services.db.masked(event.text), quoted=None)
         return self._store.keep_early(platform, revision.id, revision.revises, as_json(masked))
 
     def _waits(self, known: Known, event: Event | None) -> bool:
         """Change what waits in the inbox; False when it does not wait there any more."""
         kept = None
         if event is not None and known.event is not None:
-            text = self._gateway.db.masked(event.text)
+            text = self._services.db.masked(event.text)
             kept = as_json(msgspec.structs.replace(from_json(known.event, Event), text=text))
-        changed = self._store.revise(known.inbox_id, kept)
-        if changed and known.inbox_id is not None:
-            self._gateway.revised.add(known.inbox_id)
-        return changed
+        return self._store.revise(known.inbox_id, kept)
 
     def _in_record(self, message_id: int, event: Event | None) -> None:
-        db = self._gateway.db
+        db = self._services.db
         if event is None:
             db.redact_message(message_id)
             return
         found = self._store.content_of(message_id)
         if found is None:
             return
-        shared = self._gateway.key_of(event)[1]
+        shared = self._services.router.key_of(event)[1]
         content = with_words(*found, words_of(db, event, shared=shared))
         if content is not None:
             db.edit_message(message_id, content)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -857,3 +858,32 @@ class SessionDB(Keeping):
             self._open()
             done += mended(False) or []
         return done
+
+
+class Transactions:
+    """What the other modules of store/ may do with an open SessionDB: its transactions, with its fences and its mask."""
+
+    def __init__(self, db: SessionDB) -> None:
+        self._db = db
+        self.read = db._engine.read
+        self.make_tables = db._engine.make_tables
+
+    def write(self, *, lasting: bool = True) -> AbstractContextManager[Tx]:
+        """A write transaction that this thread's fences hold for (see SessionDB.fenced, Engine.write)."""
+        return self._db._changing(lasting=lasting)
+
+    def masked(self, text: str | None) -> str | None:
+        """A text as the store keeps it, if there is one."""
+        return self._db._masked(text)
+
+    def store_message(self, session_id: str, message: dict[str, Any], also: Callable[[Tx, int], None]) -> int:
+        """Store a message as `append_message` does; `also` does what belongs to it in the same transaction, given its id.
+
+        If the server went away in the middle and nothing was stored, it is tried again, and `also` called again.
+        """
+        return self._db._append(session_id, self._db._ready(message), also=also)
+
+
+def transactions(db: SessionDB) -> Transactions:
+    """The transactions of an open SessionDB, for what is kept in the same store (gateway_db.py)."""
+    return Transactions(db)

@@ -1,6 +1,7 @@
 """GatewayDB: what the gateway keeps beside the sessions, in the same store and in the same transactions.
 
-One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, mail.py or people.py.
+One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, mail.py, people.py or
+instances.py, which say what it promises.
 Safe to share between threads; `SessionDB.fenced` counts here, too. Small writes of the gateway's event loop can be
 gathered into one (`together`).
 """
@@ -9,24 +10,39 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from hermes.store import instances, lineage, mail, people, recovery, routes, sessions
+from hermes.store.db import transactions
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.gateway_tables import statements
-from hermes.store.mail import Known, Outgoing, Received
+from hermes.store.instances import Instance
+from hermes.store.mail import Outgoing, Received
 from hermes.store.routes import Route
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
     from hermes.store.visibility import User
 
-__all__ = ["GatewayDB", "Name", "Notice", "Outgoing", "Placed", "Received", "Route"]
+__all__ = [
+    "Arrival",
+    "GatewayDB",
+    "Instance",
+    "Kept",
+    "Name",
+    "Notice",
+    "Outgoing",
+    "Placed",
+    "Received",
+    "Route",
+    "TakenUp",
+]
 
-T = TypeVar("T")
 IDENTITY = "gateway_identity"
+AT_ONCE = 1000  # events or parts that are fetched at once
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,6 +65,47 @@ class Name:
 
 
 @dataclass(slots=True, frozen=True)
+class Arrival:
+    """An event as it is to be stored, and what its route shows of its chat (`chat_type` None: the route stays as it is)."""
+
+    key: str
+    platform: str
+    event_id: str
+    event: str  # JSON, masked
+    chat: str = ""  # JSON
+    chat_type: str | None = None
+    display_name: str | None = None
+    user_id: str | None = None  # whose conversation it becomes if it is nobody's
+    shared: bool = False
+    beside: Callable[[str | None], str] | None = None  # of a conversation of two: its key, given whose the route is
+
+    def is_shown_by(self, route: Route) -> bool:
+        """Whether a route tells all this already."""
+        owned = route.shared or self.user_id is None or route.user_id is not None
+        return owned and (route.chat, route.display_name) == (self.chat, self.display_name or route.display_name)
+
+
+@dataclass(slots=True, frozen=True)
+class Kept:
+    """Where an event is stored."""
+
+    key: str
+    id: int | None  # None: it was answered before
+    serving: str | None  # the instance that answers it
+    before: tuple[int, ...]  # what else waits in that chat and came earlier
+
+
+@dataclass(slots=True, frozen=True)
+class TakenUp:
+    """What there is to know before an event is answered."""
+
+    event: Received | None  # None: it does not wait any more, or another instance serves its chat
+    route: Route | None
+    session_id: str | None  # where the route's conversation has got to by compressions
+    is_member: bool  # whether the user who speaks may see that session
+
+
+@dataclass(slots=True, frozen=True)
 class Placed:
     """A session that was brought to a place, and what was before."""
 
@@ -58,42 +115,64 @@ class Placed:
     came_from: str | None  # the key the session was talked in under
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def reading(question: Callable[Concatenate[Tx, P], R]) -> Callable[Concatenate[GatewayDB, P], R]:
+    """The method that asks this in a transaction of its own."""
+
+    @wraps(question)
+    def method(self: GatewayDB, /, *given: P.args, **named: P.kwargs) -> R:
+        with self._store.read() as tx:
+            return question(tx, *given, **named)
+
+    return method
+
+
+def writing(change: Callable[Concatenate[Tx, P], R]) -> Callable[Concatenate[GatewayDB, P], R]:
+    """The method that changes this in a transaction of its own."""
+
+    @wraps(change)
+    def method(self: GatewayDB, /, *given: P.args, **named: P.kwargs) -> R:
+        with self._store.write() as tx:
+            return change(tx, *given, **named)
+
+    return method
+
+
 class GatewayDB:
     """The gateway's part of a store. `clock` tells the time, so that a test can move it."""
 
     def __init__(self, db: SessionDB, *, clock: Callable[[], float] = time.time) -> None:
         self.db = db
         self.clock = clock
-        self._engine = db._engine
+        self._store = transactions(db)
+        self._oldest = mail.Oldest()  # of a file: what waits is not looked for below this
         if db.read_only:
             return
         if not self.is_there():
-            self._engine.make_tables(statements(shared=db.is_shared))
+            self._store.make_tables(statements(shared=db.is_shared))
         elif not db.is_shared:
             self._lighten()
 
     def is_there(self) -> bool:
         """Whether a gateway has ever used this store."""
-        with self._engine.read() as tx:
-            return self._engine.has_table(tx, "gateway_serving")
+        with self._store.read() as tx:
+            return tx.has_table("gateway_serving")
 
     def _lighten(self) -> None:
         """A file of an older version: its boxes had counters and indexes that made every message dearer to keep."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             heavy = mail.is_heavy(tx)
         if heavy:
-            with self.db._changing() as tx:
+            with self._store.write() as tx:
                 mail.lighten(tx)
 
-    def together(self, steps: Sequence[Callable[[Tx], Any]]) -> list[Any]:
-        """Do several small things in one transaction; what each returned."""
-        with self.db._changing() as tx:
+    def together(self, steps: Sequence[Callable[[Tx], Any]], *, lasting: bool = True) -> list[Any]:
+        """Do several small things in one transaction; what each returned. (`lasting`: see Engine.write.)"""
+        with self._store.write(lasting=lasting) as tx:
             return [step(tx) for step in steps]
-
-    def look(self, question: Callable[[Tx], T]) -> T:
-        """Ask something in one transaction that changes nothing; what it returned."""
-        with self._engine.read() as tx:
-            return question(tx)
 
     def identity(self) -> str:
         """A name of this store's gateway that no other has, for naming messages on platforms."""
@@ -101,7 +180,7 @@ class GatewayDB:
 
         known = self.db.get_meta(IDENTITY)
         if known is None:
-            with self.db._changing() as tx:
+            with self._store.write() as tx:
                 tx.run(
                     "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO NOTHING",
                     (IDENTITY, secrets.token_hex(4)),
@@ -111,25 +190,19 @@ class GatewayDB:
 
     # ------------------------------------------------------------------------------------------ routes
 
-    def route(self, key: str) -> Route | None:
-        """What a key leads to."""
-        with self._engine.read() as tx:
-            return routes.get(tx, key)
+    route = reading(routes.get)
 
     def may_see(self, session_id: str, user: User) -> bool:
         """Whether a session is there and this user is one of those who may see it."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             return sessions.is_shown(tx, session_id, user)
 
     def end_of_chain(self, session_id: str) -> str | None:
         """Where a conversation has got to by compressions; None when its session is not there (any more)."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             return lineage.compression_tip(tx, session_id) if sessions.is_shown(tx, session_id, None) else None
 
-    def route_of_session(self, session_id: str) -> Route | None:
-        """Under which key a session is talked in."""
-        with self._engine.read() as tx:
-            return routes.of_session(tx, session_id)
+    route_of_session = reading(routes.of_session)
 
     def put_route(
         self, key: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, user_id: str | None, shared: bool
@@ -138,7 +211,7 @@ class GatewayDB:
         known = self.route(key)
         if known is not None and (known.chat, known.display_name) == (chat, display_name or known.display_name):
             return known
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             return routes.put(
                 tx, key, platform=platform, chat_type=chat_type, chat=chat, display_name=display_name, user_id=user_id,
                 shared=shared, now=self.clock(),
@@ -149,7 +222,7 @@ class GatewayDB:
     ) -> Placed:  # fmt: skip
         """A session is brought to a place: the key is known and leads to it, both or neither. What was before."""
         now = self.clock()
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             known, came_from = routes.get(tx, key), routes.of_session(tx, session_id)
             routes.put(
                 tx, key, platform=platform, chat_type=chat_type, chat=chat, display_name=display_name, user_id=None,
@@ -163,7 +236,7 @@ class GatewayDB:
     def take_back(self, placed: Placed) -> None:
         """A session was not brought there after all: both places lead to what they led to, unless they moved on."""
         now = self.clock()
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             there = routes.get(tx, placed.key)
             if there is None or there.session_id != placed.session_id:
                 return
@@ -181,7 +254,7 @@ class GatewayDB:
         A notice for whom it was taken from enters the outbox with it; what is to be sent.
         """
         now = self.clock()
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             routes.bind(tx, key, session_id, now)
             if notice is None:
                 return None
@@ -189,63 +262,109 @@ class GatewayDB:
 
     def let_go(self, key: str, *, previous: str | None = None, reason: str | None = None) -> None:
         """The next message under this key begins a session; after a reset it links to the previous one."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             routes.let_go(tx, key, self.clock(), previous=previous, reason=reason)
 
     def set_pending_title(self, key: str, title: str | None) -> None:
         """The session that begins next under this key is to be called so."""
-        with self.db._changing() as tx:
-            routes.set_pending_title(tx, key, self.db._masked(title), self.clock())
+        with self._store.write() as tx:
+            routes.set_pending_title(tx, key, self._store.masked(title), self.clock())
 
     def follow(self, old: str, new: str) -> None:
         """A conversation goes on in another session: it was compressed."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             routes.follow(tx, old, new, self.clock())
 
     def move_chat(self, platform: str, old: str, new: str) -> list[str]:
         """A chat has another id from now on: its conversations and its being the home go along. The new keys."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             home = people.home(tx, platform)
             chat = None if home is None else json.loads(home)
             if chat is not None and chat.get("chat_id") == old:
                 people.set_home(tx, platform, json.dumps({**chat, "chat_id": new}), None, self.clock())
             return routes.chat_moved(tx, platform, old, new, self.clock())
 
-    def bound_routes(self, *, quiet_since: float | None = None) -> list[Route]:
-        """All keys with a session (where nobody has said anything since then)."""
-        with self._engine.read() as tx:
-            return routes.bound(tx, quiet_since=quiet_since)
+    bound_routes = reading(routes.bound)
+    index = reading(routes.index)
+    others_take_part = reading(routes.others_take_part)
+    # ------------------------------------------------------------------------------------------ gateways of one store
 
-    def index(self) -> list[dict[str, Any]]:
-        """Every key with what sessions.json tells of it."""
-        with self._engine.read() as tx:
-            return routes.index(tx)
+    join = writing(instances.join)
+    bury = writing(instances.bury)
+    give = writing(instances.give)
+    served_elsewhere = reading(instances.served_elsewhere)
+
+    def instances(self, platforms: Sequence[str] = ()) -> tuple[list[Instance], bool]:
+        """All instances; and whether something of these platforms waits that none of them serves."""
+        with self._store.read() as tx:
+            oldest = self._oldest.event if platforms else 0
+            return instances.everyone(tx), bool(platforms) and instances.astray(tx, platforms, oldest)
+
+    def find_work(
+        self, name: str, known: Collection[int], sending: Mapping[str, Collection[int]]
+    ) -> tuple[list[Received], list[Outgoing]]:
+        """Events for this instance and parts for these platforms that it does not know of yet, the oldest first.
+
+        Both are seen at one moment, and all parts: what was said in a chat before an event there is among them.
+        """
+        with self._store.read() as tx:
+            if not self.db.is_shared:
+                self._oldest = mail.oldest(tx, self._oldest)
+            given = instances.given(tx, name, self._oldest.event)
+            events = [number for number in given if number not in known][:AT_ONCE]
+            waiting = mail.waiting_for(tx, list(sending), self._oldest.part)
+            parts = [number for number, platform in waiting if number not in sending[platform]]
+            bundles = [parts[start : start + AT_ONCE] for start in range(0, len(parts), AT_ONCE)]
+            return mail.some(tx, events) if events else [], [part for some in bundles for part in mail.parts(tx, some)]
 
     # ------------------------------------------------------------------------------------------ in and out
 
+    def keep(self, tx: Tx, arrival: Arrival) -> Kept:
+        """A step of `together`: store an event, and the route it belongs to, once; where it is, and who answers it.
+
+        Whose a conversation of two is, is looked at here: of two people who write at once, only one can be the first.
+        """
+        key, now = arrival.key, self.clock()
+        route = routes.get(tx, key)
+        if arrival.beside is not None and route is not None:
+            beside = arrival.beside(route.user_id)
+            if beside != key:
+                key, route = beside, routes.get(tx, beside)
+        serving = instances.assign(tx, key, arrival.platform)
+        if not self.db.is_shared:
+            self._oldest = mail.oldest_event(tx, self._oldest)
+        number, fresh = mail.receive(tx, arrival.platform, arrival.event_id, key, arrival.event, now)
+        if number is None:
+            return Kept(key, None, serving, ())
+        if arrival.chat_type is not None and (route is None or not arrival.is_shown_by(route)):
+            routes.put(
+                tx, key, platform=arrival.platform, chat_type=arrival.chat_type, chat=arrival.chat,
+                display_name=arrival.display_name, user_id=arrival.user_id, shared=arrival.shared, now=now,
+            )  # fmt: skip
+        return Kept(
+            key, number, serving, tuple(mail.waiting_before(tx, key, number, self._oldest.event)) if fresh else ()
+        )
+
+    def take_up(self, inbox_id: int, key: str, name: str, user: User | None) -> TakenUp:
+        """What there is to know before an event is answered by this instance, seen at one moment."""
+        with self._store.read() as tx:
+            waits = instances.serves(tx, name, key)
+            route, event = routes.get(tx, key), mail.still(tx, inbox_id) if waits else None
+            known = None if route is None else route.session_id
+            tip = lineage.compression_tip(tx, known) if known and sessions.is_shown(tx, known, None) else None
+            return TakenUp(event, route, tip, tip is not None and user is not None and sessions.is_shown(tx, tip, user))
+
     def receive(self, platform: str, event_id: str, key: str, event: str) -> int | None:
         """Keep an event; its number, also when it was kept before and waits. None when it was answered before."""
-        with self.db._changing() as tx:
-            return mail.receive(tx, platform, event_id, key, event, self.clock())
+        with self._store.write() as tx:
+            return mail.receive(tx, platform, event_id, key, event, self.clock())[0]
 
-    def unanswered(self) -> list[Received]:
-        """What waits to be answered, in the order it came."""
-        with self._engine.read() as tx:
-            return mail.unanswered(tx)
-
-    def still(self, inbox_id: int) -> Received | None:
-        """An event as the store knows it, if it still waits to be answered."""
-        with self._engine.read() as tx:
-            return mail.still(tx, inbox_id)
-
-    def progress(self, platform: str, event_id: str) -> tuple[bool, int, str | None] | None:
-        """How far an event is: finished, parts not sent yet, what could not be sent; None when it was never kept."""
-        with self._engine.read() as tx:
-            return mail.progress(tx, platform, event_id)
+    unanswered = reading(mail.unanswered)
+    progress = reading(mail.progress)
 
     def begin(self, inbox_id: int, session_id: str | None = None) -> None:
         """A process works on an event (by answering in that session)."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             mail.begin(tx, inbox_id, self.clock(), session_id)
 
     def say(
@@ -273,18 +392,14 @@ class GatewayDB:
         called: dict[str, Any] = {} if name is None else {"platform_message_id": name.event_id}
         if name is not None and name.words is not None:
             called["meta"] = {"words": name.words}
-        ready = self.db._ready({"role": "user", "content": content, **called})
-        message_id = self.db._append(session_id, ready, also=also)
+        message_id = self._store.store_message(session_id, {"role": "user", "content": content, **called}, also)
         return message_id, posted[-1] if posted else None
 
-    def find_said(self, platform: str, event_id: str) -> Known | None:
-        """What became of an event; None when there is nothing of it that could be shown or answered."""
-        with self._engine.read() as tx:
-            return mail.find_said(tx, platform, event_id)
+    find_said = reading(mail.find_said)
 
     def content_of(self, message_id: int) -> tuple[Any, Any] | None:
         """A message's content and its meta."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             if tx.row("SELECT 1 FROM messages WHERE id = ?", (message_id,)) is None:
                 return None
             found = recovery.message(tx, message_id)
@@ -292,31 +407,28 @@ class GatewayDB:
 
     def is_redacted(self, message_id: int) -> bool:
         """Whether a message was hidden for good."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             return tx.row(f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}", (message_id,)) is not None
 
     def revise(self, inbox_id: int | None, event: str | None) -> bool:
         """What waits says something else (None: nothing); False when it does not wait any more, or became a message."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             return inbox_id is not None and mail.revise(tx, inbox_id, event, self.clock())
 
     def keep_early(self, platform: str, revision_id: str, event_id: str, edited: str | None) -> bool:
         """An event that has not come yet was edited or deleted (None); False when it has come meanwhile."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             if mail.find_said(tx, platform, event_id) is not None:
                 return False
             mail.keep_early(tx, platform, event_id, edited, self.clock())
             mail.note(tx, platform, revision_id, None, self.clock())
             return True
 
-    def is_noted(self, platform: str, event_id: str) -> bool:
-        """Whether something of this name was done before (within a week)."""
-        with self._engine.read() as tx:
-            return mail.is_noted(tx, platform, event_id)
+    is_noted = reading(mail.is_noted)
 
     def note(self, platform: str, event_id: str, message_id: int | None = None) -> None:
         """Something that needs no answer was done (to this message): if it comes again, it is recognised."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             mail.note(tx, platform, event_id, message_id, self.clock())
 
     def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[dict[str, Any]] = ()) -> list[Outgoing]:
@@ -329,7 +441,7 @@ class GatewayDB:
         message, that is noted, and synced, before. If the power fails in between, the event is answered from the record.
         """
         now = self.clock()
-        with self.db._changing(lasting=False) as tx:
+        with self._store.write(lasting=False) as tx:
             shown = mail.finish(tx, inbox_id, now)
             if shown is None:
                 return mail.unsent(tx, inbox_id)
@@ -350,22 +462,14 @@ class GatewayDB:
 
     def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
         """Something is to be sent that answers nothing."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             return mail.post(tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to)
 
-    def unsent(self, inbox_id: int | None = None) -> list[Outgoing]:
-        """What waits to be sent, in order (of the reply to one event, if it is named)."""
-        with self._engine.read() as tx:
-            return mail.unsent(tx, inbox_id)
-
-    def leave_unsent(self, outbox_id: int, why: str) -> None:
-        """Something is not to be sent any more."""
-        with self.db._changing() as tx:
-            mail.unsendable(tx, outbox_id, self.db.masked(why), self.clock())
+    unsent = reading(mail.unsent)
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             return mail.counts(tx) if self.is_there() else {}
 
     def forget_mail(self, older_than_days: float = 7) -> int:
@@ -373,55 +477,49 @@ class GatewayDB:
 
         Redeliveries older than this are not recognised, except webhook deliveries that are signed without a time.
         """
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             instances.forget_served(tx)
             return mail.forget(tx, self.clock() - older_than_days * 86400)
 
     # ------------------------------------------------------------------------------------------ people and homes
 
-    def may_talk(self, platform: str, user_id: str) -> bool:
-        """Whether somebody was let in by pairing."""
-        with self._engine.read() as tx:
-            return people.may_talk(tx, platform, user_id)
+    may_talk = reading(people.may_talk)
+    shut_out = writing(people.shut_out)
+    home = reading(people.home)
 
     def people(self) -> list[dict[str, Any]]:
         """All who were let in by pairing."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             return people.everyone(tx)
-
-    def shut_out(self, platform: str, user_id: str) -> bool:
-        """Somebody may no longer talk; False when they were not let in by pairing."""
-        with self.db._changing() as tx:
-            return people.shut_out(tx, platform, user_id)
 
     def make_pairing(self, code: str, platform: str, user_id: str, name: str | None, chat: str) -> bool:
         """Note a code for somebody; False while they have one that holds, or too many wait."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             return people.make_pairing(tx, code, platform, user_id, name, chat, self.clock())
 
     def waiting_pairings(self) -> list[dict[str, Any]]:
         """Who has a code that nobody has approved yet."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             return people.waiting(tx, self.clock())
 
     def approve_pairing(self, code: str) -> dict[str, Any] | None:
         """Let in whoever has this code; None when nobody has it. StoreBusy after five tries in a minute."""
         from hermes.errors import StoreBusy
 
-        with self.db._changing() as tx:  # of its own: a try counts whatever becomes of it
+        with self._store.write() as tx:  # of its own: a try counts whatever becomes of it
             allowed = people.try_counts(tx, self.clock())
         if not allowed:
             raise StoreBusy("too many codes were tried; wait a minute")
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             return people.approve(tx, code, self.clock())
 
     def welcome(self, text: str) -> list[Outgoing]:
         """Tell everybody who was let in and does not know it yet; what is to be sent, once for each."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             if not people.newcomers(tx):
                 return []
         nonce, now = self.identity(), self.clock()
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             return [
                 mail.post(
                     tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now, mask=self.db.masked
@@ -432,25 +530,20 @@ class GatewayDB:
 
     def set_home(self, platform: str, chat: str, by: str | None = None) -> None:
         """Where handoffs and deliveries to a platform go (a chat as JSON)."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             people.set_home(tx, platform, chat, by, self.clock())
-
-    def home(self, platform: str) -> str | None:
-        """A platform's home chat as JSON, if /sethome was said there."""
-        with self._engine.read() as tx:
-            return people.home(tx, platform)
 
     # ------------------------------------------------------------------------------------------ status, aliases
 
     def set_status(self, platform: str, state: str, *, identity: str | None = None, error: str | None = None) -> None:
         """How a platform is doing: "connecting", "connected", "lost", "refused" or "stopped"."""
-        with self.db._changing() as tx:
-            self.note_status(tx, platform, state, identity=identity, error=error)
+        with self._store.write() as tx:
+            self.note_status(tx, platform, state, identity, error)
 
     def note_status(
-        self, tx: Tx, platform: str, state: str, *, identity: str | None = None, error: str | None = None
+        self, tx: Tx, platform: str, state: str, identity: str | None = None, error: str | None = None
     ) -> None:
-        """The same within a transaction."""
+        """The same as a step of `together`."""
         now = self.clock()
         tx.run(
             "INSERT INTO gateway_status(platform, state, identity, since, error, error_at, updated_at)"
@@ -459,25 +552,25 @@ class GatewayDB:
             " since = CASE WHEN gateway_status.state = excluded.state THEN gateway_status.since ELSE excluded.since END,"
             " error = coalesce(excluded.error, gateway_status.error),"
             " error_at = coalesce(excluded.error_at, gateway_status.error_at), updated_at = excluded.updated_at",
-            (platform, state, identity, now, self.db._masked(error), None if error is None else now, now),
+            (platform, state, identity, now, self._store.masked(error), None if error is None else now, now),
         )
 
     def statuses(self) -> list[dict[str, Any]]:
         """How all platforms are doing."""
         if not self.is_there():
             return []
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             return tx.dicts("SELECT * FROM gateway_status ORDER BY platform")
 
     def get_alias(self, digest: str) -> str | None:
         """The session that a conversation with this digest is."""
-        with self._engine.read() as tx:
+        with self._store.read() as tx:
             found = tx.value("SELECT session_id FROM gateway_aliases WHERE digest = ?", (digest,))
         return None if found is None else str(found)
 
     def set_alias(self, digest: str, session_id: str) -> None:
         """A conversation with this digest is that session."""
-        with self.db._changing() as tx:
+        with self._store.write() as tx:
             tx.run(
                 "INSERT INTO gateway_aliases(digest, session_id, made_at) VALUES(?, ?, ?)"
                 " ON CONFLICT(digest) DO UPDATE SET session_id = excluded.session_id",

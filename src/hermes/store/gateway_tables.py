@@ -4,7 +4,7 @@ They are made when a gateway first opens the store; a store without one has none
 
 Every page that a message changes is written to the disk, so the boxes have as few as possible. Their ids only grow because
 the row with the highest one is never removed (mail.forget): that needs no AUTOINCREMENT, whose counters are a page of
-their own. What waits in a box of a file is found by reading the box, which holds a week at most.
+their own. What waits in a box of a file is found by reading it from the oldest row that may wait (mail.Oldest).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from hermes.store import leases
+from hermes.store import leases, mail
 from hermes.store.engines.base import Tx
 
 _LIVES = "l.holder IS NOT NULL AND l.expires_at > ?"
@@ -46,13 +46,19 @@ def platform_lease(platform: str) -> str:
     return f"platform:{platform}"
 
 
+def question_mark(name: str) -> str:
+    """What the nonces of an instance's questions contain."""
+    return f"{mail.QUESTION}{name.rpartition(':')[2]}-"
+
+
 def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
-    """From now on there is this instance; the token of its lease."""
+    """From now on there is this instance; the token of its lease. Questions of no instance are not asked any more."""
     token = leases.seize(tx, lease_of(name), name, ttl)
     tx.run(
         "INSERT INTO gateway_instances(name, label, boot, platforms, joined_at) VALUES(?, ?, ?, ?, ?)",
         (name, label, boot, "\n".join(sorted(platforms)), tx.now()),
     )
+    mail.leave_questions(tx, [question_mark(one.name) for one in everyone(tx)])
     return token
 
 
@@ -79,6 +85,8 @@ def choose(key: str, platform: str, living: Iterable[Instance]) -> str | None:
         return _digest(key, one.label), _digest(key, one.name)
 
     able = [one for one in living if platform in one.platforms]
+    if len(able) == 1:
+        return able[0].name
     return max(able, key=weight).name if able else None
 
 
@@ -86,17 +94,23 @@ def _digest(key: str, name: str) -> bytes:
     return hashlib.blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def assign(tx: Tx, key: str, platform: str) -> None:
-    """Something is about to be kept for a chat: see to it that somebody serves it."""
-    if tx.row(
-        "SELECT 1 FROM gateway_serving s WHERE s.key = ?"
-        " AND EXISTS (SELECT 1 FROM gateway_inbox i WHERE i.key = s.key AND i.finished_at IS NULL)",
-        (key,),
+def assign(tx: Tx, key: str, platform: str) -> str | None:
+    """Something is about to be kept for a chat: see to it that an instance serves it; its name.
+
+    The instance that answers what waits in a chat gets the rest, too. If it is dead, all of it moves together when that is
+    noticed; for one whose death was noticed nothing waits any more.
+    """
+    instances = everyone(tx)
+    serving = tx.value("SELECT instance FROM gateway_serving WHERE key = ?", (key,))
+    chosen = choose(key, platform, [one for one in instances if one.lives])
+    if chosen is None or chosen == serving:
+        return None if serving is None else str(serving)
+    if any(one.name == serving for one in instances) and tx.row(
+        "SELECT 1 FROM gateway_inbox WHERE key = ? AND finished_at IS NULL", (key,)
     ):
-        return  # whoever answers what is there has the rest, too; if that one is dead, all of it moves together
-    chosen = choose(key, platform, [one for one in everyone(tx) if one.lives])
-    if chosen is not None:
-        give(tx, key, chosen)
+        return str(serving)
+    give(tx, key, chosen)
+    return chosen
 
 
 def give(tx: Tx, key: str, name: str) -> None:
@@ -108,12 +122,12 @@ def give(tx: Tx, key: str, name: str) -> None:
     )
 
 
-def given(tx: Tx, name: str) -> list[int]:
-    """The numbers of all events that wait to be answered by this instance, in the order they came."""
+def given(tx: Tx, name: str, least: int = 0) -> list[int]:
+    """The numbers, from this least one on, of events that wait to be answered by this instance, in the order they came."""
     rows = tx.rows(
         "SELECT i.id FROM gateway_inbox i JOIN gateway_serving s ON s.key = i.key"
-        " WHERE i.finished_at IS NULL AND s.instance = ? ORDER BY i.id",
-        (name,),
+        " WHERE i.finished_at IS NULL AND i.id >= ? AND s.instance = ? ORDER BY i.id",
+        (least, name),
     )
     return [int(row[0]) for row in rows]
 
@@ -135,11 +149,12 @@ def served_elsewhere(tx: Tx, key: str, name: str) -> bool:
     )
 
 
-def astray(tx: Tx, platforms: Collection[str]) -> bool:
-    """Whether something of these platforms waits that no instance serves."""
+def astray(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
+    """Whether something of these platforms, from this least number on, waits that no instance serves."""
     rows = tx.rows(
         "SELECT DISTINCT i.platform FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"
-        " LEFT JOIN gateway_instances g ON g.name = s.instance WHERE i.finished_at IS NULL AND g.name IS NULL"
+        " LEFT JOIN gateway_instances g ON g.name = s.instance WHERE i.finished_at IS NULL AND i.id >= ? AND g.name IS NULL",
+        (least,),
     )
     return any(platform in platforms for (platform,) in rows)
 
@@ -147,7 +162,8 @@ def astray(tx: Tx, platforms: Collection[str]) -> bool:
 def bury(tx: Tx, gone: Collection[str] = ()) -> int:
     """Those who give no sign of life any more, and those known to be gone, are no instances any more; how many.
 
-    Whatever they held is free, and what waits for them is given to the living. (Not while others write: see Engine.write.)
+    Whatever they held is free, what waits for them is given to the living, and their questions, which no turn waits for
+    any more, are not asked. (Not while others write: see Engine.write.)
     """
     instances = everyone(tx)
     dead = [one for one in instances if not one.lives or one.name in gone]
@@ -158,6 +174,7 @@ def bury(tx: Tx, gone: Collection[str] = ()) -> int:
         for lease in _held(tx, one.name if again else one.owner):
             leases.void(tx, lease)
         tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
+    mail.leave_questions(tx, [question_mark(one.name) for one in living])
     names = {one.name for one in living}
     for key, platform, instance in tx.rows(
         "SELECT DISTINCT i.key, i.platform, s.instance FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"

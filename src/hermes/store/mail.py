@@ -8,8 +8,8 @@ it. Texts go as soon as they are not needed.
 Secrets are masked in both boxes. The process that received a message answers it as it was said, and sends its reply as it
 is; the masked text is what a process after a crash, or another gateway of the same store, finds.
 
-What waits in a file is found by reading the whole box, which forgets after a week: an index on it would have to be written
-twice for each message. A server has such indexes.
+What waits in a file is found by reading its box from the oldest row that may wait (`Oldest`): an index would have to be
+written twice for each message. A server, where rows may appear out of order, has such indexes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hermes.errors import StoreError
+from hermes.store import leases
 from hermes.store.engines.base import REDACTED, Tx
 
 _EARLY = "early:"  # before the id of an event that was edited before it came
@@ -70,18 +71,55 @@ class Outgoing:
     begun_at: float | None  # set: it may have been sent already
 
 
-def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: float) -> int | None:
-    """Keep an event; its number, also when it was kept before and waits. None when it was answered before."""
-    known = tx.row(
-        "SELECT id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?", (platform, event_id)
-    )
-    if known is not None:
-        return int(known[0]) if known[1] is None else None
+@dataclass(slots=True, frozen=True)
+class Oldest:
+    """The lowest numbers of what may wait in the boxes of a file. Below them all is done with, since numbers only grow."""
+
+    event: int = 0
+    part: int = 0
+
+
+def oldest_event(tx: Tx, known: Oldest) -> Oldest:
+    """The same with the event's number as it is now: each row that is done with is passed once."""
+    return Oldest(_first(tx, "gateway_inbox", "finished_at IS NULL", known.event), known.part)
+
+
+def oldest(tx: Tx, known: Oldest) -> Oldest:
+    """The same with both numbers as they are now."""
+    part = _first(tx, "gateway_outbox", "sent_at IS NULL AND error IS NULL", known.part)
+    return Oldest(oldest_event(tx, known).event, part)
+
+
+def _first(tx: Tx, box: str, waits: str, least: int) -> int:
+    found = tx.value(f"SELECT id FROM {box} WHERE id >= ? AND {waits} ORDER BY id LIMIT 1", (least,))
+    return int(tx.value(f"SELECT max(id) + 1 FROM {box}") or 0) if found is None else int(found)
+
+
+def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: float) -> tuple[int | None, bool]:
+    """Keep an event; its number, also when it was kept before and waits, and whether it is new.
+
+    The number is None when it was answered before.
+    """
     event = _as_edited(tx, platform, event_id, event)
-    return tx.insert(
-        "INSERT INTO gateway_inbox(platform, event_id, key, event, received_at) VALUES(?, ?, ?, ?, ?)",
+    made = tx.rows(
+        "INSERT INTO gateway_inbox(platform, event_id, key, event, received_at) VALUES(?, ?, ?, ?, ?)"
+        " ON CONFLICT(platform, event_id) DO NOTHING RETURNING id",
         (platform, event_id, key, event, now),
     )
+    if made:
+        return int(made[0][0]), True
+    sql = "SELECT id FROM gateway_inbox WHERE platform = ? AND event_id = ? AND finished_at IS NULL"
+    known = tx.value(sql, (platform, event_id))
+    return None if known is None else int(known), False
+
+
+def waiting_before(tx: Tx, key: str, inbox_id: int, least: int = 0) -> list[int]:
+    """The numbers, from this least one on, of what waits in a chat and came before an event there."""
+    rows = tx.rows(
+        "SELECT id FROM gateway_inbox WHERE key = ? AND finished_at IS NULL AND id >= ? AND id < ?",
+        (key, least, inbox_id),
+    )
+    return [int(row[0]) for row in rows]
 
 
 def _as_edited(tx: Tx, platform: str, event_id: str, event: str) -> str:
@@ -214,11 +252,13 @@ def note(tx: Tx, platform: str, event_id: str, message_id: int | None, now: floa
     )
 
 
-def show(tx: Tx, inbox_id: int, message_ids: Sequence[str], nonce: str) -> None:
+def show(tx: Tx, inbox_id: int, message_ids: Sequence[str], nonce: str, fence: tuple[str, int]) -> None:
     """Its reply grows in these messages of the platform; the last has this nonce. An empty id: it may be there by now.
 
-    If the reply is finished meanwhile, the part of that nonce replaces the message.
+    If the reply is finished meanwhile, the part of that nonce replaces the message. Fenced unless the lease the reply is
+    written under still holds: the instance that has taken it over shows it elsewhere.
     """
+    leases.check(tx, [fence])
     growing = tx.run(
         "UPDATE gateway_inbox SET shown = ? WHERE id = ? AND finished_at IS NULL", ("\n".join(message_ids), inbox_id)
     )
@@ -265,14 +305,14 @@ def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
     return [Outgoing(*row) for row in rows]
 
 
-def waiting_for(tx: Tx, platforms: Sequence[str]) -> list[int]:
-    """The numbers of all parts that wait to be sent to these platforms, in order."""
+def waiting_for(tx: Tx, platforms: Sequence[str], least: int = 0) -> list[tuple[int, str]]:
+    """All parts, from this least number on, that wait to be sent to these platforms, in order: number and platform."""
     rows = tx.rows(
-        "SELECT id FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL"
+        "SELECT id, platform FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND id >= ?"
         f" AND platform IN ({_marks(platforms)}) ORDER BY id",
-        platforms,
+        (least, *platforms),
     )
-    return [int(row[0]) for row in rows]
+    return [(int(number), str(platform)) for number, platform in rows]
 
 
 def parts(tx: Tx, outbox_ids: Sequence[int]) -> list[Outgoing]:
@@ -285,8 +325,12 @@ def parts(tx: Tx, outbox_ids: Sequence[int]) -> list[Outgoing]:
     return [Outgoing(*row) for row in rows]
 
 
-def sending(tx: Tx, outbox_id: int, at: float | None) -> None:
-    """It is about to be sent: if we die now, it may have been. None: it was not sent after all."""
+def sending(tx: Tx, outbox_id: int, at: float | None, fence: tuple[str, int] | None = None) -> None:
+    """It is about to be sent: if we die now, it may have been. None: it was not sent after all.
+
+    Fenced unless the lease it is sent under still holds.
+    """
+    leases.check(tx, [] if fence is None else [fence])
     tx.run("UPDATE gateway_outbox SET begun_at = ? WHERE id = ?", (at, outbox_id))
 
 
@@ -300,6 +344,17 @@ def sent(tx: Tx, outbox_id: int, message_id: str, now: float) -> None:
 def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:
     """It can't be sent, and why. The text stays, for whoever looks."""
     tx.run("UPDATE gateway_outbox SET error = ?, begun_at = ? WHERE id = ?", (error, now, outbox_id))
+
+
+QUESTION = "-q"  # what the nonces of questions contain, and no other
+
+
+def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
+    """Questions without one of these marks in their nonces are not to be asked any more."""
+    sql = "SELECT id, nonce FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND instr(nonce, ?) > 0"
+    for number, nonce in tx.rows(sql, (QUESTION,)):
+        if not any(mark in nonce for mark in marks):
+            unsendable(tx, number, "the turn that asked this has ended", tx.now())
 
 
 def counts(tx: Tx) -> dict[str, dict[str, int]]:

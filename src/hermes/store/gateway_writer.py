@@ -1,27 +1,31 @@
-"""Small writes of the event loop, gathered: what waits while one transaction is under way goes into the next one."""
+"""Small writes of the gateway's event loop, gathered: what waits while one transaction is under way goes into the next one.
+
+A step is a function of store/ whose first parameter is the transaction; the gateway gives the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreBusy, StoreClosed, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable
 
 if TYPE_CHECKING:
-    from hermes.store.engines.base import Tx
     from hermes.store.gateway_db import GatewayDB
 
-T = TypeVar("T")
+SOON = 0.1  # seconds that a write waits for others if nothing is lost when it never happens
 _WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)  # the fault of no step
 
 
 @dataclass(slots=True)
 class _Job:
-    step: Callable[[Tx], Any]
+    step: Callable[..., Any]
     then: Callable[[Any], None] | None
     done: asyncio.Future[Any]
+    lasting: bool
 
 
 class Writer:
@@ -32,23 +36,38 @@ class Writer:
         self._store, self._gone = store, gone
         self._waiting: list[_Job] = []
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def __call__(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+    async def __call__(
+        self, step: Callable[..., Any], *given: Any, then: Callable[[Any], None] | None = None, lasting: bool = True
+    ) -> Any:
         """Do one step in a transaction, perhaps together with others; what it returned.
 
-        `then` is called with that in the order of the steps, also when whoever waited has given up meanwhile.
+        `then` is called with that in the order of the steps, also when the caller has given up waiting meanwhile. What is
+        not `lasting` may be gone after a crash: it waits a moment for others to share their transaction.
         """
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Job(step, then, done))
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append(_Job(partial(_called, step, given), then, done, lasting))
+        if lasting:
+            self._start()
+        elif self._timer is None:
+            self._timer = loop.call_later(SOON, self._start)
         return await asyncio.shield(done)
 
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+
     async def _work(self) -> None:
-        while self._waiting:
+        while self._waiting and self._timer is None:
             batch, self._waiting = self._waiting, []
+            lasting = any(job.lasting for job in batch)
             try:
-                results = await asyncio.to_thread(self._store.together, [job.step for job in batch])
+                results = await asyncio.to_thread(self._store.together, [job.step for job in batch], lasting=lasting)
             except Exception as error:
                 if isinstance(error, StoreGone):
                     self._gone(error)
@@ -72,8 +91,14 @@ class Writer:
 
     async def idle(self) -> None:
         """Wait until nothing waits."""
-        while self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
+        while self._waiting or (self._task is not None and not self._task.done()):
+            self._start()
+            if self._task is not None:
+                await asyncio.wait([self._task])
+
+
+def _called(step: Callable[..., Any], given: tuple[Any, ...], tx: Any) -> Any:
+    return step(tx, *given)
 
 
 def _succeed(job: _Job, result: Any) -> None:
@@ -90,4 +115,4 @@ def _succeed(job: _Job, result: Any) -> None:
 def _fail(job: _Job, error: Exception) -> None:
     if not job.done.done():
         job.done.set_exception(error)
-        job.done.exception()  # whoever gave up waiting need not hear of it
+        job.done.exception()  # a caller that gave up waiting need not hear of it

@@ -95,7 +95,7 @@ class Pair:
 
     def living(self) -> list[str]:
         with SessionDB(url=self.url, read_only=True) as db:
-            return [one.name for one in GatewayDB(db).look(instances.everyone) if one.lives]
+            return [one.name for one in GatewayDB(db).instances()[0] if one.lives]
 
     def process(self, which: int) -> int:
         process = self.both[which].process
@@ -181,10 +181,8 @@ def test_both_serve_chats_and_status_tells_of_both(lab: PlainLab, model: Echo, t
 
         def both_at_work() -> bool:
             with SessionDB(url=url, read_only=True) as db:
-                rows = GatewayDB(db).look(
-                    lambda tx: tx.rows("SELECT instance, count(*) FROM gateway_serving GROUP BY 1")
-                )
-            served.update({name: count for name, count in rows if name not in served})
+                rows = db.sql("SELECT instance, count(*) AS chats FROM gateway_serving GROUP BY 1")
+            served.update({row["instance"]: row["chats"] for row in rows if row["instance"] not in served})
             return len(served) == 2
 
         until(both_at_work, 20, f"only {served}")
@@ -413,9 +411,11 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     assert held is not None
     assert db.acquire_lease("platform:plain", "here:1:gateway:a", 60.0)
     join(store, "there:1:gateway:b")
-    assert store.look(lambda tx: instances.serves(tx, "here:1:gateway:a", "key"))  # what waits there does not move
+    assert store.together([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
+        True
+    ]  # what waits there does not move
     assert store.together([lambda tx: instances.bury(tx, ["here:1:gateway:a"])]) == [1]
-    assert store.look(lambda tx: instances.given(tx, "there:1:gateway:b")) == [1]
+    assert store.together([lambda tx: instances.given(tx, "there:1:gateway:b")]) == [[1]]
     assert not db.is_live("s")
     assert db.lease_holder("platform:plain") is None
     with pytest.raises(Fenced), db.fenced("gateway:here:1:gateway:a", token):
@@ -434,7 +434,7 @@ def test_one_whose_process_number_was_given_again_takes_nothing_with_it(db: Sess
     assert db.hold_session("s", "here:1:0002", 60.0)
     assert db.acquire_lease("platform:plain", "here:1:gateway:new", 60.0)
     assert store.together([lambda tx: instances.bury(tx, ["here:1:gateway:old"])]) == [1]
-    assert [one.name for one in store.look(instances.everyone) if one.lives] == ["here:1:gateway:new"]
+    assert [one.name for one in store.instances()[0] if one.lives] == ["here:1:gateway:new"]
     assert db.renew_lease("gateway:here:1:gateway:new", token)
     assert db.is_live("s")
     assert db.lease_holder("platform:plain") == "here:1:gateway:new"

@@ -1,4 +1,4 @@
-"""What happens in a lane: a message becomes a turn of the agent, a slash command is done, a quiet conversation is reset.
+"""Replies: in its lane a message becomes a turn of the agent, a slash command is done, a quiet conversation is reset.
 
 A turn goes through the store at every step. The message is linked to the event it came from in the transaction that
 stores it; the reply enters the outbox in the transaction that finishes the event. So whatever line a process dies at,
@@ -10,28 +10,32 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.events import Done, Followed, Restarted, Text, ToolStarted
 from hermes.agent.events import Notice as TurnNotice
-from hermes.agent.turn import Stop, Turn
+from hermes.agent.turn import Turn
 from hermes.commands.registry import parse, run_command, text_of
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
-from hermes.gateway import renewal
-from hermes.gateway.events import Event, as_json, from_json, is_own
-from hermes.gateway.growing import Growing
-from hermes.gateway.host import ChatHost, Seat
+from hermes.gateway.events import Event, as_json, is_own
+from hermes.gateway.inbox import Request, Reset
 from hermes.gateway.media import content_of, quotation
-from hermes.gateway.speaking import escaped, said_by, speaker
-from hermes.store import instances, mail
-from hermes.store.gateway_db import Name, Notice, Received, Route
+from hermes.gateway.participants import ChatHost, Participant
+from hermes.gateway.senders import escaped, said_by, speaker
+from hermes.store import mail
+from hermes.store.gateway_db import Name, Notice, Route
+from hermes.store.instances import platform_lease
 
 if TYPE_CHECKING:
-    from hermes.gateway.lanes import Lane
-    from hermes.gateway.runner import Gateway
+    from hermes.gateway.cluster import Cluster
+    from hermes.gateway.inbox import Inbox
+    from hermes.gateway.participants import Services
+    from hermes.gateway.resets import Resets
+    from hermes.gateway.streaming import StreamedReply
+    from hermes.gateway.workers import Lane, Workers
     from hermes.store.db import SessionDB
+    from hermes.store.gateway_db import TakenUp
+    from hermes.store.visibility import User
 
 STOPPED = "⏹ (stopped)"
 NOT_YOURS = "Only the person who asked, or the owner, stops an answer."
@@ -41,42 +45,6 @@ CUT_SHORT = (
     " again."
 )
 _log = logging.getLogger("hermes.gateway")
-
-
-@dataclass(slots=True)
-class Said:
-    """An event that waits in a lane, or is answered in it."""
-
-    inbox_id: int
-    event: Event
-    begun: bool = False  # a process that died had begun with it
-    session_id: str | None = None  # and had stored it there
-    message_id: int | None = None  # under this id
-    stops: bool = False  # it has stopped a turn
-    refused: bool = False  # it wanted to stop another person's turn
-    joined: bool = False  # the next message is answered together with this one
-    at: float = field(default_factory=time.monotonic)  # when it came
-    shown: tuple[str, ...] = ()
-    fence: tuple[str, int] | None = None  # the lease it is answered under, where several gateways share the chats
-    stop: Stop = field(default_factory=Stop)  # ends its turn, also one that has not begun
-
-
-@dataclass(slots=True)
-class Expired:
-    """A conversation may have to begin anew."""
-
-    fence: tuple[str, int] | None = None
-    stop: Stop = field(default_factory=Stop)
-
-
-def said_of(row: Received, fence: tuple[str, int] | None = None, stop: Stop | None = None) -> Said:
-    """An event as the store has it; ValueError when it can't be read."""
-    shown = () if row.shown is None else tuple(row.shown.split("\n"))
-    event = from_json(row.event, Event)
-    return Said(
-        row.id, event, begun=row.begun_at is not None, session_id=row.session_id, message_id=row.message_id, shown=shown,
-        fence=fence, stop=stop or Stop(),
-    )  # fmt: skip
 
 
 def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
@@ -90,57 +58,39 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
     return escaped(text, shared=shared)
 
 
-def is_turn(item: Any) -> bool:
-    """Whether the agent answers something just now: a message, or the last one again. Other commands are not cut short."""
-    command = parse(item.event.text.strip()) if isinstance(item, Said) else None
-    return isinstance(item, Said) and (command is None or bool(item.event.attachments) or command[0] == "retry")
-
-
-class Turns:
+class Replies:
     """Does what lanes hold."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._store = gateway.store
-        self._db = gateway.db
+    def __init__(self, services: Services, inbox: Inbox, workers: Workers, cluster: Cluster, resets: Resets) -> None:
+        self._services, self._inbox, self._workers, self._cluster = services, inbox, workers, cluster
+        self._resets = resets
+        self._store, self._db, self._outbox = services.store, services.db, services.outbox
 
-    def work(self, lane: Lane, item: Said | Expired) -> None:
+    def work(self, lane: Lane, item: Request | Reset) -> None:
         """One thing of a lane, to its end. A store that is busy or full is waited for: no message is given up."""
-        with self._gateway.fenced(item.fence):
-            if isinstance(item, Expired):
-                renewal.begin_anew(self._gateway, lane.key, item.stop)
+        with self._db.fenced(*item.fence):
+            if isinstance(item, Reset):
+                self._resets.begin_anew(lane.key, item.stop)
             else:
                 self._work(lane, item)
 
-    def _work(self, lane: Lane, item: Said) -> None:
-        pause, failed = 0.5, False
+    def _work(self, lane: Lane, item: Request) -> None:
+        pause = 0.5
         try:
             while True:
                 try:
-                    if failed:  # what of it was stored, before or as the store failed, is not stored again
-                        row = self._store.still(item.inbox_id)
-                        if row is None:
-                            self._send_the_rest(item)
-                            return
-                        item, failed = said_of(row, item.fence, item.stop), False
-                    current = self._current(lane.key, item)
-                    if current is not None:
-                        self._answer(lane, current)
+                    self._take_up(lane, item)
                     return
                 except StoreClosed:
                     return
-                except mail.Revised:  # in this very moment
-                    known = self._again(item)
-                    if known is None:
-                        return
-                    item = known
-                except StoreError as error:
-                    if isinstance(error, Fenced) and item.fence is not None and error.lease == item.fence[0]:
+                except mail.Revised:  # in this very moment: taken up again, as it is now
+                    continue
+                except StoreError as error:  # what of it was stored, before or as the store failed, is not stored again
+                    if isinstance(error, Fenced) and error.lease == item.fence[0]:
                         _log.warning("%s is answered by another gateway: %s", lane.key, error)
                         return
                     _log.error("%s waits for the store: %s", lane.key, error)
-                    failed = True
-                    if self._gateway.halted.wait(pause):
+                    if self._services.halted.wait(pause):
                         return
                     pause = min(30.0, pause * 2)
                 except Exception as error:  # a mistake of ours: the person must hear of it, and the next message comes
@@ -148,90 +98,83 @@ class Turns:
                     self._apologise(item, error)
                     return
         finally:
-            self._gateway.done_with(item.inbox_id)
+            self._inbox.done(item.inbox_id)
 
-    def _again(self, said: Said) -> Said | None:
-        """A message whose answer failed in the middle, as the store knows it now; None when it waits no more."""
-        try:
-            row = self._store.still(said.inbox_id)
-        except StoreError:
-            return said
-        return None if row is None else said_of(row, said.fence, said.stop)
+    def _take_up(self, lane: Lane, said: Request) -> None:
+        """Answer a message as it is now: it may have been edited, begun by us before the store failed, or be another's.
 
-    def _send_the_rest(self, said: Said) -> None:
-        """The reply was stored after all, with the event's end; where another gateway may have done it, that one sends it."""
-        if said.fence is None:
-            for part in self._store.unsent(said.inbox_id):
-                self._gateway.send(part)
-
-    def _current(self, key: str, said: Said) -> Said | None:
-        """A message as it is now: where several gateways share the chats, another may have had it meanwhile.
-
-        None when it is not for us to answer, or given to whoever can fetch what came with it.
+        What came with it is fetched by the gateway that is connected: its chat is given to that one.
         """
-        gateway, sharing = self._gateway, self._gateway.sharing
-        if sharing is None or said.fence is None:
-            return self._again(said) if said.inbox_id in gateway.revised else said
-        name, platform = said.fence[0].partition(":")[2], said.event.chat.platform
+        cluster, platform = self._cluster, said.event.chat.platform
+        name = said.fence[0].partition(":")[2]
         while True:
-            row = self._store.look(
-                lambda tx: mail.still(tx, said.inbox_id) if instances.serves(tx, name, key) else None
-            )
-            if row is None:
-                return None
-            known = said_of(row, said.fence, said.stop)
-            if known.begun or not known.event.attachments or sharing.has(platform):
-                return known
-            holder = self._db.lease_holder(instances.platform_lease(platform))
-            if holder is not None and holder != name:  # files are fetched by whoever is connected
-                self._store.together([partial(instances.give, key=key, name=holder)])
-                return None
-            if gateway.halted.wait(0.5):
-                return None
+            found = self._store.take_up(said.inbox_id, lane.key, name, self._user(said))
+            if found.event is None:
+                self._services.calls(cluster.wake)  # its reply may be stored, and not sent
+                return
+            said.follow(found.event)
+            if said.begun or not said.event.attachments or cluster.has(platform):
+                self._answer(lane, said, found)
+                return
+            holder = self._db.lease_holder(platform_lease(platform))
+            if holder is not None and holder != name:
+                self._store.give(lane.key, holder)
+                return
+            if self._services.halted.wait(0.5):
+                return
 
-    def _apologise(self, said: Said, error: Exception) -> None:
-        gateway, chat = self._gateway, said.event.chat
+    def _user(self, said: Request) -> User | None:
+        who = said.event.sender.id
+        return None if who is None else (said.event.chat.platform, who)
+
+    def _apologise(self, said: Request, error: Exception) -> None:
         text = f"⚠️ This could not be answered: a mistake of this program ({type(error).__name__}). Its log says more."
         try:
-            gateway.finish(said.inbox_id, gateway.growing(chat, said, resumed=True), text)
+            self._finish(self._outbox.reply(said, resumed=True), text)
         except StoreError as problem:
             _log.error("and that could not be said: %s", problem)
 
     # ------------------------------------------------------------------------------------------ a message
 
-    def _answer(self, lane: Lane, said: Said) -> None:
-        gateway, event = self._gateway, said.event
+    def _finish(self, reply: StreamedReply, text: str) -> None:
+        self._inbox.answered(reply.inbox_id)  # before it is sent: what comes next may answer it
+        self._outbox.finish(reply, text)
+
+    def _answer(self, lane: Lane, said: Request, found: TakenUp) -> None:
+        services, event = self._services, said.event
         stored_in = said.session_id if said.session_id and self._db.get_session(said.session_id) is not None else None
-        route = None if said.begun else renewal.begin_anew(gateway, lane.key, said.stop)
-        if route is None:
-            route = self._store.route(lane.key)
-        seat = Seat(gateway, lane, route, event.sender, session_id=stored_in or self._chosen(said))
+        route, tip = found.route, found.session_id
+        if not said.begun and self._resets.begin_anew(lane.key, said.stop, route) is None:
+            route, tip = self._store.route(lane.key), None
+        seat = Participant(services, lane, route, event.sender, session_id=stored_in or self._chosen(said) or tip)
+        if found.is_member and tip is not None and event.sender.id is not None:
+            seat.seen_by = tip, event.sender.id
         line = event.text.strip()
         is_stored, is_command = said.message_id is not None, parse(line) is not None and not event.attachments
         if said.session_id is None and is_command:
             self._command(seat, said, line)
             return
-        reply = gateway.growing(event.chat, said, resumed=said.begun)
+        reply = self._outbox.reply(said, resumed=said.begun)
         try:
             text = self._turn(seat, said, reply, taken_up=stored_in is not None and (is_stored or is_command))
             if text == "":  # nothing is to be said: the next message's reply answers this one, too
                 self._store.finish(said.inbox_id, event.chat.platform, as_json(event.chat))
-                gateway.touched()
-            elif text is not None:  # else the gateway is stopping: whoever comes next takes the turn up
-                gateway.finish(said.inbox_id, reply, text)
-                gateway.touched()
+                services.index.touched()
+            elif text is not None:  # else the gateway is stopping: the next process takes the turn up
+                self._finish(reply, text)
+                services.index.touched()
         finally:
             reply.abandon()
             seat.let_go()
 
-    def _chosen(self, said: Said) -> str | None:
+    def _chosen(self, said: Request) -> str | None:
         """The session that a process chose for a message and died before it stored the message there: it is used now."""
         if said.session_id is None or said.message_id is not None:
             return None  # what was stored is gone with its session: a new one begins
         trashed = (row["id"] for row in self._db.list_trash())
         return None if said.session_id in trashed else said.session_id
 
-    def _turn(self, seat: Seat, said: Said, reply: Growing, *, taken_up: bool) -> str | None:
+    def _turn(self, seat: Participant, said: Request, reply: StreamedReply, *, taken_up: bool) -> str | None:
         """One turn of the agent: what it said, or what went wrong; None when it was cut short because the gateway stops."""
         if not seat.wait_for_turn():
             return None
@@ -246,7 +189,7 @@ class Turns:
                 turn = self._new_turn(seat, said, reply, answer=False)
                 return None if turn is None else self._listen(seat, reply, turn, joined=lambda: True)
             if taken_up:
-                self._gateway.begin(reply)
+                self._outbox.begin(reply)
                 text = self._listen(seat, reply, said.stop.bind(seat.agent.go_on(said.message_id)))
             else:
                 turn = self._new_turn(seat, said, reply)
@@ -264,24 +207,24 @@ class Turns:
             _log.exception("a turn in %s failed", seat.route.key)
             return f"⚠️ {error}"
 
-    def _only_heard(self, seat: Seat, said: Said) -> bool:
+    def _only_heard(self, seat: Participant, said: Request) -> bool:
         """Whether a message is kept without an answer of its own: a remark among others, or one the next goes on with."""
-        gateway, lane = self._gateway, self._gateway.lanes.get(seat.route.key)
-        if gateway.is_remark(seat.route.key, said.event):
+        lane = self._workers.get(seat.route.key)
+        if self._services.router.is_remark(seat.route.key, said.event):
             return True
-        return lane is not None and gateway.is_quick(said, gateway.lanes.following(lane))
+        return lane is not None and self._inbox.is_quick(said, self._workers.following(lane))
 
-    def _new_turn(self, seat: Seat, said: Said, reply: Growing, *, answer: bool = True) -> Turn | None:
+    def _new_turn(self, seat: Participant, said: Request, reply: StreamedReply, *, answer: bool = True) -> Turn | None:
         """A turn that begins with what was said. What is to be told of a reset is told before the reply, and once.
 
         None when the gateway stops before what came with it was fetched.
         """
-        gateway, event, route = self._gateway, said.event, seat.route
+        event, route = said.event, seat.route
         notice = self._notice(route, event)
         if notice is None and answer:
-            gateway.begin(reply)
+            self._outbox.begin(reply)
         words = words_of(self._db, event, shared=route.shared)
-        content = content_of(gateway, event, words)
+        content = content_of(self._services, event, words)
         if content is None:
             return None
         masked = self._db.masked
@@ -295,22 +238,22 @@ class Turns:
         def keep(session_id: str, what: str | list[Any]) -> int:
             message_id, told = self._store.say(said.inbox_id, route.key, session_id, what, notice=notice, name=name)
             if told is not None:
-                gateway.send(told)
-            if answer:
-                gateway.begin(reply)
+                self._outbox.send(told)
+            if answer and notice is not None:
+                self._outbox.begin(reply)
             return message_id
 
         return said.stop.bind(seat.agent.turn(content, keep=keep) if answer else seat.agent.hear(content, keep=keep))
 
     def _notice(self, route: Route, event: Event) -> Notice | None:
-        text = renewal.told(self._gateway, route)
+        text = self._resets.told(route)
         if text is None:
             return None
-        chat = self._gateway.delivered_to(event.chat) or event.chat
-        return Notice(chat.platform, as_json(chat), text, self._gateway.new_nonce())
+        chat = self._services.router.delivered_to(event.chat)
+        return Notice(chat.platform, as_json(chat), text, self._outbox.new_nonce())
 
     def _listen(
-        self, seat: Seat, reply: Growing, turn: Turn, *, since: float | None = None,
+        self, seat: Participant, reply: StreamedReply, turn: Turn, *, since: float | None = None,
         joined: Callable[[], bool] = lambda: False,
     ) -> str | None:  # fmt: skip
         """Follow a turn; what it said, or None when it was cut short because the gateway stops.
@@ -321,7 +264,7 @@ class Turns:
         said: list[str] = []
         unshown: list[str] = []
         shown = False
-        shown_from = 0.0 if since is None else since + self._gateway.config.gateway.debounce_seconds
+        shown_from = 0.0 if since is None else since + self._services.config.gateway.debounce_seconds
         paragraph = False
         interrupted, final = False, ""
         for event in turn:
@@ -352,7 +295,7 @@ class Turns:
             elif isinstance(event, Done):
                 interrupted, final = event.interrupted, event.text
             seat.name_it()
-        if interrupted and self._gateway.stopping:
+        if interrupted and self._services.stopping:
             return None
         text = "".join(said).strip() or final.strip()
         if (interrupted or not text) and joined() and not shown:
@@ -361,7 +304,7 @@ class Turns:
             return f"{text}\n\n{STOPPED}".strip()
         return text or NOTHING
 
-    def _share(self, seat: Seat) -> None:
+    def _share(self, seat: Participant) -> None:
         """Who speaks in a session that is not their own may see it from then on.
 
         What its prompt tells of those who were there before is not for them: the next turn writes it anew.
@@ -380,20 +323,20 @@ class Turns:
 
     # ------------------------------------------------------------------------------------------ commands
 
-    def _command(self, seat: Seat, said: Said, line: str) -> None:
-        gateway, chat = self._gateway, said.event.chat
+    def _command(self, seat: Participant, said: Request, line: str) -> None:
+        chat = said.event.chat
         if said.begun:  # half done, or done and not told: doing it twice could do harm
-            gateway.post(chat, CUT_SHORT.format(line.split()[0][:40]))
+            self._outbox.post(chat, CUT_SHORT.format(line.split()[0][:40]))
             self._store.finish(said.inbox_id, chat.platform, as_json(chat))
             return
         self._store.begin(said.inbox_id)
         if said.refused:
-            gateway.post(chat, NOT_YOURS)
+            self._outbox.post(chat, NOT_YOURS)
             self._store.finish(said.inbox_id, chat.platform, as_json(chat))
             return
         if seat.route.shared:
             self._share(seat)
-        host = ChatHost(gateway, seat, said, self._listen, self._share)
+        host = ChatHost(self._services, seat, said, self._listen, self._share)
         try:
             run_command(host, line)
         except Exception as error:  # the person must hear that it failed
@@ -403,4 +346,4 @@ class Turns:
             seat.let_go()
         if not host.answered:
             self._store.finish(said.inbox_id, chat.platform, as_json(chat))
-        gateway.touched()
+        self._services.index.touched()

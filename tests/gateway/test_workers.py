@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.gateway.lanes import Lane, Lanes
+from hermes.gateway.workers import Lane, Workers
 from tests.support.labs.base import until
 
 
@@ -23,7 +23,7 @@ def test_one_long_piece_of_work_holds_up_no_other_lane() -> None:
         if item == "long":
             free.wait(30)
 
-    lanes = Lanes(work)
+    lanes = Workers(work)
     lanes.add("first", "short")
     until(lambda: not lanes.running and begun)  # now a thread is idle
     for number in range(20):
@@ -49,7 +49,7 @@ def test_within_a_lane_everything_happens_in_order_and_one_at_a_time(keys: list[
         time.sleep(0)
         inside[lane.key] -= 1
 
-    lanes = Lanes(work, most_threads=threads)
+    lanes = Workers(work, most_threads=threads)
     wanted: dict[str, list[int]] = defaultdict(list)
     for number, key in enumerate(keys):
         lanes.add(str(key), number)
@@ -68,7 +68,7 @@ def test_beyond_the_last_thread_lanes_take_turns() -> None:
         gate.wait(10)
         order.append(lane.key)
 
-    lanes = Lanes(work, most_threads=1)
+    lanes = Workers(work, most_threads=1)
     for _ in range(3):
         lanes.add("busy", 0)
     lanes.add("quiet", 0)
@@ -86,7 +86,7 @@ def test_a_lane_goes_on_after_something_went_wrong() -> None:
             raise RuntimeError("on purpose")
         done.append(item)
 
-    lanes = Lanes(work)
+    lanes = Workers(work)
     lanes.add("a", 0)
     lanes.add("a", 1)
     until(lambda: done == [1])
@@ -94,7 +94,7 @@ def test_a_lane_goes_on_after_something_went_wrong() -> None:
 
 
 def test_a_lane_in_which_nothing_happens_is_forgotten_and_threads_are_few() -> None:
-    lanes = Lanes(lambda lane, item: None, most_threads=4)
+    lanes = Workers(lambda lane, item: None, most_threads=4)
     for number in range(5000):
         lanes.add(str(number), number)
     until(lambda: not lanes.busy)
@@ -112,7 +112,7 @@ def test_after_a_stop_nothing_begins_and_what_runs_goes_on() -> None:
         free.wait(30)
         ended.append(item)
 
-    lanes = Lanes(work)
+    lanes = Workers(work)
     lanes.add("a", "running")
     lanes.add("a", "behind it")
     until(lambda: begun)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.events import Sender
-from hermes.gateway.speaking import escaped, said_by, speaker
+from hermes.gateway.senders import escaped, said_by, speaker
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running

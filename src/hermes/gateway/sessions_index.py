@@ -29,7 +29,7 @@ _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_to
 _log = logging.getLogger("hermes.gateway")
 
 
-class Index:
+class SessionsIndex:
     """Keeps the file up to date. `touched` may be called from any thread, and costs nothing."""
 
     def __init__(self, store: GatewayDB, folder: Path) -> None:

@@ -1,11 +1,12 @@
-"""Lanes: one for each session key. Within a lane things happen one at a time, in order; lanes don't wait for each other.
+"""Worker threads: each session key has a lane. Within a lane jobs run one at a time, in order; lanes don't wait for each other.
 
-Work runs in threads, since a turn may take minutes. There are as many as there are lanes with something to do, up to a
-number no machine should need; beyond it lanes take turns, one piece of work each. A lane with nothing to do is forgotten.
+A turn may take minutes, so there are as many threads as lanes with something to do, up to a number no machine should
+need; beyond it lanes take turns, one job each. A lane with nothing to do is forgotten. `LoopCalls` is the way back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
@@ -25,8 +26,8 @@ class Lane:
         self.data: Any = None
 
 
-class Lanes:
-    """All lanes of a gateway. `add` may be called from any thread; `work(lane, item)` is called in a lane's thread."""
+class Workers:
+    """Threads and lanes. `add` may be called from any thread; `work(lane, item)` is called in a lane's thread."""
 
     def __init__(self, work: Callable[[Lane, Any], None], *, most_threads: int = MOST_THREADS) -> None:
         self._work = work
@@ -56,7 +57,7 @@ class Lanes:
         if self._stopped:
             return
         self._ready.append(lane)
-        if len(self._ready) <= self._idle + free:  # each takes one: whoever was called before has that one to do
+        if len(self._ready) <= self._idle + free:  # each idle thread takes one lane
             self._wake.notify()
         elif self._threads < self._most:
             self._threads += 1
@@ -135,3 +136,39 @@ class Lanes:
             lane.running = lane.waiting.popleft()
             self._running += 1
             return lane
+
+
+class LoopCalls:
+    """Calls from any thread to the event loop, made in order; calls that come close together share one wake-up of it."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._log = logging.getLogger("hermes.gateway")
+
+    def __call__(self, work: Callable[..., Any], *arguments: Any) -> None:
+        """Have the loop call this soon. After the loop's end nothing is: what was to be sent is in the outbox."""
+        with self._lock:
+            self._calls.append((work, arguments))
+            first = len(self._calls) == 1
+        if first and self.loop is not None:
+            try:
+                self.loop.call_soon_threadsafe(self._run)
+            except RuntimeError:
+                pass
+
+    def _run(self) -> None:
+        with self._lock:
+            calls, self._calls = self._calls, []
+        for work, arguments in calls:
+            try:
+                work(*arguments)
+            except Exception:  # the next ones are not to blame
+                self._log.exception("something the gateway was doing has failed")
+
+
+def tell_failure(task: asyncio.Task[Any]) -> None:
+    """For a task nobody waits for: that it failed is a line in the log."""
+    if not task.cancelled() and task.exception() is not None:
+        logging.getLogger("hermes.gateway").error("something has failed", exc_info=task.exception())

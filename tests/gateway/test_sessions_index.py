@@ -13,9 +13,9 @@ from typing import Any
 import apsw
 import pytest
 
-from hermes.gateway import index, runner
-from hermes.gateway.index import write_index
+from hermes.gateway import resets, sessions_index
 from hermes.gateway.runner import Gateway
+from hermes.gateway.sessions_index import write_index
 from hermes.store import routes
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
@@ -35,9 +35,9 @@ def model() -> Iterator[Echo]:
 
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainLab]:
-    monkeypatch.setattr(index, "PAUSE", 0.05)
-    monkeypatch.setattr(index, "LOOK", 0.3)  # titles are made in the background
-    monkeypatch.setattr(runner, "RESET_SECONDS", 0.1)
+    monkeypatch.setattr(sessions_index, "PAUSE", 0.05)
+    monkeypatch.setattr(sessions_index, "LOOK", 0.3)  # titles are made in the background
+    monkeypatch.setattr(resets, "RESET_SECONDS", 0.1)
     made = PlainLab()
     yield made
     made.close()
@@ -198,7 +198,7 @@ def cost_of_a_message(lab: PlainLab, gateway: Gateway, work: dict[str, int], mod
         before = dict(work)
         lab.say(f"message {number}")
         until(lambda number=number: f"echo: message {number}" in lab.shown())
-        until(lambda: not gateway.lanes.running and not gateway.store.mail_counts().get("plain", {}).get("unsent"))
+        until(lambda: not gateway.workers.running and not gateway.store.mail_counts().get("plain", {}).get("unsent"))
         costs.append({name: work[name] - before[name] for name in work})
     return {name: min(one[name] for one in costs[2:]) for name in work}
 
@@ -206,8 +206,8 @@ def cost_of_a_message(lab: PlainLab, gateway: Gateway, work: dict[str, int], mod
 def test_a_message_costs_the_same_with_ten_chats_and_with_five_thousand(
     lab: PlainLab, model: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "PAUSE", 3600.0)
-    monkeypatch.setattr(runner, "RESET_SECONDS", 3600.0)
+    monkeypatch.setattr(sessions_index, "PAUSE", 3600.0)
+    monkeypatch.setattr(resets, "RESET_SECONDS", 3600.0)
     costs = {}
     for chats in (10, 5000):
         home = tmp_path / str(chats)

@@ -1,14 +1,21 @@
-"""A conversation on a platform, as a turn and as a slash command see it: who speaks, in which session, with which agent."""
+"""Who takes part in a conversation on a platform: the person who speaks, in which session, with which agent.
+
+A turn, a slash command and a reset see the gateway through this: `Services` are its parts that they use.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.ids import new_session_id
 from hermes.commands.registry import GATEWAY
 from hermes.errors import InvalidInput, ModelError
+from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
 from hermes.gateway.events import Chat, Sender, as_json, from_json
 from hermes.gateway.questions import Question, wording
@@ -18,11 +25,17 @@ if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
     from hermes.agent.turn import Stop, Turn
-    from hermes.gateway.growing import Growing
-    from hermes.gateway.lanes import Lane
-    from hermes.gateway.runner import Gateway
-    from hermes.gateway.turns import Said
-    from hermes.store.gateway_db import Route
+    from hermes.config import Config
+    from hermes.gateway.access import Access
+    from hermes.gateway.agents import Agents
+    from hermes.gateway.inbox import Request
+    from hermes.gateway.outbox import Outbox
+    from hermes.gateway.router import Router
+    from hermes.gateway.sessions_index import SessionsIndex
+    from hermes.gateway.streaming import StreamedReply
+    from hermes.gateway.workers import Lane, LoopCalls
+    from hermes.store.db import SessionDB
+    from hermes.store.gateway_db import GatewayDB, Route
     from hermes.store.visibility import User
 
 WAITING = "⏳ Another process is answering in this conversation ({}). Your message waits until it is done."
@@ -35,17 +48,47 @@ TAKEN = (
 )
 
 
-class Seat:
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a gateway that turns and commands use."""
+
+    db: SessionDB
+    store: GatewayDB
+    config: Config
+    home: Path
+    clock: Callable[[], float]
+    halted: threading.Event  # the gateway is stopping
+    access: Access
+    agents: Agents
+    router: Router
+    outbox: Outbox
+    index: SessionsIndex
+    calls: LoopCalls
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the gateway is about to end."""
+        return self.halted.is_set()
+
+    def ended(self, session_id: str, reason: str) -> None:
+        """A session has ended: the user's hooks hear of it."""
+        session = self.db.get_session(session_id)
+        hooks.run_hook(self.config, hooks.FINALIZE, session, reason=reason)
+        if reason in hooks.RESETS:
+            hooks.run_hook(self.config, hooks.RESET, session, reason=reason)
+
+
+class Participant:
     """Somebody's place in a conversation, for the time of one turn or command.
 
     `sender` is None for what the gateway does by itself; then it sees what the person the key belongs to may see.
     """
 
     def __init__(
-        self, gateway: Gateway, lane: Lane | None, route: Route | None, sender: Sender | None, *, session_id: str | None = None
+        self, services: Services, lane: Lane | None, route: Route | None, sender: Sender | None, *, session_id: str | None = None
     ) -> None:  # fmt: skip
         assert route is not None
-        self._gateway = gateway
+        self._services = services
         self.lane = lane if lane is not None else _Nowhere(route.key)
         self.route = route
         self.sender = sender
@@ -61,12 +104,12 @@ class Seat:
     @property
     def is_owner(self) -> bool:
         """Whether the owner of this machine speaks, or, when nobody does, whether it is their conversation."""
-        return self._gateway.access.is_owner(self.route.platform, self._who)
+        return self._services.access.is_owner(self.route.platform, self._who)
 
     @property
     def user(self) -> User | None:
         """Whose conversations may be seen; None: the owner's, all."""
-        return self._gateway.access.user(self.route.platform, self._who)
+        return self._services.access.user(self.route.platform, self._who)
 
     @property
     def _who(self) -> Sender:
@@ -79,7 +122,7 @@ class Seat:
             return self._agent.session_id
         if self._session_id is None:
             known = self.route.session_id
-            tip = None if known is None else self._gateway.store.end_of_chain(known)
+            tip = None if known is None else self._services.store.end_of_chain(known)
             self._session_id = new_session_id(gateway=True) if tip is None else tip
         return self._session_id
 
@@ -87,10 +130,10 @@ class Seat:
     def agent(self) -> Agent:
         """Who answers, with what whoever speaks may use."""
         if self._agent is None:
-            gateway, route = self._gateway, self.route
+            services, route = self._services, self.route
             whose = None if route.shared else self._who.id
-            home = home_of(gateway.home, route.platform, whose or route.key, owner=self.is_owner and not route.shared)
-            self._agent = gateway.agents.take(
+            home = home_of(services.home, route.platform, whose or route.key, owner=self.is_owner and not route.shared)
+            self._agent = services.agents.take(
                 route.key, self.session_id, source=route.platform, home=home, confirm=self.confirm,
                 user_id=None if route.shared else route.user_id, parent=route.previous_id,
             )  # fmt: skip
@@ -98,9 +141,9 @@ class Seat:
             self._agent.context.home = home
             self._agent.confirm = self.confirm
             self._agent.shared = route.shared
-            connection = gateway.connections.get(route.platform)
-            self._agent.titles = connection is None or connection.settings.titles
-            self._agent.tools = {tool.name: tool for tool in gateway.agents.toolbox.tools(owner=self.is_owner)}
+            settings = services.router.settings.get(route.platform)
+            self._agent.titles = settings is None or settings.titles
+            self._agent.tools = {tool.name: tool for tool in services.agents.toolbox.tools(owner=self.is_owner)}
         return self._agent
 
     def moved(self) -> None:
@@ -109,7 +152,7 @@ class Seat:
 
     def follow(self, session_id: str) -> None:
         """The same conversation goes on in another session: it was compressed. What runs in the background goes on, too."""
-        self._gateway.store.follow(self.session_id, session_id)
+        self._services.store.follow(self.session_id, session_id)
         if self._agent is not None:
             self._agent.session_id = session_id
         self._session_id = self.route.session_id = session_id
@@ -117,11 +160,11 @@ class Seat:
     def set_pending_title(self, title: str | None) -> None:
         """What the session is to be called from its first message on; that outlives the process."""
         self.route.pending_title = title
-        self._gateway.store.set_pending_title(self.route.key, title)
+        self._services.store.set_pending_title(self.route.key, title)
 
     def name_it(self) -> None:
         """Give the session the title that was chosen before it existed."""
-        wanted, db = self.route.pending_title, self._gateway.db
+        wanted, db = self.route.pending_title, self._services.db
         if wanted is None or db.get_session(self.session_id) is None:
             return
         self.set_pending_title(None)
@@ -144,32 +187,32 @@ class Seat:
         asked = Question(self.sender.id)
         self.lane.data = asked
         try:
-            self._gateway.post(self.chat, wording(question), at_once=True)
+            self._services.outbox.post(self.chat, wording(question), at_once=True)
             return asked.wait(self.agent.context.cancelled)
         finally:
             self.lane.data = None
 
     def switch(self, session_id: str | None, ending: str | None) -> None:
         """Go on in another session (None: a new one)."""
-        gateway, key = self._gateway, self.route.key
+        services, key = self._services, self.route.key
         old = self.session_id
-        gateway.agents.drop(key)
+        services.agents.drop(key)
         self._agent, self._session_id = None, session_id
         if self.route.pending_title is not None:  # it was meant for what would have begun here
             self.set_pending_title(None)
         if session_id is None:
-            gateway.store.let_go(key)
+            services.store.let_go(key)
             self.route.session_id = None
         else:
-            told = gateway.store.bind(key, session_id, notice=taken_from(gateway, session_id, self.sender))
+            told = services.store.bind(key, session_id, notice=taken_from(services, session_id, self.sender))
             if told is not None:
-                gateway.send(told)
-            gateway.db.reopen_session(session_id)
+                services.outbox.send(told)
+            services.db.reopen_session(session_id)
             self.route.session_id = session_id
         self.route.previous_id = self.route.reset_reason = None
-        if ending is not None and old != session_id and gateway.db.get_session(old) is not None:
-            gateway.db.end_session(old, ending)
-            gateway.ended(old, ending)
+        if ending is not None and old != session_id and services.db.get_session(old) is not None:
+            services.db.end_session(old, ending)
+            services.ended(old, ending)
 
     def wait_for_turn(self) -> bool:
         """Wait until no other process answers in the session, and say so; False when the gateway stops before."""
@@ -178,8 +221,8 @@ class Seat:
             if not told:
                 told = True
                 _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
-                self._gateway.post(self.chat, WAITING.format(who), at_once=True)
-            if self._gateway.halted.wait(0.2):
+                self._services.outbox.post(self.chat, WAITING.format(who), at_once=True)
+            if self._services.halted.wait(0.2):
                 return False
         return True
 
@@ -189,24 +232,24 @@ class Seat:
             self._agent.let_go(soon=True)
 
 
-def taken_from(gateway: Gateway, session_id: str, by: Sender | None) -> Notice | None:
+def taken_from(services: Services, session_id: str, by: Sender | None) -> Notice | None:
     """What the person is told in whose chat a session is talked in that somebody else takes elsewhere; None: nobody is.
 
     `by` is who takes it; None stands for the owner in a terminal.
     """
-    route = gateway.store.route_of_session(session_id)
+    route = services.store.route_of_session(session_id)
     if route is None or (not route.shared and route.user_id is None):
         return None
-    owners = gateway.access.owners(route.platform)
+    owners = services.access.owners(route.platform)
     same = route.user_id in owners if by is None else route.user_id in (by.user_id, by.stable_id)
     if not route.shared and same:
         return None
-    title = gateway.db.get_session_title(session_id)
+    title = services.db.get_session_title(session_id)
     called = f' "{title}"' if title else ""
     chat = from_json(route.chat, Chat)
-    place = gateway.delivered_to(chat) or chat
+    place = services.router.delivered_to(chat)
     text = TAKEN.format(called=called, session_id=session_id)
-    return Notice(place.platform, as_json(place), text, gateway.new_nonce())
+    return Notice(place.platform, as_json(place), text, services.outbox.new_nonce())
 
 
 class _Nowhere:
@@ -223,10 +266,10 @@ class ChatHost:
     where = GATEWAY
 
     def __init__(
-        self, gateway: Gateway, seat: Seat, said: Said,
-        listen: Callable[[Seat, Growing, Turn], str | None], share: Callable[[Seat], None],
+        self, services: Services, seat: Participant, said: Request,
+        listen: Callable[[Participant, StreamedReply, Turn], str | None], share: Callable[[Participant], None],
     ) -> None:  # fmt: skip
-        self.gateway = gateway
+        self.services = services
         self.seat = seat
         self.answered = False  # the event was finished together with a reply
         self._said = said
@@ -234,8 +277,8 @@ class ChatHost:
         self._listen = listen
         self._share = share
         self.platform = seat.route.platform
-        self.config = gateway.config
-        self.db = gateway.db
+        self.config = services.config
+        self.db = services.db
         self.user = seat.user
         self.is_owner = seat.is_owner
 
@@ -245,7 +288,7 @@ class ChatHost:
 
     @property
     def model(self) -> Model:
-        return self.gateway.agents.model
+        return self.services.agents.model
 
     @property
     def session_id(self) -> str:
@@ -272,7 +315,7 @@ class ChatHost:
         self.seat.set_pending_title(title)
 
     def say(self, text: str) -> None:
-        self.gateway.post(self.chat, text)
+        self.services.outbox.post(self.chat, text)
 
     def ask(self, question: str) -> bool:
         return self.seat.confirm(question)
@@ -283,13 +326,13 @@ class ChatHost:
 
     def show(self, turn: Turn) -> None:
         """Show a turn as a reply. From here on it is one that can be taken up after a kill, like any other."""
-        said, gateway = self._said, self.gateway
+        said, services = self._said, self.services
         if not self.seat.wait_for_turn():
             self.answered = True  # by the next process, which says that it was cut short
             return
-        gateway.store.begin(said.inbox_id, self.session_id)
-        reply = gateway.growing(self.chat, said)
-        gateway.begin(reply)
+        services.store.begin(said.inbox_id, self.session_id)
+        reply = services.outbox.reply(said)
+        services.outbox.begin(reply)
         try:
             try:
                 text = self._listen(self.seat, reply, said.stop.bind(turn))
@@ -297,7 +340,7 @@ class ChatHost:
                 text = f"⚠️ {error}\n\n`/retry` asks again."
             self.answered = True
             if text is not None:  # else the gateway is stopping: whoever comes next takes the turn up
-                gateway.finish(said.inbox_id, reply, text)
+                services.outbox.finish(reply, text)
         finally:
             reply.abandon()
 
@@ -312,7 +355,7 @@ class ChatHost:
     @property
     def stopping(self) -> bool:
         """Whether whatever waits here should not."""
-        return self.gateway.stopping
+        return self.services.stopping
 
     def leave(self, *, ending: bool = True) -> None:
         """Nobody leaves a chat by a word."""

@@ -1,9 +1,9 @@
-"""Several gateways on one store: they share the chats, and what one leaves when it dies the others take over.
+"""The gateways of one store: they share the chats, and what one leaves when it dies the others take over.
 
-Each gives a sign of life. A platform is connected by one of them at a time, which sends whatever anyone has to say there;
-the others stand by. A chat is served by one of them at a time (see store/instances.py). Whoever gave no sign of life for
-too long has been declared dead: when it wakes up, the store takes nothing more from what it was doing, it sends nothing,
-and it joins again as if it had just been started.
+Each gives a sign of life. A platform is connected by one of them at a time, which sends whatever any of them has to say
+there; the others stand by. A chat is served by one of them at a time (see store/instances.py). An instance that gave no
+sign of life for too long is declared dead: when it wakes up, the store takes nothing more from what it was doing, it sends
+nothing, and it joins again as if it had just been started. A file has one gateway at a time: a cluster of one.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.agent.holding import is_gone
-from hermes.errors import HermesError
-from hermes.store import instances, mail
-from hermes.store.instances import Instance, lease_of, platform_lease
+from hermes.errors import HermesError, StoreGone
+from hermes.store.instances import Instance, choose, lease_of, platform_lease
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hermes.gateway.connection import Connection
-    from hermes.gateway.runner import Gateway
-    from hermes.store.engines.base import Tx
-    from hermes.store.mail import Outgoing, Received
+    from hermes.store.gateway_db import GatewayDB
 
 SECONDS = "HERMES_GATEWAY_SECONDS"  # the variable that says how long an instance may give no sign of life
-LOOK = 0.2  # seconds between two looks for something to do
-AT_ONCE = 1000  # events or parts that are fetched at once
+LOOK = 0.2  # seconds between two looks for something that another gateway has left us to do
+LOOK_ALONE = 2.0  # the same where no other is: nothing comes that we are not woken for
+BEAT, BEAT_ALONE = 1.0, 5.0  # seconds between two signs of life, at most
 GRACE = 3  # beats for which one that has its share of platforms leaves a free one to others
 CERTAIN = 0.8  # of the time a lease lasts it is certain that nobody has taken it: clocks differ a little
 _log = logging.getLogger("hermes.gateway")
@@ -81,15 +80,21 @@ class Beat:
     taken: dict[str, int] = field(default_factory=dict)  # platforms that are ours from now on, with their tokens
 
 
-class Sharing:
-    """One gateway's part in it. For the gateway's event loop, unless something else is said."""
+class Cluster:
+    """One gateway's part in it. For the gateway's event loop, unless something else is said.
 
-    def __init__(self, gateway: Gateway, platforms: list[str]) -> None:
-        self._gateway, self._store, self._db = gateway, gateway.store, gateway.db
-        self._platforms = platforms
-        self._label = f"{socket.gethostname()}:{gateway.home}"
+    `cut` ends the turns that are under way; `gone` hears that the store's file was deleted or replaced.
+    """
+
+    def __init__(
+        self, store: GatewayDB, platforms: list[str], home: Path, *, cut: Callable[[], None], gone: Callable[[StoreGone], None]
+    ) -> None:  # fmt: skip
+        self._store, self._db, self._platforms = store, store.db, platforms
+        self._cut, self._gone = cut, gone
+        self._label = f"{socket.gethostname()}:{home}"
         self._ttl = patience()
-        self._pause = min(1.0, self._ttl / 6)
+        self._look, beat = (LOOK, BEAT) if self._db.is_shared else (LOOK_ALONE, BEAT_ALONE)
+        self._pause = min(beat, self._ttl / 6)
         self.name = ""
         self.fence = ("", 0)  # the lease what we do is done under
         self.living: list[Instance] = []
@@ -125,26 +130,36 @@ class Sharing:
 
     def is_ours(self, key: str, platform: str) -> bool:
         """Whether a chat in which nothing waits is ours to look after; from any thread."""
-        return instances.choose(key, platform, self.living) == self.name
+        return choose(key, platform, self.living) == self.name
+
+    def held(self) -> dict[str, Held]:
+        """The platforms that are ours now."""
+        return dict(self._held)
 
     def wake(self) -> None:
         """There may be something to do."""
         self._wake.set()
+
+    def looks(self) -> None:
+        """Somebody looks for it now."""
+        self._wake.clear()
+
+    async def woken(self) -> None:
+        """Wait until it is time to look again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._look):
+                await self._wake.wait()
 
     # ------------------------------------------------------------------------------------------ being there
 
     async def join(self) -> None:
         """Be one of them from now on, under a name that nobody had before."""
         await asyncio.to_thread(self._join)
-        _log.info("this gateway is one of several, called %s", self.name)
+        _log.info("this gateway is called %s", self.name)
 
     def _join(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}:gateway:{secrets.token_hex(4)}"
-
-        def step(tx: Tx) -> int:
-            return instances.join(tx, name, self._label, boot(), self._platforms, self._ttl)
-
-        (token,) = self._store.together([step])
+        token = self._store.join(name, self._label, boot(), self._platforms, self._ttl)
         self.name, self.fence = name, (lease_of(name), token)
 
     async def run(self) -> None:
@@ -152,6 +167,8 @@ class Sharing:
         while True:
             try:
                 self._heard(await asyncio.to_thread(self._beat))
+            except StoreGone as error:
+                self._gone(error)
             except HermesError as error:
                 _log.warning("the sign of life could not be given: %s", error)
             if self.fence[1] == 0:
@@ -183,15 +200,14 @@ class Sharing:
 
     def _bury_the_dead(self) -> list[Instance]:
         """All instances, after those that died were noticed and what they had was given to others."""
-        everyone, astray = self._store.look(lambda tx: (instances.everyone(tx), instances.astray(tx, self._platforms)))
+        everyone, astray = self._store.instances(self._platforms)
         here = boot()
         gone = [one.name for one in everyone if one.lives and one.boot == here and is_gone(one.name)]
         dead = [one.name for one in everyone if not one.lives and one.name != self.name]
         if gone or (dead and clock() >= self._trusting_until) or astray:
-            (buried,) = self._store.together([lambda tx: instances.bury(tx, gone)])
-            if buried:
+            if self._store.bury(gone):
                 _log.warning("%s gave no sign of life any more; what was theirs is given to others", [*gone, *dead])
-            everyone = self._store.look(instances.everyone)
+            everyone, _ = self._store.instances()
         return everyone
 
     def _wanted(self, living: int) -> list[str]:
@@ -226,12 +242,12 @@ class Sharing:
             self._held[platform] = Held(token, beat.at + CERTAIN * self._ttl)
             self._free.pop(platform, None)
             self._changed.set()
+            self._wake.set()  # what waits for it is to be found
 
     async def _again(self) -> None:
         """We were declared dead: whatever we were doing is others' by now. Begin as if just started."""
         _log.error("this gateway gave no sign of life for too long, and others have taken over; it joins again")
-        for item in self._gateway.lanes.under_way():
-            item.stop.want()
+        self._cut()
         try:
             await self.join()
         except HermesError as error:
@@ -245,7 +261,10 @@ class Sharing:
     def _leave(self) -> None:
         with self._lock:
             self._left = True
-            self._store.together([lambda tx: instances.bury(tx, [self.name])])
+            try:
+                self._store.bury([self.name])
+            except HermesError as error:  # others notice it when the lease runs out
+                _log.info("that this gateway ends could not be noted: %s", error)
 
     # ------------------------------------------------------------------------------------------ platforms
 
@@ -266,40 +285,3 @@ class Sharing:
                 connecting.cancel()
                 await asyncio.gather(connecting, return_exceptions=True)
             await connection.stand_by()
-
-    # ------------------------------------------------------------------------------------------ work
-
-    async def follow(self) -> None:
-        """Take up what is given to us, in the order it came, and send what others have to say; until cancelled."""
-        while True:
-            self._wake.clear()
-            fence, before = self.fence, dict(self._held)
-            known, sending, left = self._gateway.known_work(list(before))
-            try:
-                news = partial(_news, name=self.name, known=known, sending=sending)
-                rows, parts = await asyncio.to_thread(self._store.look, news)
-            except HermesError as error:
-                _log.warning("what there is to do could not be looked for: %s", error)
-            else:
-                same = [platform for platform, held in before.items() if self._held.get(platform) is held]
-                if fence == self.fence and not self._gateway.stopping:
-                    waiting = self._gateway.take_work(
-                        rows, [part for part in parts if part.platform in same], left, fence
-                    )
-                    for platform in same:
-                        before[platform].ready = platform not in waiting
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
-                    await self._wake.wait()
-
-
-def _news(tx: Tx, name: str, known: set[int], sending: dict[str, set[int]]) -> tuple[list[Received], list[Outgoing]]:
-    """Events and parts that are for us and that we don't know of yet, the oldest first.
-
-    Both are seen at one moment, and all parts: what was said in a chat before an event there is among them.
-    """
-    events = [number for number in instances.given(tx, name) if number not in known][:AT_ONCE]
-    under_way = set().union(*sending.values())
-    parts = [number for number in mail.waiting_for(tx, list(sending)) if number not in under_way]
-    bundles = [parts[start : start + AT_ONCE] for start in range(0, len(parts), AT_ONCE)]
-    return mail.some(tx, events) if events else [], [part for some in bundles for part in mail.parts(tx, some)]

@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 LEASE = "gateway"
 API = "api-server"  # what the API server is called among the platforms
 WEBHOOK = "webhook"
-_PARTS = (
-    "platforms",
-    "webhooks",
-    "api_server",
-    "mcp_servers",
-)  # where what is wrong with one does not concern the others
+_PARTS = ("platforms", "webhooks", "api_server", "mcp_servers")  # what is wrong in one does not concern the others
 _NOTHING = "no platform is switched on: `hermes gateway setup` sets one up"
 LEASE_SECONDS = 30.0
 API_PAUSE = 5.0  # seconds until the API server tries again to listen
@@ -157,13 +152,12 @@ class Running:
 def running(db: SessionDB) -> list[Running]:
     """Who is the gateway of a store, or who they are where several share it; [] when nobody is, or it was killed."""
     from hermes.agent.holding import is_gone
-    from hermes.gateway.sharing import boot
-    from hermes.store import instances
+    from hermes.gateway.cluster import boot
     from hermes.store.gateway_db import GatewayDB
 
     if db.is_shared:
         store, here = GatewayDB(db), boot()
-        everyone = store.look(instances.everyone) if store.is_there() else []
+        everyone = store.instances()[0] if store.is_there() else []
         return [_running(one.name) for one in everyone if one.lives and not (one.boot == here and is_gone(one.name))]
     name = db.lease_holder(LEASE)
     return [] if name is None or is_gone(name) else [_running(name)]
@@ -209,14 +203,7 @@ def only_one(db: SessionDB) -> Iterator[int | None]:
         db.release_lease(LEASE, token)
 
 
-async def serve(
-    config: Config,
-    db: SessionDB,
-    home: Path,
-    made: Made,
-    *,
-    insecure: bool = False,
-) -> None:
+async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecure: bool = False) -> None:
     """Run these platforms, and the API server if it is enabled, until SIGTERM or Ctrl-C."""
     from hermes.agent.choose import choose_model
     from hermes.gateway.runner import Gateway
@@ -232,6 +219,8 @@ async def serve(
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, _asked_to_end, ending)
             gateway = Gateway(db, config, model, made.adapters, home)
+            if token is not None:  # there is no other: what an instance of this file held is free at once
+                await asyncio.to_thread(gateway.store.bury, [one.name for one in gateway.store.instances()[0]])
             for name, problem in made.left_out.items():
                 _log.error("%s does not start: %s", name, problem)
                 await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))
@@ -253,7 +242,7 @@ async def serve(
 
 def _asked_to_end(ending: asyncio.Event) -> None:
     """A signal: end orderly, and for sure."""
-    from hermes.gateway.stopping import end_for_sure
+    from hermes.gateway.runner import end_for_sure
 
     if not ending.is_set():
         ending.set()

@@ -1,0 +1,132 @@
+"""The router: which conversation something said on a platform belongs to, whether it is meant for us, and where replies go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes.commands.registry import GATEWAY, is_known, parse
+from hermes.gateway.events import DM, Chat, Event, from_json
+from hermes.gateway.keys import Source, build_session_key, is_shared, key_beside, source_of
+
+if TYPE_CHECKING:
+    from hermes.config import Config
+    from hermes.gateway.access import Access
+    from hermes.gateway.adapter import Adapter
+    from hermes.gateway.settings import PlatformSettings
+    from hermes.store.gateway_db import GatewayDB
+
+
+class Router:
+    """Knows the platforms, the session keys and the home chats. Safe to be asked from any thread."""
+
+    def __init__(
+        self, store: GatewayDB, config: Config, access: Access, adapters: Sequence[tuple[Adapter, PlatformSettings]], home: Path
+    ) -> None:  # fmt: skip
+        self._store, self._config, self._access, self._home = store, config, access, home
+        self.adapters = {adapter.platform: adapter for adapter, _ in adapters}  # of the platforms that are enabled
+        self.settings = {settings.platform: settings for _, settings in adapters}
+
+    # ------------------------------------------------------------------------------------------ coming in
+
+    def key_of(self, event: Event) -> tuple[str, bool]:
+        """The key an event belongs to, and whether several share it. A place a session was handed to keeps its key."""
+        source, config = source_of(event), self._config
+        shared = is_shared(source, config.group_sessions_per_user, config.thread_sessions_per_user)
+        key = build_session_key(
+            source, group_sessions_per_user=config.group_sessions_per_user,
+            thread_sessions_per_user=config.thread_sessions_per_user, home=self._home,
+        )  # fmt: skip
+        if event.chat.type == DM:
+            return key, shared
+        handed, for_all = self.place_key(event.chat)
+        if handed != key and (event.chat.thread_id is not None or self._access.is_owner(source.platform, event.sender)):
+            route = self._store.route(handed)
+            if route is not None and route.session_id is not None:
+                return handed, for_all
+        return key, shared
+
+    def key_beside(self, key: str, event: Event, owner: str | None) -> str:
+        """The key of an event in a conversation of two that is this person's."""
+        return key_beside(key, source_of(event), owner, home=self._home)
+
+    def place_key(self, chat: Chat) -> tuple[str, bool]:
+        """The key of a place a session is brought to, and whether several share it. Without a thread it is keyed as a DM."""
+        chat_type = chat.type if chat.thread_id is not None else DM
+        source = Source(
+            platform=chat.platform, chat_id=chat.chat_id, chat_type=chat_type, thread_id=chat.thread_id, user_id=None
+        )
+        return build_session_key(source, home=self._home), chat_type != DM
+
+    def owners_key(self, chat: Chat) -> tuple[str, bool]:
+        """The same for what the owner brings: in a conversation of two that began as another person's, the owner's own key."""
+        key, shared = self.place_key(chat)
+        route = None if shared else self._store.route(key)
+        owners = self._access.owners(chat.platform)
+        if route is None or route.user_id is None or route.user_id in owners:
+            return key, shared
+        beside = (
+            key_beside(key, Source(platform=chat.platform, chat_id=chat.chat_id, user_id=one), route.user_id)
+            for one in owners
+        )
+        return next((one for one in beside if self._store.route(one) is not None), key), shared
+
+    def is_meant(self, event: Event, key: str) -> bool:
+        """Whether a message is for us: where a mention is needed, it is one, is one of our commands, or we are in that thread."""
+        if event.chat.type == DM or event.addressed or not self._needs_mention(event.chat.platform):
+            return True
+        if event.chat.thread_id is not None and self._store.route(key) is not None:
+            return True
+        command = parse(event.text.strip())
+        return command is not None and is_known(command[0], GATEWAY)  # others' commands are for other bots
+
+    def is_remark(self, key: str, event: Event) -> bool:
+        """Whether something is said to the others in a thread that several people share, and not to the agent."""
+        platform, who = event.chat.platform, event.sender.id
+        if event.addressed or event.chat.thread_id is None or event.chat.type == DM or who is None:
+            return False
+        if platform not in self.adapters or not self._needs_mention(platform) or parse(event.text.strip()) is not None:
+            return False
+        return self._store.others_take_part(key, platform, who)
+
+    def _needs_mention(self, platform: str) -> bool:
+        wanted = self.settings[platform].require_mention
+        return self.adapters[platform].capabilities.mention_needed if wanted is None else wanted
+
+    # ------------------------------------------------------------------------------------------ going out
+
+    def delivered_to(self, chat: Chat) -> Chat:
+        """Where what is said in a chat goes: there, or where its platform delivers to."""
+        where = getattr(self.adapters.get(chat.platform), "delivers_to", None)
+        wanted = None if where is None else where(chat)
+        if not wanted or wanted == "log":
+            return chat  # the adapter itself notes it
+        platform, _, chat_id = str(wanted).partition(":")
+        if chat_id:
+            return Chat(platform=platform, chat_id=chat_id)
+        return self.home_chat(platform) or chat
+
+    def home_chat(self, platform: str) -> Chat | None:
+        """Where handoffs and deliveries to a platform go: as /sethome said, else as configured."""
+        kept = self._store.home(platform)
+        if kept is not None:
+            return from_json(kept, Chat)
+        settings = self.settings.get(platform)
+        configured = None if settings is None else settings.home_channel
+        return None if configured is None else read_home(platform, configured)
+
+    def quoted_by(self, event: Event, place: Chat) -> str | None:
+        """What a reply quotes: the message it answers, where the platform can, several talk, and it is sent there."""
+        adapter = self.adapters.get(place.platform)
+        if adapter is None or not adapter.capabilities.quotes or place != event.chat:
+            return None
+        return event.message_id if event.chat.type != DM or not adapter.capabilities.edits else None
+
+
+def read_home(platform: str, text: str) -> Chat:
+    """A home chat as people write it: its id; a thread after a slash; `group:` or `channel:` before it, where it is one."""
+    kind, sep, rest = text.partition(":")
+    chat_type = kind if sep and kind in ("dm", "group", "channel") else DM
+    chat_id = rest if sep and kind in ("dm", "group", "channel") else text
+    return Chat(platform=platform, chat_id=chat_id, type=chat_type)

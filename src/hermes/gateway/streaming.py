@@ -1,0 +1,244 @@
+"""Streamed replies: a reply grows in the thread of its turn and is shown by the event loop, by edits where the platform has them.
+
+Its final parts replace what was shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hermes.errors import (
+    HermesError,
+    PlatformError,
+    PlatformRefused,
+    PlatformUnreachable,
+    SendRefused,
+    SlowDown,
+    StoreError,
+)
+from hermes.gateway.splitting import split, with_cursor
+from hermes.harmless import encodable
+from hermes.store import mail
+
+if TYPE_CHECKING:
+    from hermes.gateway.delivery import Delivery
+    from hermes.gateway.events import Chat
+    from hermes.gateway.workers import LoopCalls
+    from hermes.store.mail import Outgoing
+
+TYPING_AFTER = 0.25  # seconds: a reply that is there at once needs no "is typing"
+TYPING_SECONDS = 4.0
+PATIENCE = 120.0  # seconds an adapter may take for one message
+
+
+class StreamedReply:
+    """A reply on its way to a chat. `write`, `restart` and `finish` may be called from any thread."""
+
+    def __init__(
+        self, calls: LoopCalls, chat: Chat, *, inbox_id: int, nonce: str, fence: tuple[str, int], shown: Sequence[str] = (),
+        resumed: bool = False, reply_to: str | None = None,
+    ) -> None:  # fmt: skip
+        """`shown` is what the store knows of it: ids of messages, the last one empty where it may be there or not."""
+        self.chat = chat
+        self.inbox_id = inbox_id
+        self.fence = fence  # the lease it is written under
+        self.nonce = nonce
+        self.reply_to = reply_to  # the message that its first one quotes
+        self.shown = [one for one in shown if one]  # the platform's ids of the messages it is shown in so far
+        self.texts = [""] * len(self.shown)  # what each of them shows, as far as is known
+        self.tried: set[int] = set()  # parts that may have been shown under their nonce with other words
+        self.unsure = len(shown) > len(self.shown)  # the next message may be there already, under an id nobody knows
+        self.resumed = resumed  # a process that died may have shown some of it
+        self.begun = False  # whether it was given to a delivery
+        self.streams = False  # whether what is written is shown at once
+        self.parts: list[Outgoing] | None = None  # the finished reply; [] when there is nothing to send
+        self.changed = asyncio.Event()
+        self.done = asyncio.Event()
+        self._calls = calls
+        self._lock = threading.Lock()
+        self._pieces: list[str] = []
+
+    def part_nonce(self, number: int) -> str:
+        """The name of the reply's n-th message, the same whoever sends it."""
+        return f"{self.nonce}-{number}"
+
+    def write(self, text: str) -> None:
+        """The next piece."""
+        with self._lock:
+            self._pieces.append(text)
+        if self.streams and not self.changed.is_set():
+            self._calls(self.changed.set)
+
+    def restart(self) -> None:
+        """The reply begins anew: what was written is not what will be said."""
+        with self._lock:
+            self._pieces.clear()
+
+    def text(self) -> str:
+        """What is written so far."""
+        with self._lock:
+            whole = "".join(self._pieces)
+            self._pieces[:] = [whole]
+        return whole
+
+    def finish(self, parts: Sequence[Outgoing]) -> None:
+        """The reply is whole and lies in the outbox as these parts."""
+        self.parts = list(parts)
+        self._calls(self._is_done)
+
+    def abandon(self) -> None:
+        """Nothing more comes, if it is not finished: what is shown of it stays as it is."""
+        if self.parts is None:
+            self.finish([])
+
+    def _is_done(self) -> None:
+        self.done.set()
+        self.changed.set()
+
+
+class Streaming:
+    """Shows the replies of one platform while they grow. For the event loop of its delivery."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery, self._adapter, self._log = delivery, delivery.adapter, delivery.log
+        self._streaming = delivery.config.gateway.streaming
+
+    async def show(self, reply: StreamedReply) -> None:
+        """Show a reply as it grows, then see to it that its final parts are there."""
+        capabilities = self._adapter.capabilities
+        reply.streams = streams = self._streaming.enabled and capabilities.edits and not reply.unsure
+        typing = next_look = time.monotonic()
+        typing += TYPING_AFTER
+        while reply.parts is None:
+            now = time.monotonic()
+            if capabilities.typing and now >= typing and self._delivery.is_open:
+                typing = now + TYPING_SECONDS
+                await self._type(reply.chat)
+            if streams and now >= next_look and self._delivery.is_open:
+                reply.changed.clear()
+                wait = await self._grow(reply)
+                streams, next_look = wait is not None, time.monotonic() + (wait or 0.0)
+            until_typing = typing - time.monotonic() if capabilities.typing else TYPING_SECONDS
+            if until_typing <= 0:  # there is no connection to show it on
+                until_typing = 1.0
+            if streams and next_look > time.monotonic():
+                await either(reply.done, min(next_look - time.monotonic(), until_typing))
+            elif reply.parts is None:
+                await either(reply.changed if streams else reply.done, until_typing)
+        await self._complete(reply)
+
+    async def _type(self, chat: Chat) -> None:
+        try:
+            async with asyncio.timeout(TYPING_SECONDS):
+                await self._adapter.typing(chat)
+        except (HermesError, OSError) as error:  # a TimeoutError is an OSError
+            self._log.debug("typing can't be shown: %s", error)
+        except Exception:
+            self._log.exception("the adapter could not show typing")
+
+    async def _grow(self, reply: StreamedReply) -> float | None:
+        """Show what is new; seconds to wait before the next time, None when growing does not work here."""
+        settings, text = self._streaming, reply.text()
+        if len(text) - sum(map(len, reply.texts)) < settings.buffer_threshold:
+            return 0.0
+        capabilities = self._adapter.capabilities
+        parts = split(with_cursor(text, settings.cursor), capabilities.longest, capabilities.measure)
+        without = split(text, capabilities.longest, capabilities.measure)
+        if len(parts) > len(without):  # no message for the cursor alone: the whole reply will not have it
+            parts = without
+        try:
+            for number, shown in enumerate(parts):
+                if number >= len(reply.shown):
+                    await self._show_next(reply, shown)
+                elif reply.texts[number] != shown:
+                    if (wait := self._adapter.edit_wait()) > 0:
+                        return max(settings.edit_interval, wait)
+                    self._only_if_open()
+                    async with asyncio.timeout(PATIENCE):
+                        await self._adapter.edit(reply.chat, reply.shown[number], encodable(shown))
+                    reply.texts[number] = shown
+        except SlowDown as error:
+            return max(settings.edit_interval, error.retry_after)
+        except (PlatformUnreachable, OSError):
+            return None if reply.unsure else max(settings.edit_interval, 1.0)
+        except PlatformError as error:
+            self._log.debug("a growing reply can't be shown: %s", error)
+            return None
+        except StoreError:
+            return None
+        except Exception:
+            self._log.exception("the adapter could not show a growing reply")
+            return None
+        return settings.edit_interval
+
+    async def _show_next(self, reply: StreamedReply, shown: str) -> None:
+        """Begin the reply's next message. Where a nonce does not help, that it may be there is noted before it is sent."""
+        nonce = reply.part_nonce(len(reply.shown))
+        twice_is_once = self._adapter.capabilities.idempotent
+        if not twice_is_once:
+            await self._note(reply, [*reply.shown, ""], nonce)
+        self._only_if_open()
+        again, reply.unsure = reply.unsure, True
+        try:
+            async with asyncio.timeout(PATIENCE):
+                question = None if reply.shown else reply.reply_to
+                message_id = await self._adapter.send(reply.chat, encodable(shown), nonce=nonce, reply_to=question)
+        except (SlowDown, SendRefused, PlatformRefused):
+            reply.unsure = again
+            raise
+        except PlatformUnreachable as error:
+            if not error.maybe_sent:
+                reply.unsure = again
+            elif twice_is_once:
+                reply.tried.add(len(reply.shown))
+                reply.unsure = False
+            raise
+        reply.unsure = False
+        # what an earlier process, or try, has sent under this name may be other words
+        known = not reply.resumed and len(reply.shown) not in reply.tried
+        reply.texts.append(shown if known else "")
+        reply.shown.append(message_id)
+        await self._note(reply, list(reply.shown), nonce)
+
+    async def _note(self, reply: StreamedReply, message_ids: list[str], nonce: str) -> None:
+        """Where a reply grows, if it is still ours to write."""
+        await self._delivery.writer(mail.show, reply.inbox_id, message_ids, nonce, reply.fence)
+
+    def _only_if_open(self) -> None:
+        if not self._delivery.is_open:
+            raise PlatformUnreachable("sending is not for us to do in this moment")
+
+    async def _complete(self, reply: StreamedReply) -> None:
+        capabilities = self._adapter.capabilities
+        parts = reply.parts or []
+        for number, part in enumerate(parts):
+            known = number < len(reply.shown)
+            perhaps = number == len(reply.shown) and reply.unsure
+            if known:
+                part.edits = reply.shown[number]
+                if reply.texts[number] == part.text:
+                    await self._delivery.note_sent(part, reply.shown[number])
+                    continue
+            part.begun_at = self._delivery.clock() if perhaps else None  # as is known by now
+            unclear = reply.resumed or perhaps or number in reply.tried
+            again = unclear and capabilities.idempotent and capabilities.edits
+            await self._delivery.send(reply.chat, part, edit_after=again)
+        for message_id in reply.shown[len(parts) :] if parts else []:  # it had grown longer before it began anew
+            try:
+                self._only_if_open()
+                await self._adapter.edit(reply.chat, message_id, "…")
+            except PlatformError:
+                pass
+
+
+async def either(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, at most so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

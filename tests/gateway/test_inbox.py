@@ -1,0 +1,56 @@
+"""What waits in the boxes is found however many rows were done with before it, and nothing else is."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hermes.store import mail
+from hermes.store.db import SessionDB
+from hermes.store.gateway_db import Arrival, GatewayDB
+
+NAME = "here:1:gateway:a"
+
+
+def arrival(number: int, chat: int) -> Arrival:
+    return Arrival(f"agent:main:plain:dm:{chat}", "plain", f"e{number}", "{}", "{}", "dm", f"Person {chat}", str(chat))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    waiting: dict[int, str] = {}
+    unsent: list[int] = []
+    with SessionDB(tmp_path / "state.db") as db:
+        store = GatewayDB(db)
+        store.join(NAME, "label", "", ["plain"], 600.0)
+        for number in range(150):
+            (kept,) = store.together([partial(store.keep, arrival=arrival(number, dice.randrange(4)))])
+            assert kept.serving == NAME
+            assert sorted(kept.before) == [one for one, key in sorted(waiting.items()) if key == kept.key]
+            waiting[kept.id] = kept.key
+            for one in dice.sample(sorted(waiting), min(len(waiting), dice.randrange(3))):
+                parts = store.finish(one, "plain", "{}", [{"text": "reply", "nonce": f"n{one}"}])
+                unsent += [part.id for part in parts]
+                del waiting[one]
+            for one in dice.sample(unsent, min(len(unsent), dice.randrange(3))):
+                store.together([partial(mail.sent, outbox_id=one, message_id="m", now=1.0)])
+                unsent.remove(one)
+            if dice.random() < 0.3:
+                rows, parts = store.find_work(NAME, set(), {"plain": set()})
+                assert [row.id for row in rows] == sorted(waiting)
+                assert [part.id for part in parts] == sorted(unsent)
+
+
+def test_an_event_that_comes_again_is_kept_once(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        store = GatewayDB(db)
+        store.join(NAME, "label", "", ["plain"], 600.0)
+        first, again = store.together([partial(store.keep, arrival=arrival(1, 1))] * 2)
+        assert first.id == again.id is not None
+        store.finish(first.id, "plain", "{}")
+        (late,) = store.together([partial(store.keep, arrival=arrival(1, 1))])
+        assert late.id is None
