@@ -822,7 +822,7 @@ class SessionDB(Keeping):
         """
         from hermes.store import soundness
 
-        return cast("list[Finding]", soundness.check(self._engine, self._scribe, self._attachments, progress))
+        return soundness.check(self._engine, self._scribe, self._attachments, progress)
 
     def repair(
         self, *, rebuild_index: bool = False, from_transcripts: bool = False, from_database: bool = False

@@ -21,8 +21,9 @@ from hermes.store.comparing import Comparer, Comparison, Entry, is_same_message,
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.inspection import set_aside
 from hermes.store.retention import finish_deletions
+from hermes.store.rows import Finding
 from hermes.store.scribe import Scribe
-from hermes.store.soundness import UNDECIDED, Difference, Problem, check, transcripts
+from hermes.store.soundness import UNDECIDED, Difference, check, transcripts
 
 DATABASE, TRANSCRIPTS = "database", "transcripts"
 
@@ -159,7 +160,7 @@ def _mend_transcripts(
 
 
 def _mend_file(
-    engine: Engine, scribe: Scribe, finding: Problem, path: Path, side: str | None, tally: dict[str, int]
+    engine: Engine, scribe: Scribe, finding: Finding, path: Path, side: str | None, tally: dict[str, int]
 ) -> list[str]:
     """A transcript whose session is not in the database."""
     kind, by_sql = finding["kind"], "with SQL" in finding["detail"]
@@ -246,7 +247,9 @@ def _mend_session(
     if restore and one.events:
         events.prepare(engine)
     with engine.write() as tx:
-        fresh = Comparer(engine, tx, scribe.journal.path).compare(one.session_id) or one  # as it is under the lock
+        fresh = (
+            Comparer(engine, tx, scribe.journal.path, [one.session_id]).compare(one.session_id) or one
+        )  # as it is under the lock
         tally["changed"] += _overwrite(engine, tx, fresh, restore=restore, salvaging=salvaging)
         home = {**fresh.astray, **(fresh.moved if restore else {})}
         for message_id in home:
@@ -381,7 +384,7 @@ def _whole_hidden(tx: Tx, session_id: str, state: dict[str, Any]) -> dict[str, A
 # ----------------------------------------------------------------------------------------- rows
 
 
-def _mend_texts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+def _mend_texts(engine: Engine, scribe: Scribe, found: list[Finding]) -> list[str]:
     """Texts that no transcript has: what can be read of them is kept."""
     damaged = [int(one["where"].removeprefix("message ")) for one in found if one["kind"] == "damaged-text"]
     if not damaged:
@@ -439,7 +442,7 @@ def _mend_orphans(tx: Tx) -> list[str]:
     return done
 
 
-def _mend_prompts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+def _mend_prompts(engine: Engine, scribe: Scribe, found: list[Finding]) -> list[str]:
     wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "prompt"]
     for session_id in wrong:
         path = scribe.journal.path(session_id)
@@ -516,7 +519,7 @@ def _salvage_messages(engine: Engine, file: Path, tally: dict[str, int]) -> None
     with engine.write() as tx:
         if not tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,)):
             return  # it was deleted
-        one = Comparer(engine, tx, lambda _: file).compare(session_id)
+        one = Comparer(engine, tx, lambda _: file, [session_id]).compare(session_id)
         if one is None:
             return
         tally["changed"] += _overwrite(engine, tx, one, restore=False, salvaging=True)
