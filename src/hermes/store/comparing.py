@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ FIELDS = tuple(name for name in messages.SHOWN if name not in ("id", "session_id
 _DERIVED = frozenset(("id", "preview", "title_base", "title_no", "purged"))
 COLUMNS = (*(name for name in recovery.COLUMNS if name not in _DERIVED), "system_prompt")
 STATE = ("tags", "members", "refs", "rewinds", "hidden")
+_NO_STATE: dict[str, list[Any]] = {key: [] for key in STATE}
 TELLING = ("role", "content", "timestamp")  # two messages that agree in these are one
 
 
@@ -80,7 +81,7 @@ class Comparison:
 
     def says_something(self) -> bool:
         """Whether there is any difference."""
-        return self != Comparison(self.session_id) and bool(self.mendable() or self.undecided())
+        return any(getattr(self, name) for name in _DIFFERENCES)
 
     def mendable(self) -> list[str]:
         """What repair mends, in words."""
@@ -114,6 +115,9 @@ class Comparison:
             (self.events, f"{_events(self.events)} a line in the transcript that the database does not agree with"),
         ]
         return [text for there, text in said if there]
+
+
+_DIFFERENCES = tuple(one.name for one in fields(Comparison) if one.name not in ("session_id", "told"))
 
 
 def _these(ids: Iterable[int]) -> str:
@@ -197,9 +201,8 @@ class _Sessions:
         chosen = f"IN ({', '.join('?' * len(session_ids))})"
         tables = ("session_tags", "session_members", "session_refs", "session_rewinds")
         parts = [f"SELECT session_id FROM {table} WHERE session_id {chosen}" for table in tables]
-        parts.append(f"SELECT session_id FROM messages WHERE session_id {chosen} AND hidden IS NOT NULL")
-        with_state = {row[0] for row in tx.rows(" UNION ".join(parts), [*session_ids] * len(parts))}
-        self.bare = set(session_ids) - with_state  # these have nothing beside their columns and messages
+        rows = tx.rows(" UNION ".join(parts), [*session_ids] * len(parts))
+        self.with_state = {row[0] for row in rows}  # these have something beside their columns and messages
         self.attached: dict[str, Attached] = {}
         if tx.row("SELECT 1 FROM attachments LIMIT 1") is not None:
             for owner, message_id, digest, mime, size in tx.rows(
@@ -262,7 +265,8 @@ class Comparer:
             return out if out.gone else None
         self._compare_events(out, told)
         if told.begun:
-            self._compare_columns(out, told)
+            shown = columns is not None and columns["hidden"].count(None) == len(columns["hidden"])
+            self._compare_columns(out, told, bare=shown and session_id not in self._sessions.with_state)
         out.headless = told.typed and not told.begun
         return out if out.says_something() else None
 
@@ -390,11 +394,10 @@ class Comparer:
         sql = "SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'"
         return isinstance(session_id, str) and self._tx.row(sql, (session_id,)) is not None
 
-    def _compare_columns(self, out: Comparison, told: Told) -> None:
+    def _compare_columns(self, out: Comparison, told: Told, *, bare: bool) -> None:
         try:
             columns = self._sessions.columns.get(out.session_id) or recovery.session_columns(self._tx, out.session_id)
-            bare = out.session_id in self._sessions.bare
-            state = {key: [] for key in STATE} if bare else recovery.session_state(self._tx, out.session_id)
+            state = _NO_STATE if bare else recovery.session_state(self._tx, out.session_id)
         except (StoreCorrupt, UnicodeDecodeError):
             return  # the damaged row is a finding of its own
         said = told.session.columns
@@ -419,6 +422,8 @@ class Comparer:
 
 
 def _alike(told: Any, stored: list[Any], *, renamed: bool = True) -> bool:
+    if told == stored:
+        return True
     if not isinstance(told, list) or len(told) != len(stored):
         return False
     pairs = zip(sorted(told, key=repr), sorted(stored, key=repr), strict=True)

@@ -82,12 +82,13 @@ def other_lines(path: Path, expected: bytes) -> list[dict[str, Any]] | None:
     if not lines[-1]:
         lines.pop()
     found = [line for line in lines if line.startswith(_START)]
-    told = [line[:-_SEAL_BYTES] for line in found]
-    checksums = tuple(map(zlib.crc32, told))
-    seals = (b',"crc":"%08x"}' * len(told)) % checksums
+    bare = [line[:-_SEAL_BYTES] for line in found]
+    seals = (SEAL + b'%08x"}') * len(bare) % tuple(map(zlib.crc32, bare))
     if b"".join([line[-_SEAL_BYTES:] for line in found]) != seals:
         return None
-    if b"}\n".join([*told, b""]) != expected and sorted(told) != sorted(expected.split(b"}\n")[:-1]):
+    if b"}\n".join([*bare, b""]) != expected and sorted(bare) != sorted(expected.split(b"}\n")[:-1]):
         return None
-    others = [decoded(line) for line in lines if not line.startswith(_START)]
-    return None if None in others else others  # type: ignore[return-value]
+    if len(found) == len(lines):
+        return []
+    entries = [decoded(line) for line in lines if not line.startswith(_START)]
+    return None if None in entries else entries  # type: ignore[return-value]

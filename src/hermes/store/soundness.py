@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hermes.errors import StoreCorrupt
 from hermes.store import codec, messages, recovery, sessions
 from hermes.store.attachments import GONE, Attachments, noted
@@ -26,6 +28,7 @@ from hermes.store.scribe import Scribe
 _LOOKS = (0.0, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
 _IN_LIST = 500  # sessions asked for in one statement
 _AT_ONCE = 32  # sessions compared within one view of the database
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 UNDECIDED = "transcript-differs"
 DECIDE = "`hermes sessions repair --from-transcripts` takes the transcript's, `--from-database` the database's"
 
@@ -146,10 +149,15 @@ def _counted(columns: MessageColumns) -> list[Any]:
     count = hidden.count(None)
     if count != len(hidden):
         calls, stamps = ([v for v, by in zip(column, hidden, strict=True) if by is None] for column in (calls, stamps))
-    made = 0
-    if calls.count(None) != len(calls):
-        made = sum(messages.count_calls(codec.restored(text)) for text in calls if text is not None)
+    made = sum(map(_calls_in, [text for text in calls if text is not None]))
     return [count, made, max(stamps, default=None)]
+
+
+def _calls_in(text: Any) -> int:
+    try:
+        return len(_LIST.decode(text))  # of what is in the list, nothing need be known
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return messages.count_calls(codec.restored(text))
 
 
 def _miscounted(session_id: str, says: Sequence[Any], right: list[Any]) -> list[Finding]:

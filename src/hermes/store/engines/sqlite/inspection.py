@@ -102,16 +102,31 @@ def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Ite
     for damage in values.damaged(connection):
         yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
     mark = fulltext.mark(tx)
-    for (message_id,) in connection.execute(
-        "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL",
-        (mark,),
-    ):
-        yield finding("fts-missing", f"message {message_id}", "is not in the full-text index")
-    for (message_id,) in connection.execute(
-        "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
-    ):
-        yield finding("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
+    yield from _entries(connection, mark)
     yield from index_check.totals(connection)
+
+
+def _entries(connection: apsw.Connection, mark: int) -> Iterator[Finding]:
+    """Messages up to the mark without an entry in the index, and entries without a message: counted, and named if any."""
+    entries, both, below = connection.execute(
+        "SELECT (SELECT count(*) FROM messages_fts_docsize), count(*), coalesce(sum(m.id <= ?), 0)"
+        " FROM messages m JOIN messages_fts_docsize d ON d.id = m.id",
+        (mark,),
+    ).fetchone() or (0, 0, 0)
+    total, above = connection.execute(
+        "SELECT (SELECT count(*) FROM messages), (SELECT count(*) FROM messages WHERE id > ?)", (mark,)
+    ).fetchone() or (0, 0)
+    if below != total - above:
+        for (message_id,) in connection.execute(
+            "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL",
+            (mark,),
+        ):
+            yield finding("fts-missing", f"message {message_id}", "is not in the full-text index")
+    if entries != both:
+        for (message_id,) in connection.execute(
+            "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
+        ):
+            yield finding("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
 
 
 def reset_index(connection: apsw.Connection) -> None:

@@ -199,11 +199,11 @@ def _crcs(
     """`text_crc` of many rows whose values are of the right types: what it takes in pieces is put together before."""
     crc32, out = zlib.crc32, []
     for text, rest, form, name, call in zip(texts, rests, forms, names, calls, strict=True):
-        if form is name is call is None:
-            end = "\1\1\1"
-        else:
-            end = _marked(form) + _marked(name) + _marked(call)
-        start = "\1" if text is None else f"\0{text}"
+        if form is name is call is rest is None and text is not None:  # most messages
+            out.append(crc32(f"\0{text}\1\1\1\1".encode()))
+            continue
+        end = _marked(form) + _marked(name) + _marked(call)
+        start = _marked(text)
         if rest is None:
             out.append(crc32(f"{start}\1{end}".encode()))
         else:
