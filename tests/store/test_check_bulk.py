@@ -92,6 +92,12 @@ def test_a_value_of_a_wrong_type_is_found(path: Path, column: str, value: object
     assert any(kind == "damaged-row" for kind, _ in found(path))
 
 
+@pytest.mark.parametrize("column", ["role", "tool_calls", "tool_name", "reasoning"])
+def test_bytes_that_are_no_text_are_found(path: Path, column: str) -> None:
+    with_sql(path, f"UPDATE messages SET {column} = x'ff00fe' WHERE content = 'question 2 — ü'")
+    assert any(kind == "damaged-row" for kind, _ in found(path))
+
+
 def test_one_wrong_digit_of_a_checksum_is_found(path: Path) -> None:
     def flip(lines: list[bytes]) -> list[bytes]:
         digit = lines[3][-4:-3]

@@ -457,16 +457,15 @@ def confirmed(first: Comparison, second: Comparison | None) -> Comparison | None
     """What two looks at a session agree on; None when that is nothing."""
     if second is None:
         return None
-    out = Comparison(second.session_id, gone=first.gone and second.gone)
-    out.damaged = min(first.damaged, second.damaged)
-    out.outdated = first.outdated and second.outdated
-    out.headless = first.headless and second.headless
-    out.renamed = first.renamed and second.renamed
-    out.promptless = first.promptless and second.promptless
-    for name in ("repeated", "unlined", "lost", "edited", "removed", "unnoted", "events"):
-        before = getattr(first, name)
-        setattr(out, name, [one for one in getattr(second, name) if one in before])
-    for name in ("unreadable", "broken", "astray", "moved", "differing", "absent", "columns", "state"):
-        before = getattr(first, name)
-        setattr(out, name, {key: value for key, value in getattr(second, name).items() if key in before})
+    out = Comparison(second.session_id)
+    for name in _DIFFERENCES:
+        before, now = getattr(first, name), getattr(second, name)
+        agreed: Any
+        if isinstance(now, list):
+            agreed = [one for one in now if one in before]
+        elif isinstance(now, dict):
+            agreed = {key: value for key, value in now.items() if key in before}
+        else:  # a yes or no, or a number of lines
+            agreed = min(before, now)
+        setattr(out, name, agreed)
     return out if out.mendable() or out.undecided() else None

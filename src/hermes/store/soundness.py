@@ -54,23 +54,23 @@ def check(engine: Engine, scribe: Scribe, attachments: Attachments, progress: Pr
 
 def _orphans(tx: Tx) -> list[Finding]:
     found = [
-        finding("orphan-messages", f"session {row[0]}", f"{row[1]} messages of a session that does not exist")
-        for row in tx.rows(
+        finding("orphan-messages", f"session {session_id}", f"{count} messages of a session that does not exist")
+        for session_id, count in tx.rows(
             "SELECT m.session_id, count(*) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
             " GROUP BY m.session_id"
         )
     ]
     found += [
-        finding("orphan-parent", f"session {row[0]}", f"its parent {row[1]} does not exist")
-        for row in tx.rows(
+        finding("orphan-parent", f"session {session_id}", f"its parent {parent} does not exist")
+        for session_id, parent in tx.rows(
             "SELECT s.id, s.parent_session_id FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id"
             " WHERE s.parent_session_id IS NOT NULL AND p.id IS NULL"
         )
     ]
     for table in ("session_refs", "session_tags", "session_members", "session_rewinds"):
         found += [
-            finding("orphan-rows", f"session {row[0]}", f"rows of {table} for a session that does not exist")
-            for row in tx.rows(
+            finding("orphan-rows", f"session {session_id}", f"rows of {table} for a session that does not exist")
+            for (session_id,) in tx.rows(
                 f"SELECT DISTINCT x.session_id FROM {table} x LEFT JOIN sessions s ON s.id = x.session_id WHERE s.id IS NULL"
             )
         ]
@@ -93,8 +93,8 @@ def _cut_short(engine: Engine, scribe: Scribe) -> list[Finding]:
 
 def _half_deleted(tx: Tx) -> list[Finding]:
     return [
-        finding("half-deleted", f"session {row[0]}", "its deletion was cut short")
-        for row in tx.rows(
+        finding("half-deleted", f"session {session_id}", "its deletion was cut short")
+        for (session_id,) in tx.rows(
             "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
             f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
         )
@@ -132,8 +132,8 @@ def _counters(tx: Tx, done: set[str]) -> list[Finding]:
             some,
         )
         own: dict[str, list[Row]] = {}
-        for row in rows:
-            own.setdefault(row[0], []).append(row[1:])
+        for session_id, *counted in rows:
+            own.setdefault(session_id, []).append(tuple(counted))
         for session_id, *says in _counters_of(tx, some):
             columns = zip(*own.get(session_id, ()), strict=True)
             right = _counted(dict(zip(("hidden", "tool_calls", "timestamp"), columns, strict=False)))
@@ -216,7 +216,7 @@ class Looked:
 
     def at(self, tx: Tx, session_ids: Sequence[str]) -> Callable[[str, MessageColumns | None], None]:
         """Look at these sessions within one view of the database."""
-        counters = {row[0]: row[1:] for row in _counters_of(tx, session_ids)}
+        counters = {session_id: says for session_id, *says in _counters_of(tx, session_ids)}
         comparer = None
         if self._has_transcripts:
             comparer = Comparer(self._engine, tx, self._journal.path, session_ids, self._prompt)

@@ -150,14 +150,19 @@ def reset_index(connection: apsw.Connection) -> None:
 # ------------------------------------------------------------------------------------------------ salvage
 
 
-def set_aside(path: Path) -> Path:
-    """Copy a database and what lies beside it before anything is mended; where the copy is."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    copy = path.with_name(f"{path.name}.before-repair-{stamp}")
-    number = 1
+def copy_name(path: Path) -> Path:
+    """A free name beside a file, for a copy of it as it is before anything is mended."""
+    stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
+    copy, number = path.with_name(stem), 1
     while copy.exists():
         number += 1
-        copy = path.with_name(f"{path.name}.before-repair-{stamp}-{number}")
+        copy = path.with_name(f"{stem}-{number}")
+    return copy
+
+
+def set_aside(path: Path) -> Path:
+    """Copy a database and what lies beside it before anything is mended; where the copy is."""
+    copy = copy_name(path)
     for suffix in ("", "-wal"):
         source = path.with_name(path.name + suffix)
         if source.exists():

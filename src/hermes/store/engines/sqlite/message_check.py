@@ -144,7 +144,7 @@ class _Look:
     def each(self, where: str, params: tuple[Any, ...]) -> Iterator[Finding]:
         """What is wrong with each of these messages, one by one."""
         searched = ", ".join(f"m.{name}" for name in _SEARCHED)
-        others = ", ".join(f"m.{name}" for name in self._table.texts if name not in _SEARCHED)
+        others = ", ".join(f"m.{name}" for name in self._table.texts if name != "content")
         sql = f"SELECT {searched}, {self._crc}, {others} FROM messages m WHERE m.id = ?"
         for (message_id,) in self._connection.execute(
             f"SELECT m.id FROM messages m WHERE {where} ORDER BY m.id", params
@@ -159,12 +159,13 @@ class _Look:
                 for damage in values.unreadable(self._connection, self._table, this):
                     yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
                 continue
-            yield from _broken(row)
-            if row is not None and row[0] <= self._mark:
-                if row[9] is None:
-                    self.unknown.append(row[0])
-                elif row[9] != text_crc(row):
-                    yield finding("fts-stale", f"message {row[0]}", _STALE)
+            assert row is not None  # it is of the same view
+            columns, (crc, *texts) = row[: len(_SEARCHED)], row[len(_SEARCHED) :]
+            yield from _broken(dict(zip(_SEARCHED, columns, strict=True)), texts)
+            if message_id <= self._mark and crc is None:
+                self.unknown.append(message_id)
+            elif message_id <= self._mark and crc != text_crc(columns):
+                yield finding("fts-stale", f"message {message_id}", _STALE)
 
 
 def _are(types: frozenset[type], column: Sequence[Any]) -> bool:
@@ -215,22 +216,22 @@ def _marked(value: str | None) -> str:
     return "\1" if value is None else f"\0{value}"
 
 
-def _broken(row: Any) -> Iterator[Finding]:
-    """What of a message's text can't be read."""
-    where = f"message {row[0]}"
+def _broken(row: dict[str, Any], texts: Sequence[Any]) -> Iterator[Finding]:
+    """What of a message's searched columns and of its other texts can't be read."""
+    where, rest, form = f"message {row['id']}", row["content_rest"], row["content_format"]
     try:
-        text = codec.joined(row[2], row[3])
+        content = codec.joined(row["content"], rest)
     except StoreCorrupt:
-        what = "the rest of its text can't be unpacked" if row[3] is not None else "its text can't be read"
+        what = "the rest of its text can't be unpacked" if rest is not None else "its text can't be read"
         yield finding("damaged-text", where, what)
         return
-    if row[4] not in _FORMS:
-        yield finding("damaged-text", where, f"its content has an unknown format ({row[4]!r})")
-    elif row[4] == "json" and not _is_parts(text):
+    if form not in _FORMS:
+        yield finding("damaged-text", where, f"its content has an unknown format ({form!r})")
+    elif form == "json" and not _is_parts(content):
         yield finding("damaged-text", where, "its content is no JSON any more")
-    for value in row[10:]:
-        if type(value) is bytes:
+    for text in texts:
+        if type(text) is bytes:
             try:
-                codec.restored(value)
+                codec.restored(text)
             except StoreCorrupt:
                 yield finding("damaged-row", where, "a text of it is no text any more (not UTF-8)")
