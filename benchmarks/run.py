@@ -35,6 +35,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "upgrade": keeping.upgrade,
     "export": keeping.export,
     "import": reading.importing,
+    "check": keeping.checking,
     "program": programs.programs,
     "gateway": gateway.gateway,
     "postgres": postgres.postgres,

@@ -122,3 +122,29 @@ def export(bench: Bench) -> Section:
             ),
         ]
     )
+
+
+def checking(bench: Bench) -> Section:
+    """Everything that `check` looks at (rows, index, transcripts), to SQLite's integrity check of the same file."""
+    copies: dict[str, Path] = {}
+
+    def config(key: str, _: int) -> dict[str, Any]:
+        if key not in copies:
+            copies[key] = bench.cache.copy(bench.store(key), f"checking-{key}")
+        return {"store": str(copies[key])}
+
+    rounds = bench.turns("checking", config, timeout=600, who=("ours",))
+    for copy in copies.values():
+        bench.cache.drop(copy)
+    rows = [
+        Row("check, with transcripts: processor time", "ms", cells(rounds, lambda r: r["check_ms"])),
+        Row("· SQLite's integrity check alone", "ms", cells(rounds, lambda r: r["integrity_ms"])),
+        Row(
+            "· check to integrity check",
+            "×",
+            cells(rounds, lambda r: r["check_ms"] / r["integrity_ms"]),
+            at_most(2.0, "≤ 2×"),
+        ),
+        Row("· findings", "", cells(rounds, lambda r: r["found"]), at_most(0, "0")),
+    ]
+    return Section(rows)

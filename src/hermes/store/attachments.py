@@ -66,6 +66,7 @@ def mime_of(data: bytes) -> str:
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
 
 
+_PIECE = 1 << 20  # bytes hashed at once
 GONE = "is gone"
 ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: an import brought messages without these bytes
 HAD = "attachments_kept"  # the key of state_meta that says that this store has had attachments
@@ -148,8 +149,13 @@ class Attachments:
         import hashlib
 
         try:
-            with self.path(digest).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            with self.path(digest).open("rb", buffering=0) as file:
+                start = file.read(_PIECE)
+                hashed = hashlib.sha256(start)
+                while start:  # most are over after the first piece
+                    start = file.read(_PIECE) if len(start) == _PIECE else b""
+                    hashed.update(start)
+                found = hashed.hexdigest()
         except FileNotFoundError:
             return GONE
         except (OSError, ValueError) as error:

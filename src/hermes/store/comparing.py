@@ -10,27 +10,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, events, messages, recovery
+from hermes.store import events, messages, recovery
+from hermes.store.attachments import listed
 from hermes.store.carried import SHELL
-from hermes.store.engines.base import REPLACED, Engine, Row, Tx
+from hermes.store.engines.base import REPLACED, Engine, MessageColumns, Tx
+from hermes.store.expected_lines import Attached, expected_lines, message_columns, other_lines
 from hermes.store.prompt_files import read_prompt
-from hermes.store.transcript import decoded, entries, is_intact, line
+from hermes.store.transcript import entries, is_intact
 
 Entry = dict[str, Any]
 FIELDS = tuple(name for name in messages.SHOWN if name not in ("id", "session_id"))
 _DERIVED = frozenset(("id", "preview", "title_base", "title_no", "purged"))
 COLUMNS = (*(name for name in recovery.COLUMNS if name not in _DERIVED), "system_prompt")
 STATE = ("tags", "members", "refs", "rewinds", "hidden")
-_LINE = tuple(
-    (place, name, name in codec.JSON_FIELDS)
-    for place, name in enumerate(messages.SHOWN)
-    if name not in ("id", "session_id")
-)
+_NO_STATE: dict[str, list[Any]] = {key: [] for key in STATE}
 TELLING = ("role", "content", "timestamp")  # two messages that agree in these are one
 
 
@@ -83,7 +81,7 @@ class Comparison:
 
     def says_something(self) -> bool:
         """Whether there is any difference."""
-        return self != Comparison(self.session_id) and bool(self.mendable() or self.undecided())
+        return any(getattr(self, name) for name in _DIFFERENCES)
 
     def mendable(self) -> list[str]:
         """What repair mends, in words."""
@@ -119,6 +117,9 @@ class Comparison:
         return [text for there, text in said if there]
 
 
+_DIFFERENCES = tuple(one.name for one in fields(Comparison) if one.name not in ("session_id", "told"))
+
+
 def _these(ids: Iterable[int]) -> str:
     some = sorted(ids) or [0]
     return f"message {some[0]} has" if len(some) == 1 else f"{len(some)} messages ({some[0]} …) have"
@@ -135,51 +136,19 @@ def _count(some: Any) -> str:
 # Lines that say nothing of messages that are in the file already: what else there may be is read line by line.
 _OF_A_SESSION = frozenset(("type", "format", "version", "session", "crc"))
 _OF_AN_EVENT = frozenset(("type", "event", "at", "set", "after", "text", "crc", "continued_in", "branches", *STATE))
+_KNOWN = {"session": _OF_A_SESSION, "event": _OF_AN_EVENT}
 
 
-def _agreeing(path: Path, session_id: str, expected: dict[bytes, int]) -> Told | None:
-    """A transcript that has, beside lines about the session, just these lines of messages, each once; else None."""
-    told = Told(recovery.Replayed(session_id))
-    seen: list[bytes] = []
-    with path.open("rb") as lines:
-        for raw in lines:
-            if raw in expected:
-                seen.append(raw)
-                continue
-            entry = decoded(raw)
-            kind = None if entry is None or entry.get("crc") is False else entry.get("type")
-            known = _OF_A_SESSION if kind == "session" else _OF_AN_EVENT if kind == "event" else frozenset()
-            if entry is None or not entry.keys() <= known:
-                return None
-            told.begun = told.begun or kind == "session"
-            told.session.take(entry)
-    told.typed = True
-    if len(seen) != len(expected) or len(set(seen)) != len(seen) or told.session.messages:
-        return None
-    _take_prompt(told, path)
+def _agreeing(session_id: str, entries: list[Entry]) -> Told | None:
+    """A transcript whose messages are known to agree, by its other lines; None if one of those is about messages, too."""
+    told = Told(recovery.Replayed(session_id), typed=True)
+    for entry in entries:
+        kind = entry.get("type")
+        if entry.get("crc") is False or not entry.keys() <= _KNOWN.get(str(kind), frozenset()):
+            return None
+        told.begun = told.begun or kind == "session"
+        told.session.take(entry)
     return told
-
-
-def expected_line(row: Row, raw: Callable[[str], Any]) -> bytes | None:
-    """The line that is written when a message is stored, made of its row (columns of messages._ROW); None: not told here.
-
-    `raw` makes of JSON what stands in a line as it is.
-    """
-    content, form, rest = row[3], row[-2], row[-1]
-    entry: Entry = {"type": "message", "id": row[0]}
-    for place, name, is_json in _LINE:
-        value = row[place]
-        if value is None:
-            continue
-        if type(value) is bytes:
-            return None
-        entry[name] = raw(value) if is_json else value
-    if content is not None:
-        if form is None and content.startswith(codec.FOREIGN_PARTS):
-            return None
-        whole = content if rest is None else codec.joined(content, rest)
-        entry["content"] = raw(whole or "") if form == "json" else whole
-    return line(entry)
 
 
 def read(path: Path, session_id: str) -> Told:
@@ -199,18 +168,9 @@ def read(path: Path, session_id: str) -> Told:
                 told.repeated.append(entry["id"])
             else:
                 told.again.append(entry)
-    _take_prompt(told, path)
     sealed = sum(1 for raw in torn if is_intact(raw) is False)  # written whole: no crash tore it
     told.damaged, told.torn = told.damaged + sealed, len(torn) - sealed
     return told
-
-
-def _take_prompt(told: Told, path: Path) -> None:
-    digest = told.session.columns.get("system_prompt_hash")
-    if digest is not None:
-        text = read_prompt(path.parent, digest)
-        told.promptless = text is None
-        told.session.columns["system_prompt"] = text
 
 
 def _is_message(entry: Entry) -> bool:
@@ -234,26 +194,48 @@ def reads_same(entry: Entry, stored: Entry) -> bool:
     return all(same(entry.get(name), stored.get(name)) for name in FIELDS)
 
 
-def _with_state(tx: Tx, session_ids: Sequence[str]) -> set[str]:
-    """Those sessions that have anything beside their columns and messages (see recovery.session_state)."""
-    if not session_ids:
-        return set()
-    tables = ("session_tags", "session_members", "session_refs", "session_rewinds")
-    chosen = f"session_id IN ({', '.join('?' * len(session_ids))})"
-    parts = [f"SELECT session_id FROM {table} WHERE {chosen}" for table in tables]
-    parts.append(f"SELECT session_id FROM messages WHERE {chosen} AND hidden IS NOT NULL")
-    return {row[0] for row in tx.rows(" UNION ".join(parts), [*session_ids] * len(parts))}
+class _Sessions:
+    """What several sessions are compared by, read for all of them at once."""
+
+    def __init__(self, tx: Tx, session_ids: Sequence[str], has_events: bool) -> None:
+        chosen = f"IN ({', '.join('?' * len(session_ids))})"
+        tables = ("session_tags", "session_members", "session_refs", "session_rewinds")
+        parts = [f"SELECT session_id FROM {table} WHERE session_id {chosen}" for table in tables]
+        rows = tx.rows(" UNION ".join(parts), [*session_ids] * len(parts))
+        self.with_state = {row[0] for row in rows}  # these have something beside their columns and messages
+        self.attached: dict[str, Attached] = {}
+        if tx.row("SELECT 1 FROM attachments LIMIT 1") is not None:
+            for owner, message_id, digest, mime, size in tx.rows(
+                "SELECT m.session_id, a.message_id, a.hash, a.mime, a.bytes FROM attachments a"
+                f" JOIN messages m ON m.id = a.message_id WHERE m.session_id {chosen} ORDER BY a.message_id, a.hash",
+                session_ids,
+            ):
+                of_message = self.attached.setdefault(owner, {}).setdefault(message_id, [])
+                of_message += listed(((digest, mime or "", size or 0),))
+        self.events: dict[str, list[Entry]] | None = None
+        try:
+            self.columns = recovery.columns_of_sessions(tx, session_ids)
+            self.events = events.of_sessions(tx, session_ids) if has_events else {}
+        except (StoreCorrupt, UnicodeDecodeError):
+            self.columns = {}  # a damaged row is found out session by session
 
 
 class Comparer:
     """Compares sessions within one consistent view of the database."""
 
-    def __init__(self, engine: Engine, tx: Tx, folder_path: Any, session_ids: Sequence[str] = ()) -> None:
-        """`session_ids`: those that are going to be compared, so that some can be asked for all of them at once."""
+    def __init__(
+        self,
+        engine: Engine,
+        tx: Tx,
+        folder_path: Callable[[str], Path],
+        session_ids: Sequence[str],
+        prompt: Callable[[Path, Any], str | None] = read_prompt,
+    ) -> None:
+        """`session_ids`: those that are going to be compared. `prompt` reads the file of a system prompt."""
         self._tx = tx
         self._has_events = events.are_kept(tx)
-        self._bare = set(session_ids) - _with_state(tx, session_ids)
-        self._path = folder_path
+        self._sessions = _Sessions(tx, session_ids, self._has_events)
+        self._path, self._prompt = folder_path, prompt
         self._top = tx.last_number("messages")
         noted = tx.value("SELECT value FROM state_meta WHERE key = 'changes_noted_after'")
         self._noted_after = int(noted) if noted is not None and str(noted).isdigit() else None
@@ -265,47 +247,50 @@ class Comparer:
         """Whether the store would know if this message had been changed with SQL."""
         return self._noted_after is not None and message_id > self._noted_after
 
-    def compare(self, session_id: str) -> Comparison | None:
-        """Where a session differs from its transcript; None when they agree."""
+    def compare(self, session_id: str, columns: MessageColumns | None = None) -> Comparison | None:
+        """Where a session differs from its transcript; None when they agree. `columns`: its messages, if they are known."""
         out = Comparison(session_id)
         path = self._path(session_id)
         try:
-            agreed = self._agreeing(path, session_id)
-            if agreed is not None:
-                self._compare_events(out, agreed)
-                if agreed.begun:
-                    self._compare_columns(out, agreed)
-                out.headless = not agreed.begun
-                return out if out.says_something() else None
-            told = read(path, session_id)
+            told = self._agreeing(path, session_id, columns)
+            if told is None:
+                told = read(path, session_id)
+                self._take_prompt(told, path)
+                self._compare_messages(out, told)
+            else:
+                self._take_prompt(told, path)
         except FileNotFoundError:
             had_one = self._tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
             out.gone = bool(had_one) or self._is_referred_to(session_id)
             return out if out.gone else None
-        stored, unreadable = readable_messages(self._tx, session_id)
+        self._compare_events(out, told)
+        if told.begun:
+            shown = columns is not None and columns["hidden"].count(None) == len(columns["hidden"])
+            self._compare_columns(out, told, bare=shown and session_id not in self._sessions.with_state)
+        out.headless = told.typed and not told.begun
+        return out if out.says_something() else None
+
+    def _agreeing(self, path: Path, session_id: str, columns: MessageColumns | None) -> Told | None:
+        """The transcript, if its lines of messages are, byte for byte, those that the rows make; else it is read whole."""
+        columns = columns or message_columns(self._tx, session_id)
+        lines = None if columns is None else expected_lines(columns, self._sessions.attached.get(session_id, {}))
+        entries = None if lines is None else other_lines(path, lines)
+        return None if entries is None else _agreeing(session_id, entries)
+
+    def _take_prompt(self, told: Told, path: Path) -> None:
+        digest = told.session.columns.get("system_prompt_hash")
+        if digest is not None:
+            text = self._prompt(path.parent, digest)
+            told.promptless = text is None
+            told.session.columns["system_prompt"] = text
+
+    def _compare_messages(self, out: Comparison, told: Told) -> None:
+        stored, unreadable = readable_messages(self._tx, out.session_id)
         out.damaged, out.repeated = told.damaged, told.repeated
         for message_id in unreadable:
             out.unreadable[message_id] = told.session.messages.get(message_id)
         self._compare_lines(out, told, stored)
         self._find_absent(out, told, stored)
-        self._compare_events(out, told)
-        if told.begun:
-            self._compare_columns(out, told)
-        out.headless = told.typed and not told.begun
-        return out if out.says_something() else None
-
-    def _agreeing(self, path: Path, session_id: str) -> Told | None:
-        """The transcript, if its lines of messages are, byte for byte, those that the rows make; else it is read whole."""
-        from msgspec import Raw
-
-        try:
-            rows = self._tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ?", (session_id,))
-            lines = {expected_line(row, Raw): row[0] for row in rows}
-        except (StoreCorrupt, ValueError, AttributeError, TypeError):
-            return None  # damaged: which rows can be read is found out one by one
-        if None in lines or not lines:
-            return None
-        return _agreeing(path, session_id, cast("dict[bytes, int]", lines))
 
     def _is_referred_to(self, owner: str) -> bool:
         """Whether a session with a transcript shows messages of this one: they are in this one's file alone."""
@@ -387,10 +372,16 @@ class Comparer:
 
     def _compare_events(self, out: Comparison, told: Told) -> None:
         """What happened beside the messages. After which message is left out: ids may have changed since."""
+        known_events = self._sessions.events
         try:
-            stored = events.of_session(self._tx, out.session_id) if self._has_events else []
+            if known_events is not None:
+                stored = known_events.get(out.session_id, [])
+            else:
+                stored = events.of_session(self._tx, out.session_id)
         except (StoreCorrupt, UnicodeDecodeError):
             return  # the damaged row is a finding of its own
+        if not stored and not told.session.events:
+            return
         lines = {event["at"]: event for event in told.session.events}
         known = {event["at"]: event for event in stored}
         out.unnoted = [event for event in stored if event["at"] not in lines]
@@ -403,11 +394,10 @@ class Comparer:
         sql = "SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'"
         return isinstance(session_id, str) and self._tx.row(sql, (session_id,)) is not None
 
-    def _compare_columns(self, out: Comparison, told: Told) -> None:
+    def _compare_columns(self, out: Comparison, told: Told, *, bare: bool) -> None:
         try:
-            columns = recovery.session_columns(self._tx, out.session_id)
-            bare = out.session_id in self._bare
-            state = {key: [] for key in STATE} if bare else recovery.session_state(self._tx, out.session_id)
+            columns = self._sessions.columns.get(out.session_id) or recovery.session_columns(self._tx, out.session_id)
+            state = _NO_STATE if bare else recovery.session_state(self._tx, out.session_id)
         except (StoreCorrupt, UnicodeDecodeError):
             return  # the damaged row is a finding of its own
         said = told.session.columns
@@ -432,6 +422,8 @@ class Comparer:
 
 
 def _alike(told: Any, stored: list[Any], *, renamed: bool = True) -> bool:
+    if told == stored:
+        return True
     if not isinstance(told, list) or len(told) != len(stored):
         return False
     pairs = zip(sorted(told, key=repr), sorted(stored, key=repr), strict=True)
@@ -465,16 +457,15 @@ def confirmed(first: Comparison, second: Comparison | None) -> Comparison | None
     """What two looks at a session agree on; None when that is nothing."""
     if second is None:
         return None
-    out = Comparison(second.session_id, gone=first.gone and second.gone)
-    out.damaged = min(first.damaged, second.damaged)
-    out.outdated = first.outdated and second.outdated
-    out.headless = first.headless and second.headless
-    out.renamed = first.renamed and second.renamed
-    out.promptless = first.promptless and second.promptless
-    for name in ("repeated", "unlined", "lost", "edited", "removed", "unnoted", "events"):
-        before = getattr(first, name)
-        setattr(out, name, [one for one in getattr(second, name) if one in before])
-    for name in ("unreadable", "broken", "astray", "moved", "differing", "absent", "columns", "state"):
-        before = getattr(first, name)
-        setattr(out, name, {key: value for key, value in getattr(second, name).items() if key in before})
+    out = Comparison(second.session_id)
+    for name in _DIFFERENCES:
+        before, now = getattr(first, name), getattr(second, name)
+        agreed: Any
+        if isinstance(now, list):
+            agreed = [one for one in now if one in before]
+        elif isinstance(now, dict):
+            agreed = {key: value for key, value in now.items() if key in before}
+        else:  # a yes or no, or a number of lines
+            agreed = min(before, now)
+        setattr(out, name, agreed)
     return out if out.mendable() or out.undecided() else None

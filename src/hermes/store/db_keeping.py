@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hermes.store import codec, handoffs, leases, retention, sessions
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
-from hermes.store.rows import AuditEntry, HandoffState, MaintenanceResult
+
+if TYPE_CHECKING:
+    from hermes.store.rows import AuditEntry, HandoffState, MaintenanceResult
 
 Outcome = TypeVar("Outcome", bool, "int | None")
 

@@ -240,3 +240,8 @@ class OpenStore:
         was not. Of a session in the trash: those in the trash."""
         with self._engine.read() as tx:
             return lineage.parts(tx, session_id)
+
+    def _bring_files(self, tx: Tx, session_id: str) -> None:
+        """What is about to be shown may refer to files that another host has stored."""
+        if self._engine.shared:
+            self._attachments.fetch(tx, messages.attachments_shown(tx, session_id))

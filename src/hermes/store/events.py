@@ -54,12 +54,20 @@ def record(tx: Tx, session_id: str, kind: str, text: str) -> dict[str, Any]:
 
 def of_session(tx: Tx, session_id: str) -> list[dict[str, Any]]:
     """The events of a session, oldest first."""
-    if not are_kept(tx):
-        return []
-    rows = tx.rows(
-        "SELECT at, after_id, kind, text FROM session_events WHERE session_id = ? ORDER BY ord", (session_id,)
-    )
-    return [{"at": at, "after": after, "kind": kind, "text": codec.restored(text)} for at, after, kind, text in rows]
+    return of_sessions(tx, [session_id]).get(session_id, []) if are_kept(tx) else []
+
+
+def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The events of several sessions, by their ids, of a store that has a table of events."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    chosen = ", ".join("?" * len(session_ids))
+    for session_id, at, after, kind, text in tx.rows(
+        f"SELECT session_id, at, after_id, kind, text FROM session_events WHERE session_id IN ({chosen}) ORDER BY ord",
+        session_ids,
+    ):
+        event = {"at": at, "after": after, "kind": kind, "text": codec.restored(text)}
+        found.setdefault(codec.restored(session_id), []).append(event)
+    return found
 
 
 def put_back(tx: Tx, session_id: str, told: Iterable[Mapping[str, Any]], ids: Mapping[int, int]) -> None:

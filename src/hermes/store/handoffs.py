@@ -7,12 +7,14 @@ told from the one who claimed it since.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.store import leases, sessions
 from hermes.store.engines.base import Tx
-from hermes.store.rows import HandoffState
+
+if TYPE_CHECKING:
+    from hermes.store.rows import HandoffState
 
 LEASE_SECONDS = 120.0
 CLAIMER = "claimer"

@@ -7,6 +7,7 @@ carried ranges and rewinds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,17 @@ def message_entry(message: dict[str, Any]) -> dict[str, Any]:
 
 def session_columns(tx: Tx, session_id: str) -> dict[str, Any]:
     """A session's own columns, as stored; its system prompt as text."""
+    return columns_of_sessions(tx, [session_id]).get(session_id, {})
+
+
+def columns_of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The same for several sessions, by id."""
     from hermes.store.sessions import PROMPT, tidy
 
-    found = tx.dicts(
-        f"SELECT {', '.join('s.' + name for name in COLUMNS)}, {PROMPT} AS system_prompt FROM sessions s WHERE s.id = ?",
-        (session_id,),
-    )
-    return tidy(found[0]) if found else {}
+    names = ", ".join(f"s.{name}" for name in COLUMNS)
+    chosen = ", ".join("?" * len(session_ids))
+    sql = f"SELECT {names}, {PROMPT} AS system_prompt FROM sessions s WHERE s.id IN ({chosen})"
+    return {row["id"]: row for row in map(tidy, tx.dicts(sql, session_ids))}
 
 
 def session_state(tx: Tx, session_id: str) -> dict[str, Any]:

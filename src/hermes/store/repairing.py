@@ -9,7 +9,6 @@ anew from the rows that can still be read and from the transcripts.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,23 @@ from typing import Any
 from hermes.errors import StoreCorrupt
 from hermes.store import codec, events, messages, recovery, sessions
 from hermes.store.attachments import Attachments
-from hermes.store.comparing import Comparer, Comparison, Entry, is_same_message, read, readable_messages
+from hermes.store.comparing import Comparer, Comparison, read
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.engines.sqlite.inspection import set_aside
+from hermes.store.engines.sqlite.inspection import copy_name, set_aside
+from hermes.store.restoring import (
+    Restored,
+    bring_home,
+    insert_lost,
+    overwrite,
+    restore_session,
+    restore_state,
+    set_columns,
+    set_told_state,
+)
 from hermes.store.retention import finish_deletions
+from hermes.store.rows import Finding
 from hermes.store.scribe import Scribe
-from hermes.store.soundness import UNDECIDED, Difference, Problem, check, transcripts
+from hermes.store.soundness import UNDECIDED, Difference, check, transcripts
 
 DATABASE, TRANSCRIPTS = "database", "transcripts"
 
@@ -49,7 +59,8 @@ def repair(
         return []
     if kinds <= {UNDECIDED, "attachment"} and side is None and not rebuild_index:
         return []  # nothing of it can be mended: the caller decides, or a backup is needed
-    copy = _copy_beside(path, backup)
+    copy = copy_name(path)
+    backup(copy)
     done = [f"copied the database to {copy.name}"]
     if "damaged-row" in kinds:
         count = engine.put_values_right(_Known(engine, scribe))
@@ -77,16 +88,6 @@ def repair(
     return done
 
 
-def _copy_beside(path: Path, backup: Callable[[Path], None]) -> Path:
-    stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
-    copy, number = path.with_name(stem), 1
-    while copy.exists():
-        number += 1
-        copy = path.with_name(f"{stem}-{number}")
-    backup(copy)
-    return copy
-
-
 class _Known:
     """What the transcripts know of damaged values."""
 
@@ -102,32 +103,25 @@ class _Known:
         raise LookupError
 
     def _told(self, sql: str, key: Any) -> recovery.Replayed:
-        with self._engine.read() as tx:
-            raw = tx.value(sql, (key,))
-        session_id = raw.decode("utf-8", "strict") if isinstance(raw, bytes) else str(raw)
-        path = self._journal.path(session_id)
-        if not path.exists():
-            raise LookupError
-        return read(path, session_id).session
+        try:
+            with self._engine.read() as tx:
+                raw = tx.value(sql, (key,))
+            session_id = raw.decode("utf-8", "strict") if isinstance(raw, bytes) else str(raw)
+            return read(self._journal.path(session_id), session_id).session
+        except (UnicodeDecodeError, OSError):
+            raise LookupError from None
 
     def _of_message(self, message_id: int, column: str) -> Any:
         if column == "session_id":
             raise LookupError
-        try:
-            told = self._told("SELECT CAST(session_id AS BLOB) FROM messages WHERE id = ?", message_id)
-        except (UnicodeDecodeError, OSError):
-            raise LookupError from None
+        told = self._told("SELECT CAST(session_id AS BLOB) FROM messages WHERE id = ?", message_id)
         ready = messages.make_ready(told.messages[message_id], mask=None, lift=None)
         return dict(zip(messages.STORED[1:], ready.values, strict=True))[column]
 
     def _of_session(self, rowid: int, column: str) -> Any:
         if column == "id" or column not in recovery.COLUMNS:
             raise LookupError
-        try:
-            told = self._told("SELECT CAST(id AS BLOB) FROM sessions WHERE rowid = ?", rowid)
-        except (UnicodeDecodeError, OSError):
-            raise LookupError from None
-        value = told.columns.get(column)
+        value = self._told("SELECT CAST(id AS BLOB) FROM sessions WHERE rowid = ?", rowid).columns.get(column)
         if value is None and column in ("source", "started_at"):
             raise LookupError
         return codec.storable(value) if isinstance(value, str) else value
@@ -159,14 +153,14 @@ def _mend_transcripts(
 
 
 def _mend_file(
-    engine: Engine, scribe: Scribe, finding: Problem, path: Path, side: str | None, tally: dict[str, int]
+    engine: Engine, scribe: Scribe, finding: Finding, path: Path, side: str | None, tally: dict[str, int]
 ) -> list[str]:
     """A transcript whose session is not in the database."""
     kind, by_sql = finding["kind"], "with SQL" in finding["detail"]
     if kind == "lost-session" or (side == TRANSCRIPTS and (kind == UNDECIDED or by_sql)):
         set_aside(path)
-        session_id, restored, back = _restore_session(engine, path)
-        _restore_state(engine, {session_id: restored})
+        session_id, restored, back = restore_session(engine, path)
+        restore_state(engine, {session_id: restored})
         tally["sessions"] += 1
         tally["back"] += back
         scribe.rewritten(session_id)
@@ -181,61 +175,6 @@ def _mend_file(
     return []
 
 
-Restored = tuple[dict[str, Any], dict[int, int]]  # what a transcript says beside the messages, and the ids of those
-
-
-def _restore_session(engine: Engine, path: Path) -> tuple[str, Restored, int]:
-    """A session that only its transcript has, or of which the database has only messages; its state is still to be set.
-
-    The number is that of the messages that came back.
-    """
-    session = recovery.read_transcript(path)
-    session_id = session.columns["id"]
-    if session.events:
-        events.prepare(engine)
-    with engine.write() as tx:
-        if not _found_under_another_id(tx, session) and not tx.row(
-            "SELECT 1 FROM sessions WHERE id = ?", (session_id,)
-        ):
-            recovery.insert_session(tx, session.columns)
-        there, _ = readable_messages(tx, session_id)
-        entries = [one for one in (*session.messages.values(), *session.loose) if one.get("id") not in there]
-        back, places = _insert(engine, tx, session_id, [one for one in entries if not _is_there(one, there)])
-        if session.events:
-            events.bring_in(tx, session_id, session.events, places)
-        recovery.cut_loose_parents(tx)
-        messages.recount(tx, session_id)
-    return session_id, (session.state, places), back
-
-
-def _restore_state(engine: Engine, restored: dict[str, Restored]) -> None:
-    """Tags, carried ranges and rewinds of sessions that came back, once everything is here that they may refer to."""
-    ids = {session_id: given for session_id, (_, given) in restored.items()}
-    with engine.write() as tx:
-        for session_id, (state, _) in restored.items():
-            recovery.set_state(tx, session_id, recovery.state_here(tx, session_id, state, ids))
-            messages.recount(tx, session_id)
-
-
-def _is_there(entry: Entry, there: dict[int, Entry]) -> bool:
-    return any(is_same_message(entry, one) for one in there.values())
-
-
-def _found_under_another_id(tx: Tx, session: recovery.Replayed) -> bool:
-    """A session row whose own id was damaged: its messages and its transcript still have the right one."""
-    columns = session.columns
-    if columns.get("started_at") is None or not tx.row("SELECT 1 FROM messages WHERE session_id = ?", (columns["id"],)):
-        return False
-    rows = tx.rows(
-        "SELECT id FROM sessions s WHERE s.started_at = ? AND s.source = ? AND s.message_count > 0 AND s.id <> ? AND NOT"
-        " EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id)",
-        (columns["started_at"], columns["source"], columns["id"]),
-    )
-    if len(rows) == 1:
-        tx.run("UPDATE sessions SET id = ? WHERE id = ?", (columns["id"], rows[0][0]))
-    return len(rows) == 1
-
-
 def _mend_session(
     engine: Engine, scribe: Scribe, one: Comparison, side: str | None, tally: dict[str, int], *, salvaging: bool = False
 ) -> None:
@@ -246,24 +185,23 @@ def _mend_session(
     if restore and one.events:
         events.prepare(engine)
     with engine.write() as tx:
-        fresh = Comparer(engine, tx, scribe.journal.path).compare(one.session_id) or one  # as it is under the lock
-        tally["changed"] += _overwrite(engine, tx, fresh, restore=restore, salvaging=salvaging)
+        fresh = (
+            Comparer(engine, tx, scribe.journal.path, [one.session_id]).compare(one.session_id) or one
+        )  # as it is under the lock
+        tally["changed"] += overwrite(engine, tx, fresh, restore=restore, salvaging=salvaging)
         home = {**fresh.astray, **(fresh.moved if restore else {})}
-        for message_id in home:
-            holder = tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))
-            tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (one.session_id, message_id))
-            tx.changed_by_us([message_id])
+        for holder in bring_home(tx, one.session_id, home):
             messages.recount(tx, holder)
         tally["moved"] += len(home)
         back = [*fresh.lost, *(fresh.absent.values() if restore or salvaging else ())]
         if restore and fresh.removed:
             told = read(path, one.session_id).session.messages
             back += [told[i] for i in fresh.removed if not tx.row("SELECT 1 FROM messages WHERE id = ?", (i,))]
-        count, places = _insert(engine, tx, one.session_id, back)
+        count, places = insert_lost(engine, tx, one.session_id, back)
         tally["back"] += count
         if restore:
-            _set_columns(tx, one.session_id, fresh.columns)
-            recovery.set_state(tx, one.session_id, _whole_hidden(tx, one.session_id, _placed(fresh.state, places)))
+            set_columns(tx, one.session_id, fresh.columns)
+            set_told_state(tx, one.session_id, fresh.state, places)
             if one.events:
                 events.put_back(tx, one.session_id, fresh.events, places)
         messages.recount(tx, one.session_id)
@@ -275,113 +213,10 @@ def _mend_session(
         tally["written"] += 1
 
 
-def _overwrite(engine: Engine, tx: Tx, one: Comparison, *, restore: bool, salvaging: bool) -> int:
-    """Rows that are damaged get their text back from their lines."""
-    wanted: dict[int, Entry | None] = {**one.unreadable, **one.broken}
-    if restore:
-        wanted |= one.differing
-        if one.edited:
-            wanted |= _lines_of(one, one.edited)
-    elif salvaging:  # the file was damaged: of two versions the one with a checksum is the right one
-        wanted |= {i: entry for i, entry in one.differing.items() if entry.get("crc")}
-    count = 0
-    for message_id, entry in wanted.items():
-        if entry is not None:
-            messages.overwrite(tx, message_id, messages.make_ready(entry, mask=None, lift=None))
-            engine.fulltext.reindex(tx, [message_id])
-            count += 1
-    return count
-
-
-def _lines_of(one: Comparison, ids: list[int]) -> dict[int, Entry]:
-    return {i: one.told[i] for i in ids if i in one.told}
-
-
-def _insert(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -> tuple[int, dict[int, int]]:
-    """Messages that come back, each under its own id where that is free, else under a new one in its place in time.
-
-    How many they are, and by the id that the transcript tells the id that each message (moved ones included) has now.
-    """
-    if not entries:
-        return 0, {}
-    session = recovery.Replayed(session_id)
-    for entry in entries:
-        message_id = entry.get("id")
-        taken = not isinstance(message_id, int) or message_id in session.messages
-        if taken or tx.row("SELECT 1 FROM messages WHERE id = ?", (message_id,)) is not None:
-            session.loose.append(entry)
-        else:
-            session.messages[message_id] = entry  # type: ignore[index]
-    given = recovery.insert_messages(engine, tx, session)
-    tx.changed_by_us(list(given))
-    count = len(given)
-    for number, entry in enumerate(session.loose):  # what is told of an id that is taken here is told of this message
-        if isinstance(entry.get("id"), int) and entry["id"] not in given:
-            given[entry["id"]] = given.pop(-1 - number)
-    moved = _put_in_order(engine, tx, session_id) if session.loose else {}
-    return count, {**moved, **{told: moved.get(here, here) for told, here in given.items()}}
-
-
-def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
-    """Messages that came back under new ids go to their place in time, unless another session refers to some by id.
-
-    The new id of each message by the one it had; {} when all stay where they are.
-    """
-    if tx.row("SELECT 1 FROM session_refs WHERE from_session = ? OR session_id = ?", (session_id, session_id)):
-        return {}
-    rows = recovery.own_messages(tx, session_id)
-    ordered = sorted(rows, key=lambda message: message["timestamp"])
-    if [m["id"] for m in rows] == [m["id"] for m in ordered]:
-        return {}
-    hidden = tx.rows("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NOT NULL", (session_id,))
-    if hidden:
-        return {}
-    attached = messages.attached(tx, session_id)
-    messages.remove_own(engine, tx, session_id)
-    moved: dict[int, int] = {}
-    for message in ordered:
-        message["attachments"] = attached.get(message["id"], [])
-        ready = messages.make_ready(message, mask=None, lift=None)
-        moved[message["id"]] = messages.insert(tx, session_id, ready, None)
-    events.follow(tx, session_id, moved)
-    return moved
-
-
-def _placed(state: dict[str, Any], places: dict[int, int]) -> dict[str, Any]:
-    """A transcript's state with the ids that the session's own messages have now."""
-    out = dict(state)
-    if "rewinds" in state:
-        out["rewinds"] = [[batch, places.get(cut, cut)] for batch, cut in state["rewinds"]]
-    if "hidden" in state:
-        out["hidden"] = [[places.get(told, told), hidden] for told, hidden in state["hidden"]]
-    return out
-
-
-def _set_columns(tx: Tx, session_id: str, columns: dict[str, Any]) -> None:
-    """Columns of a session as its transcript tells them; a title that another session has meanwhile stays away."""
-    for name, value in columns.items():
-        if name == "system_prompt":
-            sessions.set_prompt(tx, session_id, value)
-            continue
-        if value is None and name in ("source", "started_at"):
-            continue
-        if name == "title" and tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (value, session_id)):
-            continue
-        stored = codec.storable(value) if isinstance(value, str) else value
-        tx.run(f"UPDATE sessions SET {name} = ? WHERE id = ?", (stored, session_id))
-
-
-def _whole_hidden(tx: Tx, session_id: str, state: dict[str, Any]) -> dict[str, Any]:
-    """`hidden` tells only which messages are hidden: the others are shown again."""
-    if "hidden" in state:
-        tx.run("UPDATE messages SET hidden = NULL WHERE session_id = ? AND hidden > 0", (session_id,))
-    return state
-
-
 # ----------------------------------------------------------------------------------------- rows
 
 
-def _mend_texts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+def _mend_texts(engine: Engine, scribe: Scribe, found: list[Finding]) -> list[str]:
     """Texts that no transcript has: what can be read of them is kept."""
     damaged = [int(one["where"].removeprefix("message ")) for one in found if one["kind"] == "damaged-text"]
     if not damaged:
@@ -409,11 +244,12 @@ def _is_whole(tx: Tx, message_id: int) -> bool:
     row = tx.row("SELECT content, content_rest, content_format FROM messages WHERE id = ?", (message_id,))
     if row is None:
         return True
+    head, rest, form = row
     try:
-        text = codec.joined(row[0], row[1])
+        text = codec.joined(head, rest)
     except StoreCorrupt:
         return False
-    return row[2] in (None, "text") or (row[2] == "json" and isinstance(codec.from_json(text), (list, dict)))
+    return form in (None, "text") or (form == "json" and isinstance(codec.from_json(text), (list, dict)))
 
 
 def _mend_orphans(tx: Tx) -> list[str]:
@@ -439,7 +275,7 @@ def _mend_orphans(tx: Tx) -> list[str]:
     return done
 
 
-def _mend_prompts(engine: Engine, scribe: Scribe, found: list[Problem]) -> list[str]:
+def _mend_prompts(engine: Engine, scribe: Scribe, found: list[Finding]) -> list[str]:
     wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "prompt"]
     for session_id in wrong:
         path = scribe.journal.path(session_id)
@@ -474,7 +310,7 @@ def salvage(path: Path, folder: Path) -> list[str]:
     files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
     for file in files:
         _salvage_session(engine, file, tally, restored)
-    _restore_state(engine, restored)
+    restore_state(engine, restored)
     for file in files:
         _salvage_messages(engine, file, tally)
     with engine.write() as tx:
@@ -503,7 +339,7 @@ def _salvage_session(engine: Engine, file: Path, tally: dict[str, int], restored
         deleted = not known and tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,))
     if known or deleted:
         return
-    _, restored[session_id], back = _restore_session(engine, file)
+    _, restored[session_id], back = restore_session(engine, file)
     tally["sessions"] += 1
     tally["back"] += back
 
@@ -516,15 +352,13 @@ def _salvage_messages(engine: Engine, file: Path, tally: dict[str, int]) -> None
     with engine.write() as tx:
         if not tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,)):
             return  # it was deleted
-        one = Comparer(engine, tx, lambda _: file).compare(session_id)
+        one = Comparer(engine, tx, lambda _: file, [session_id]).compare(session_id)
         if one is None:
             return
-        tally["changed"] += _overwrite(engine, tx, one, restore=False, salvaging=True)
-        count, places = _insert(engine, tx, session_id, [*one.lost, *one.absent.values()])
+        tally["changed"] += overwrite(engine, tx, one, restore=False, salvaging=True)
+        count, places = insert_lost(engine, tx, session_id, [*one.lost, *one.absent.values()])
         tally["back"] += count
-        for message_id in one.astray:
-            tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, message_id))
-            tx.changed_by_us([message_id])
-        recovery.set_state(tx, session_id, _whole_hidden(tx, session_id, _placed(one.state, places)))
+        bring_home(tx, session_id, one.astray)
+        set_told_state(tx, session_id, one.state, places)
         if one.events:
             events.put_back(tx, session_id, one.events, places)

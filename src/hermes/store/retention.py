@@ -53,8 +53,9 @@ def restore(tx: Tx, session_id: str, by: str = "") -> bool:
     if row is None:
         return False
     tx.run("UPDATE sessions SET trashed_at = NULL, trashed_title = NULL WHERE id = ?", (session_id,))
-    if row[0] is not None:
-        titles.set_title(tx, session_id, titles.next_title(tx, row[0]) if _taken(tx, row[0]) else row[0])
+    (title,) = row
+    if title is not None:
+        titles.set_title(tx, session_id, titles.next_title(tx, title) if _taken(tx, title) else title)
     audit(tx, "restore", session_id, by)
     return True
 
@@ -112,7 +113,8 @@ def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
         )
         if row is None:
             return False
-        audit(tx, "delete", session_id, by, f"source {row[0]}, {row[1] or 0} messages")
+        source, count, prompt = row
+        audit(tx, "delete", session_id, by, f"source {source}, {count or 0} messages")
         tx.run(
             "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"
             " trashed_title = NULL, preview = NULL, user_id = NULL, parent_session_id = NULL, system_prompt = NULL,"
@@ -120,10 +122,10 @@ def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
             (session_id,),
         )
         children = lineage.cut_children(tx, session_id)
-        _drop_prompt(tx, row[2])
+        _drop_prompt(tx, prompt)
     witness.cut_off(children)
-    if row[2] is not None:
-        witness.prompt_dropped(row[2])
+    if prompt is not None:
+        witness.prompt_dropped(prompt)
     _finish(engine, session_id, witness)
     return True
 

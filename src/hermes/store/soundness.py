@@ -8,75 +8,76 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec, messages, recovery, sessions
 from hermes.store.attachments import GONE, Attachments, noted
 from hermes.store.carried import SHELL
 from hermes.store.comparing import Comparer, Comparison, confirmed, is_same_message, read
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import Engine, MessageColumns, Progress, Row, Tx, finding
+from hermes.store.prompt_files import read_prompt
+from hermes.store.rows import Finding
 from hermes.store.scribe import Scribe
 
-Problem = dict[str, Any]
-Progress = Callable[[str, int, int], None]
 _LOOKS = (0.0, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
+_IN_LIST = 500  # sessions asked for in one statement
 _AT_ONCE = 32  # sessions compared within one view of the database
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 UNDECIDED = "transcript-differs"
 DECIDE = "`hermes sessions repair --from-transcripts` takes the transcript's, `--from-database` the database's"
 
 
-def problem(kind: str, where: str, detail: str) -> Problem:
-    """One finding."""
-    return {"kind": kind, "where": where, "detail": detail}
-
-
-def check(engine: Engine, scribe: Scribe, attachments: Attachments, progress: Progress | None = None) -> list[Problem]:
+def check(engine: Engine, scribe: Scribe, attachments: Attachments, progress: Progress | None = None) -> list[Finding]:
     """Everything that is wrong, [] when the store is sound. `progress` is told (what, done, of)."""
-    found: list[Problem] = []
+    found: list[Finding] = []
+    looked = Looked(engine, scribe)
     try:
-        found = engine.problems(progress)
-        if any(finding["kind"] == "corruption" for finding in found):
+        found = engine.problems(progress, looked.at)
+        if any(one["kind"] == "corruption" for one in found):
             return found
         with engine.read() as tx:
-            found += [*_orphans(tx), *_counters(tx), *_prompts(tx)]
+            found += [*_orphans(tx), *looked.miscounted, *_counters(tx, looked.done), *_prompts(tx)]
         found += _cut_short(engine, scribe)
         found += _attachments(engine, attachments, progress)
-        found += [finding for finding, _ in transcripts(engine, scribe, progress)]
+        found += [one for one, _ in transcripts(engine, scribe, progress, looked)]
     except StoreCorrupt as error:
-        if not any(finding["kind"] == "damaged-row" for finding in found):  # else that is why
-            found.append(problem("corruption", "file", str(error)))
+        if not any(one["kind"] == "damaged-row" for one in found):  # else that is why
+            found.append(finding("corruption", "file", str(error)))
     return found
 
 
-def _orphans(tx: Tx) -> list[Problem]:
+def _orphans(tx: Tx) -> list[Finding]:
     found = [
-        problem("orphan-messages", f"session {row[0]}", f"{row[1]} messages of a session that does not exist")
-        for row in tx.rows(
+        finding("orphan-messages", f"session {session_id}", f"{count} messages of a session that does not exist")
+        for session_id, count in tx.rows(
             "SELECT m.session_id, count(*) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
             " GROUP BY m.session_id"
         )
     ]
     found += [
-        problem("orphan-parent", f"session {row[0]}", f"its parent {row[1]} does not exist")
-        for row in tx.rows(
+        finding("orphan-parent", f"session {session_id}", f"its parent {parent} does not exist")
+        for session_id, parent in tx.rows(
             "SELECT s.id, s.parent_session_id FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id"
             " WHERE s.parent_session_id IS NOT NULL AND p.id IS NULL"
         )
     ]
     for table in ("session_refs", "session_tags", "session_members", "session_rewinds"):
         found += [
-            problem("orphan-rows", f"session {row[0]}", f"rows of {table} for a session that does not exist")
-            for row in tx.rows(
+            finding("orphan-rows", f"session {session_id}", f"rows of {table} for a session that does not exist")
+            for (session_id,) in tx.rows(
                 f"SELECT DISTINCT x.session_id FROM {table} x LEFT JOIN sessions s ON s.id = x.session_id WHERE s.id IS NULL"
             )
         ]
     return found
 
 
-def _cut_short(engine: Engine, scribe: Scribe) -> list[Problem]:
+def _cut_short(engine: Engine, scribe: Scribe) -> list[Finding]:
     """Deletions that were cut short, not those that are just being made."""
     with engine.read() as tx:
         found = _half_deleted(tx)
@@ -90,17 +91,17 @@ def _cut_short(engine: Engine, scribe: Scribe) -> list[Problem]:
     return found
 
 
-def _half_deleted(tx: Tx) -> list[Problem]:
+def _half_deleted(tx: Tx) -> list[Finding]:
     return [
-        problem("half-deleted", f"session {row[0]}", "its deletion was cut short")
-        for row in tx.rows(
+        finding("half-deleted", f"session {session_id}", "its deletion was cut short")
+        for (session_id,) in tx.rows(
             "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
             f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
         )
     ]
 
 
-def _prompts(tx: Tx) -> list[Problem]:
+def _prompts(tx: Tx) -> list[Finding]:
     found = []
     for session_id, digest, text in tx.rows(
         f"SELECT s.id, s.system_prompt_hash, {sessions.PROMPT} FROM sessions s WHERE s.system_prompt_hash IS NOT NULL"
@@ -108,30 +109,64 @@ def _prompts(tx: Tx) -> list[Problem]:
     ):
         raw = text if isinstance(text, bytes) else (text or "").encode("utf-8", "surrogatepass")
         if hashlib.sha256(raw).hexdigest() != digest:
-            found.append(problem("prompt", f"session {session_id}", "its system prompt is not the one that was stored"))
+            found.append(finding("prompt", f"session {session_id}", "its system prompt is not the one that was stored"))
     return found
 
 
-def _counters(tx: Tx) -> list[Problem]:
+def _counters_of(tx: Tx, session_ids: Sequence[str]) -> list[Row]:
+    return tx.rows(
+        "SELECT id, coalesce(message_count, 0), coalesce(tool_call_count, 0), last_active FROM sessions"
+        f" WHERE purged IS NULL AND id IN ({', '.join('?' * len(session_ids))})",
+        session_ids,
+    )
+
+
+def _counters(tx: Tx, done: set[str]) -> list[Finding]:
+    """Sessions that count other messages than they have, beside those that were looked at already."""
     found = []
-    truth: dict[str, list[Any]] = {}
-    shown = "FROM messages WHERE hidden IS NULL"
-    for session_id, count, last in tx.rows(f"SELECT session_id, count(*), max(timestamp) {shown} GROUP BY session_id"):
-        truth[session_id] = [count, 0, last]
-    for session_id, calls in tx.rows(f"SELECT session_id, tool_calls {shown} AND tool_calls IS NOT NULL"):
-        truth[session_id][1] += messages.count_calls(codec.restored(calls))
-    for session_id, count, calls, last in tx.rows(
-        "SELECT id, coalesce(message_count, 0), coalesce(tool_call_count, 0), last_active FROM sessions WHERE purged IS NULL"
-    ):
-        right = truth.get(session_id, [0, 0, None])
-        if [count, calls, last] != right:
-            found.append(
-                problem("counters", f"session {session_id}", f"says {[count, calls, last]}, its messages say {right}")
-            )
+    left = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE purged IS NULL") if row[0] not in done]
+    for start in range(0, len(left), _IN_LIST):
+        some = left[start : start + _IN_LIST]
+        rows = tx.rows(
+            f"SELECT session_id, hidden, tool_calls, timestamp FROM messages WHERE session_id IN ({', '.join('?' * len(some))})",
+            some,
+        )
+        own: dict[str, list[Row]] = {}
+        for session_id, *counted in rows:
+            own.setdefault(session_id, []).append(tuple(counted))
+        for session_id, *says in _counters_of(tx, some):
+            columns = zip(*own.get(session_id, ()), strict=True)
+            right = _counted(dict(zip(("hidden", "tool_calls", "timestamp"), columns, strict=False)))
+            found += _miscounted(session_id, says, right)
     return found
 
 
-def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Problem]:
+def _counted(columns: MessageColumns) -> list[Any]:
+    """What a session must count: the messages it shows, their tool calls, and when the last one came."""
+    if not columns:
+        return [0, 0, None]
+    hidden, calls, stamps = columns["hidden"], columns["tool_calls"], columns["timestamp"]
+    count = hidden.count(None)
+    if count != len(hidden):
+        calls, stamps = ([v for v, by in zip(column, hidden, strict=True) if by is None] for column in (calls, stamps))
+    made = sum(map(_calls_in, [text for text in calls if text is not None]))
+    return [count, made, max(stamps, default=None)]
+
+
+def _calls_in(text: Any) -> int:
+    try:
+        return len(_LIST.decode(text))  # of what is in the list, nothing need be known
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return messages.count_calls(codec.restored(text))
+
+
+def _miscounted(session_id: str, says: Sequence[Any], right: list[Any]) -> list[Finding]:
+    if list(says) == right:
+        return []
+    return [finding("counters", f"session {session_id}", f"says {list(says)}, its messages say {right}")]
+
+
+def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
     """Files that are gone or whose bytes are not those that were stored: their name is their SHA-256.
 
     What an import of sessions alone did not bring is noted and no finding. Files of before that was noted: without any
@@ -152,7 +187,7 @@ def _attachments(engine: Engine, attachments: Attachments, progress: Progress | 
             with engine.read() as tx:  # it may have been deleted meanwhile
                 if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is None:
                     continue
-            found.append(problem("attachment", f"attachment {digest}", f"{detail} (of message {message_id})"))
+            found.append(finding("attachment", f"attachment {digest}", f"{detail} (of message {message_id})"))
         if progress is not None:
             progress("attachments", number + 1, len(rows))
     return found
@@ -160,23 +195,63 @@ def _attachments(engine: Engine, attachments: Attachments, progress: Progress | 
 
 # ---------------------------------------------------------------------------------------- transcripts
 
-Difference = tuple[Problem, Comparison | Path]
+Difference = tuple[Finding, Comparison | Path]
 
 
-def transcripts(engine: Engine, scribe: Scribe, progress: Progress | None = None) -> list[Difference]:
+def _has_transcripts(engine: Engine, scribe: Scribe) -> bool:
+    """Of a shared store each host has the transcripts of what it served: copies, not the record."""
+    return scribe.which != "off" and not engine.shared and scribe.journal.folder.is_dir()
+
+
+class Looked:
+    """Sessions looked at while the engine reads their messages: their counters, and their transcripts."""
+
+    def __init__(self, engine: Engine, scribe: Scribe) -> None:
+        self._engine, self._journal = engine, scribe.journal
+        self._has_transcripts = _has_transcripts(engine, scribe)
+        self._prompt = lru_cache(maxsize=64)(read_prompt)  # many sessions have the same one
+        self.done: set[str] = set()
+        self.miscounted: list[Finding] = []
+        self.differing: dict[str, Comparison] = {}
+
+    def at(self, tx: Tx, session_ids: Sequence[str]) -> Callable[[str, MessageColumns | None], None]:
+        """Look at these sessions within one view of the database."""
+        counters = {session_id: says for session_id, *says in _counters_of(tx, session_ids)}
+        comparer = None
+        if self._has_transcripts:
+            comparer = Comparer(self._engine, tx, self._journal.path, session_ids, self._prompt)
+
+        def look(session_id: str, columns: MessageColumns | None) -> None:
+            if columns is not None and session_id in counters:
+                self.miscounted += _miscounted(session_id, counters[session_id], _counted(columns))
+            difference = None if comparer is None else comparer.compare(session_id, columns)
+            if difference is not None:
+                self.differing[session_id] = difference
+            self.done.add(session_id)
+
+        return look
+
+
+def transcripts(
+    engine: Engine, scribe: Scribe, progress: Progress | None = None, looked: Looked | None = None
+) -> list[Difference]:
     """Where sessions and transcripts differ: the finding, and what repair needs to know."""
-    if scribe.which == "off" or engine.shared or not scribe.journal.folder.is_dir():
-        return []  # of a shared store each host has the transcripts of what it served: copies, not the record
+    if not _has_transcripts(engine, scribe):
+        return []
+    looked = looked or Looked(engine, scribe)
     with engine.read() as tx:
         rows = tx.rows("SELECT id, purged FROM sessions ORDER BY id")
-    wanted = [row[0] for row in rows if not row[1] or row[0].startswith(SHELL)]
-    compared = _compared(engine, scribe, wanted, progress)
+    wanted = {row[0] for row in rows if not row[1] or row[0].startswith(SHELL)}
+    _compare(engine, looked, wanted - looked.done, progress)
+    compared = {session_id: one for session_id, one in sorted(looked.differing.items()) if session_id in wanted}
     left = _without_session(engine, scribe, None)
     for pause in _LOOKS:
         if (not compared and not left) or (pause and not scribe.journal.is_busy()):
             break
         time.sleep(pause)
-        again = _compared(engine, scribe, compared)
+        looked = Looked(engine, scribe)
+        _compare(engine, looked, compared)
+        again = looked.differing
         agreed = ((key, confirmed(one, again.get(key))) for key, one in compared.items())
         compared = {key: one for key, one in agreed if one is not None}
         before, left = left, _without_session(engine, scribe, [path for _, path in left])
@@ -185,28 +260,22 @@ def transcripts(engine: Engine, scribe: Scribe, progress: Progress | None = None
     for session_id, one in compared.items():
         where = f"session {session_id}"
         if one.mendable():
-            found.append((problem("transcript", where, "; ".join(one.mendable())), one))
+            found.append((finding("transcript", where, "; ".join(one.mendable())), one))
         if one.undecided():
-            found.append((problem(UNDECIDED, where, f"{'; '.join(one.undecided())}; {DECIDE}"), one))
+            found.append((finding(UNDECIDED, where, f"{'; '.join(one.undecided())}; {DECIDE}"), one))
     return [*found, *left]
 
 
-def _compared(
-    engine: Engine, scribe: Scribe, session_ids: Iterable[str], progress: Progress | None = None
-) -> dict[str, Comparison]:
-    out = {}
-    ids = list(session_ids)
+def _compare(engine: Engine, looked: Looked, session_ids: Iterable[str], progress: Progress | None = None) -> None:
+    ids = sorted(session_ids)
     for start in range(0, len(ids), _AT_ONCE):
         with engine.read() as tx:
             some = ids[start : start + _AT_ONCE]
-            comparer = Comparer(engine, tx, scribe.journal.path, some)
+            look = looked.at(tx, some)
             for session_id in some:
-                difference = comparer.compare(session_id)
-                if difference is not None:
-                    out[session_id] = difference
+                look(session_id, None)
         if progress is not None:
             progress("transcripts", min(start + _AT_ONCE, len(ids)), len(ids))
-    return out
 
 
 def _without_session(engine: Engine, scribe: Scribe, files: list[Any] | None) -> list[Difference]:
@@ -222,11 +291,11 @@ def _without_session(engine: Engine, scribe: Scribe, files: list[Any] | None) ->
     return found
 
 
-def _judge_file(engine: Engine, tx: Tx, path: Path) -> Problem:
+def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
     """A transcript without its session: was the session deleted, or lost?"""
     session_id = recovery.read_transcript(path).columns["id"]
     if tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)) is not None:
-        return problem("transcript-left", path.name, f"session {session_id} was deleted, its transcript was not")
+        return finding("transcript-left", path.name, f"session {session_id} was deleted, its transcript was not")
     told = read(path, session_id)
     rows = {i: tx.row("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in told.session.messages}
     changed = set()
@@ -234,14 +303,14 @@ def _judge_file(engine: Engine, tx: Tx, path: Path) -> Problem:
         changed = {row[0] for row in tx.rows("SELECT id FROM changed_messages")} & rows.keys()
     if rows and changed >= {i for i, row in rows.items() if row is None} and not all(rows.values()):
         detail = f"session {session_id} was deleted with SQL, its transcript was not"
-        return problem("transcript-left", path.name, detail)
+        return finding("transcript-left", path.name, detail)
     top = tx.last_number("messages")
     lost = any(i > top or (row is not None and _is_other(tx, i, told.session.messages[i])) for i, row in rows.items())
     orphaned = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
     if lost or orphaned or told.session.loose or tx.row("SELECT 1 FROM sessions") is None:
-        return problem("lost-session", path.name, f"session {session_id} is not in the database")
+        return finding("lost-session", path.name, f"session {session_id} is not in the database")
     detail = f"session {session_id} is not in the database (deleted, or lost); {DECIDE}"
-    return problem(UNDECIDED, path.name, detail)
+    return finding(UNDECIDED, path.name, detail)
 
 
 def _is_other(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:

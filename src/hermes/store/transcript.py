@@ -104,21 +104,21 @@ def _exact(entry: dict[str, Any]) -> dict[str, Any]:
     return {**rest, **told} if isinstance(told, dict) else rest
 
 
-_SEAL = b',"crc":"'
-_SEAL_BYTES = len(_SEAL) + 8 + 2  # eight hex digits, the quote and the brace
+SEAL = b',"crc":"'
+_SEAL_BYTES = len(SEAL) + 8 + 2  # eight hex digits, the quote and the brace
 
 
 def sealed(data: bytes) -> bytes:
     """A JSON object as a line that ends in its own checksum: `crc`, the CRC-32 of all that stands before it."""
     told = data[:-1]
-    return b"".join((told, _SEAL, b"%08x" % zlib.crc32(told), b'"}\n'))
+    return b"".join((told, SEAL, b"%08x" % zlib.crc32(told), b'"}\n'))
 
 
 def is_intact(raw: bytes) -> bool | None:
     """Whether a line is what was written; None where it has no checksum (older files, other programs)."""
     raw = raw.rstrip(b"\r\n")
     start = len(raw) - _SEAL_BYTES
-    if start < 1 or not raw.startswith(_SEAL, start) or not raw.endswith(b'"}'):
+    if start < 1 or not raw.startswith(SEAL, start) or not raw.endswith(b'"}'):
         return None
     return raw[-10:-2] == b"%08x" % zlib.crc32(raw[:start])
 

@@ -12,11 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hermes.errors import StoreError
 
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
+
 Row = tuple[Any, ...]
+Progress = Callable[[str, int, int], None]  # what is being looked at, how much of it is done, and of how much
+MessageColumns = dict[str, Sequence[Any]]  # a session's own messages by column; `content` has the whole texts
+# Told which sessions are about to be read within one view; what it returns is told the messages of each that is sound.
+Visit: TypeAlias = "Callable[[Tx, Sequence[str]], Callable[[str, MessageColumns], None]]"
 Params = Sequence[Any]
 Document = tuple[Any, Any, Any, Any]  # what of a message is searched: whole content, its form, tool name, tool calls
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
@@ -25,6 +32,11 @@ HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL
 # messages.hidden: only there for other sessions; replaced by a summary, still found by search; taken out by a person;
 # an earlier version of a message whose text was changed. The last two are shown by no session and never come back.
 KEPT, COMPACTED, REDACTED, REPLACED = -1, -2, -3, -4
+
+
+def finding(kind: str, where: str, detail: str) -> Finding:
+    """One thing that a check found wrong."""
+    return {"kind": kind, "where": where, "detail": detail}
 
 
 class NothingThere(StoreError):
@@ -241,8 +253,8 @@ class Engine(Protocol):
         """Told after each append: the moment to do a bounded piece of housekeeping."""
         ...
 
-    def problems(self, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
-        """What is wrong with the stored data or its index: [{"kind", "where", "detail"}]. `progress`: (what, done, of)."""
+    def problems(self, progress: Progress | None = None, visit: Visit | None = None) -> list[Finding]:
+        """What is wrong with the stored data or its index. An engine that reads every message for it tells `visit`."""
         ...
 
     def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:

@@ -15,14 +15,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from hermes.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import NothingThere, Tx
+from hermes.store.engines.base import NothingThere, Progress, Tx, Visit
 from hermes.store.engines.postgres import faults, migrate, schema, settling
 from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
@@ -30,6 +30,9 @@ from hermes.store.engines.postgres.pool import Link, Pool
 from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
 from hermes.store.engines.postgres.watch import Watch, is_there
 from hermes.store.engines.postgres.word_lists import take_out_unused
+
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 TIMEOUT = 30.0  # seconds after which it is looked whether a server that says nothing is still there
@@ -489,7 +492,7 @@ class PostgresEngine:
         """Nothing to do: the server keeps text text and numbers numbers."""
         return 0
 
-    def problems(self, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
+    def problems(self, progress: Progress | None = None, visit: Visit | None = None) -> list[Finding]:
         """What is wrong with the index or with stored texts; the server looks after its files itself."""
         from hermes.store.engines.postgres import inspection
 

@@ -6,26 +6,28 @@ Each message is put through the tokenizer once more; the server compares the out
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.lexemes import entries, words_and_names
 
-Problem = dict[str, Any]
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
+
 LONG = 60  # seconds: a keeper that runs indexes within a few
 
 
-def _problem(kind: str, message_id: int, detail: str) -> Problem:
+def _finding(kind: str, message_id: int, detail: str) -> Finding:
     return {"kind": kind, "where": f"message {message_id}", "detail": detail}
 
 
-def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Problem]:
+def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
     """Messages the index lacks, entries without a message, entries that speak of another text, damaged texts."""
     for (message_id,) in tx.rows(
         "SELECT DISTINCT w.message_id FROM message_words w LEFT JOIN messages m ON m.id = w.message_id WHERE m.id IS NULL"
     ):
-        yield _problem("fts-extra", message_id, "is in the full-text index but not in the store")
+        yield _finding("fts-extra", message_id, "is in the full-text index but not in the store")
     last = 0
     waiting = {row[0] for row in tx.rows("SELECT message_id FROM unindexed")} if fulltext.has_names else set()
     while True:
@@ -35,11 +37,11 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Problem]:
         last = rows[-1][0]
         for message_id, rest in rows:
             if not codec.is_whole(rest):
-                yield _problem("damaged-text", message_id, "the rest of its text can't be unpacked")
+                yield _finding("damaged-text", message_id, "the rest of its text can't be unpacked")
         yield from _differing(tx, fulltext, [row[0] for row in rows if row[0] not in waiting])
 
 
-def waiting_for_long(tx: Any) -> Iterator[Problem]:
+def waiting_for_long(tx: Any) -> Iterator[Finding]:
     """Messages that no process indexes. They are found all the same, but each search has to read them."""
     if tx.row("SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('unindexed') AND attname = 'since'") is None:
         return  # a store of an earlier version, opened for reading
@@ -48,12 +50,12 @@ def waiting_for_long(tx: Any) -> Iterator[Problem]:
         f" WHERE since < clock_timestamp() - interval '{LONG} seconds' ORDER BY message_id"
     )
     for message_id, seconds in rows:
-        yield _problem(
+        yield _finding(
             "fts-waiting", message_id, f"has waited {seconds} s to be indexed; `hermes sessions optimize` does it now"
         )
 
 
-def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Problem]:
+def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Finding]:
     complete = fulltext.has_all_names(tx)
     wanted, older = [], []
     for given, columns in fulltext.documents(tx, message_ids):
@@ -73,6 +75,6 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
     ).fetchall()
     for message_id, absent in rows:
         if absent:
-            yield _problem("fts-missing", message_id, "is not in the full-text index")
+            yield _finding("fts-missing", message_id, "is not in the full-text index")
         else:
-            yield _problem("fts-stale", message_id, "the full-text index speaks of another text")
+            yield _finding("fts-stale", message_id, "the full-text index speaks of another text")

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
@@ -31,7 +31,7 @@ from hermes.errors import (
     StoreReadOnly,
 )
 from hermes.home import make_private, settled
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Progress, Tx, Visit
 from hermes.store.engines.sqlite import locks, migrate, shared_columns
 from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
 from hermes.store.engines.sqlite.faults import as_ours, from_os
@@ -43,6 +43,9 @@ from hermes.store.engines.sqlite.presence import Presence
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.engines.sqlite.transaction_blocks import Reading, Writing
 from hermes.store.titles import take_in
+
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
 
 PAGE = 4096  # bytes of a page of a new file: a message changes five pages, and each is written and summed whole
 BUSY_MS = 1000
@@ -413,17 +416,19 @@ class SqliteEngine:
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         return self._upkeep.catch_up(progress=progress)
 
-    def problems(self, progress: Callable[[str, int, int], None] | None = None) -> list[dict[str, Any]]:
+    def problems(self, progress: Progress | None = None, visit: Visit | None = None) -> list[Finding]:
         """What is wrong with the file itself, with its values or with its index."""
-        from hermes.store.engines.sqlite import inspection
+        from hermes.store.engines.sqlite import inspection, message_check
 
         self._require_open()
         with self._translated(), self._mutex:
             found = inspection.corruption(self._main, progress)
-            if not found and not self.overlay:  # another program's file: its values and its index are its own
-                with self.read() as tx:
-                    found += inspection.drift(tx.connection, self.fulltext, tx, progress)
+        if found or self.overlay:  # another program's file: its values and its index are its own
             return found
+        with self._translated():
+            with self.read() as tx:
+                found += inspection.drift(tx.connection, self.fulltext, tx)
+            return [*found, *message_check.check(self, progress, visit)]
 
     def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
         from hermes.store.engines.sqlite import values

@@ -6,37 +6,38 @@ more and compares every word and its place; it reads the whole index once, whate
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import apsw
 
+from hermes.store.engines.base import finding
 from hermes.store.engines.sqlite import schema
 from hermes.store.engines.sqlite.words import COLUMNS, document
 from hermes.store.text import index_text
 
-Problem = dict[str, Any]
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
+
 _CHUNK = 500
 _MASK = (1 << 64) - 1
 
 
-def _problem(kind: str, where: str, detail: str) -> Problem:
-    return {"kind": kind, "where": where, "detail": detail}
-
-
-def totals(connection: apsw.Connection) -> Iterator[Problem]:
+def totals(connection: apsw.Connection) -> Iterator[Finding]:
     """Whether the index holds as many words as it says: the lengths of its messages add up to its own totals."""
     record = connection.execute("SELECT block FROM messages_fts_data WHERE id = 1").fetchone()
     if record is None or not isinstance(record[0], bytes):
         return
     rows, *says = _varints(record[0]) or [0]
-    count, sums = 0, [0] * len(says)
-    for (sizes,) in connection.execute("SELECT sz FROM messages_fts_docsize"):
-        count += 1
+    lengths = Counter(chain.from_iterable(connection.execute("SELECT sz FROM messages_fts_docsize")))  # many are alike
+    count, sums = sum(lengths.values()), [0] * len(says)
+    for sizes, times in lengths.items():
         for column, number in enumerate(_varints(sizes)[: len(sums)]):
-            sums[column] += number
+            sums[column] += number * times
     if says and (count, sums) != (rows, says):
-        yield _problem("fts-stale", "the index", f"says {rows} messages and {says} words, and holds {count} and {sums}")
+        yield finding("fts-stale", "the index", f"says {rows} messages and {says} words, and holds {count} and {sums}")
 
 
 def _varints(data: bytes) -> list[int]:
@@ -59,7 +60,7 @@ def _varints(data: bytes) -> list[int]:
 
 def compare(
     connection: apsw.Connection, message_ids: Sequence[int], progress: Callable[[str, int, int], None] | None
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """Of these messages, those whose entry speaks of another text."""
     indexed = _places(connection, "main", "messages_fts", set(message_ids))
     present = {row[0] for row in connection.execute("SELECT id FROM messages_fts_docsize").fetchall()}
@@ -74,7 +75,7 @@ def compare(
             fresh = _places(connection, "temp", "check_fts", None)
             for message_id in some:
                 if message_id in present and indexed.get(message_id, 0) != fresh.get(message_id, 0):
-                    yield _problem("fts-stale", f"message {message_id}", "the full-text index speaks of another text")
+                    yield finding("fts-stale", f"message {message_id}", "the full-text index speaks of another text")
             if progress is not None:
                 progress("index", start + len(some), len(message_ids))
     finally:

@@ -1,7 +1,7 @@
 """Is the file itself sound, and does the index agree with the messages? And what can be saved when it is not.
 
-The index holds no text; beside it lies a checksum of what each entry was made of (`indexed_texts`). Each message is read
-once and compared with that; entries of older files that have no checksum are compared word by word (index_check.py).
+The index holds no text; beside it lies a checksum of what each entry was made of (`indexed_texts`). message_check.py
+compares each message with that; entries of older files that have no checksum are compared word by word (index_check.py).
 """
 
 from __future__ import annotations
@@ -9,32 +9,25 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from hermes.errors import StoreCorrupt
-from hermes.store import codec
+from hermes.store.engines.base import Progress, finding
 from hermes.store.engines.sqlite import index_check, locks, migrate, schema, values
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
-from hermes.store.engines.sqlite.words import COLUMNS, text_crc
 
-Problem = dict[str, Any]
-Progress = Callable[[str, int, int], None]
-_CHUNK = 500
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
+
 _STEPS = 20_000  # of SQLite's machine, between two calls of `progress`
 _STEPS_A_PAGE = 200  # as many as a page of a usual store takes to check, about
 
 
-def problem(kind: str, where: str, detail: str) -> Problem:
-    """One finding."""
-    return {"kind": kind, "where": where, "detail": detail}
-
-
-def corruption(connection: apsw.Connection, progress: Progress | None = None) -> list[Problem]:
+def corruption(connection: apsw.Connection, progress: Progress | None = None) -> list[Finding]:
     """What SQLite itself finds wrong with the file."""
     if progress is not None:
         progress("file", 0, 1)
@@ -46,12 +39,12 @@ def corruption(connection: apsw.Connection, progress: Progress | None = None) ->
         with _told(connection, progress):
             found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
     except apsw.Error as error:
-        return [problem("corruption", "file", str(error))]
+        return [finding("corruption", "file", str(error))]
     finally:
         if not inside and connection.in_transaction:
             connection.execute("ROLLBACK")
     wrong = [text for text in found if text != "ok" and not _about_another_index(connection, text)]
-    return [problem("corruption", "file", text) for text in wrong] + _header(connection)
+    return [finding("corruption", "file", text) for text in wrong] + _header(connection)
 
 
 @contextmanager
@@ -93,104 +86,47 @@ def _about_another_index(connection: apsw.Connection, finding: str) -> bool:
     return any(finding.endswith(f"main.{table}") for table in unused)
 
 
-def _header(connection: apsw.Connection) -> list[Problem]:
+def _header(connection: apsw.Connection) -> list[Finding]:
     """The two bytes that say how a file may be read and written: SQLite takes odd ones for read-only."""
     try:  # through SQLite: opening the file beside it would drop its locks
         start = connection.read("main", 0, 0, 20)[1]
     except apsw.Error:
         return []
     if len(start) == 20 and (start[18], start[19]) not in ((1, 1), (2, 2)):
-        return [problem("corruption", "file", "the header's format versions make no sense")]
+        return [finding("corruption", "file", "the header's format versions make no sense")]
     return []
 
 
-def drift(
-    connection: apsw.Connection, fulltext: SqliteFullText, tx: Any, progress: Progress | None = None
-) -> Iterator[Problem]:
-    """Values that can't be read; messages the index lacks, entries without a message, entries of an older text."""
+def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Iterator[Finding]:
+    """Values beside messages that can't be read; messages the index lacks, entries without a message."""
     for damage in values.damaged(connection):
-        yield problem("damaged-row", damage.name, f"{damage.column} {damage.detail}")
+        yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
     mark = fulltext.mark(tx)
-    for (message_id,) in connection.execute(
-        "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL",
-        (mark,),
-    ):
-        yield problem("fts-missing", f"message {message_id}", "is not in the full-text index")
-    for (message_id,) in connection.execute(
-        "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
-    ):
-        yield problem("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
+    yield from _entries(connection, mark)
     yield from index_check.totals(connection)
-    yield from _messages(connection, mark, progress)
 
 
-def _messages(connection: apsw.Connection, mark: int, progress: Progress | None) -> Iterator[Problem]:
-    """Every message once: can it be read, and is it what the index was made of?"""
-    noted = "(SELECT crc FROM indexed_texts i WHERE i.id = m.id)"
-    if connection.execute("SELECT 1 FROM main.sqlite_master WHERE name = 'indexed_texts'").fetchone() is None:
-        noted = "NULL"
-    one = values.table(connection, "messages")
-    others = ", ".join(f"m.{name}" for name in one.texts if name not in COLUMNS.split(", ")) if one else "NULL"
-    columns = ", ".join(f"m.{name}" for name in COLUMNS.split(", "))
-    sql = f"SELECT {columns}, {noted}, {others} FROM messages m WHERE m.id > ? ORDER BY m.id LIMIT ?"
-    last, done = 0, 0
-    total = int(connection.execute("SELECT count(*) FROM messages").fetchone()[0])  # type: ignore[index]
-    unknown: list[Any] = []
-    while True:
-        try:
-            rows = connection.execute(sql, (last, _CHUNK)).fetchall()
-        except UnicodeDecodeError:
-            rows = yield from _one_by_one(connection, sql, last)
-        if not rows:
-            break
-        for row in rows:
-            yield from _broken(row)
-            if row[0] <= mark:  # type: ignore[operator]
-                if row[9] is None:
-                    unknown.append(row[0])
-                elif row[9] != text_crc(row):
-                    yield problem("fts-stale", f"message {row[0]}", "the full-text index speaks of another text")
-        last, done = int(rows[-1][0]), done + len(rows)  # type: ignore[arg-type]
-        if progress is not None:
-            progress("messages", done, total)
-    if unknown:
-        yield from index_check.compare(connection, unknown, progress)
-
-
-def _one_by_one(connection: apsw.Connection, sql: str, last: int) -> Generator[Problem, None, list[Any]]:
-    """A piece of the table in which some text is no text: the rows of it that can be read."""
-    rows: list[Any] = []
-    ids = connection.execute("SELECT id FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, _CHUNK)).fetchall()
-    table = values.table(connection, "messages")
-    for (message_id,) in ids:
-        try:
-            rows += connection.execute(sql, (int(message_id) - 1, 1)).fetchall()  # type: ignore[arg-type]
-        except UnicodeDecodeError:
-            rows.append((message_id, *(None,) * 8, 0))
-            for damage in values.unreadable(connection, table, f"id = {message_id}") if table else ():
-                yield problem("damaged-row", damage.name, f"{damage.column} {damage.detail}")
-    return rows
-
-
-def _broken(row: Any) -> Iterator[Problem]:
-    """What of a message's text can't be read."""
-    where = f"message {row[0]}"
-    try:
-        text = codec.joined(row[2], row[3])
-    except StoreCorrupt:
-        what = "the rest of its text can't be unpacked" if row[3] is not None else "its text can't be read"
-        yield problem("damaged-text", where, what)
-        return
-    if row[4] not in (None, "json"):
-        yield problem("damaged-text", where, f"its content has an unknown format ({row[4]!r})")
-    elif row[4] == "json" and isinstance(codec.from_json(text), (str, int, float, type(None))):
-        yield problem("damaged-text", where, "its content is no JSON any more")
-    for value in row[10:]:
-        if type(value) is bytes:
-            try:
-                codec.restored(value)
-            except StoreCorrupt:
-                yield problem("damaged-row", where, "a text of it is no text any more (not UTF-8)")
+def _entries(connection: apsw.Connection, mark: int) -> Iterator[Finding]:
+    """Messages up to the mark without an entry in the index, and entries without a message: counted, and named if any."""
+    entries, both, below = connection.execute(
+        "SELECT (SELECT count(*) FROM messages_fts_docsize), count(*), coalesce(sum(m.id <= ?), 0)"
+        " FROM messages m JOIN messages_fts_docsize d ON d.id = m.id",
+        (mark,),
+    ).fetchone() or (0, 0, 0)
+    total, above = connection.execute(
+        "SELECT (SELECT count(*) FROM messages), (SELECT count(*) FROM messages WHERE id > ?)", (mark,)
+    ).fetchone() or (0, 0)
+    if below != total - above:
+        for (message_id,) in connection.execute(
+            "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL",
+            (mark,),
+        ):
+            yield finding("fts-missing", f"message {message_id}", "is not in the full-text index")
+    if entries != both:
+        for (message_id,) in connection.execute(
+            "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
+        ):
+            yield finding("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
 
 
 def reset_index(connection: apsw.Connection) -> None:
@@ -214,14 +150,19 @@ def reset_index(connection: apsw.Connection) -> None:
 # ------------------------------------------------------------------------------------------------ salvage
 
 
-def set_aside(path: Path) -> Path:
-    """Copy a database and what lies beside it before anything is mended; where the copy is."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    copy = path.with_name(f"{path.name}.before-repair-{stamp}")
-    number = 1
+def copy_name(path: Path) -> Path:
+    """A free name beside a file, for a copy of it as it is before anything is mended."""
+    stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
+    copy, number = path.with_name(stem), 1
     while copy.exists():
         number += 1
-        copy = path.with_name(f"{path.name}.before-repair-{stamp}-{number}")
+        copy = path.with_name(f"{stem}-{number}")
+    return copy
+
+
+def set_aside(path: Path) -> Path:
+    """Copy a database and what lies beside it before anything is mended; where the copy is."""
+    copy = copy_name(path)
     for suffix in ("", "-wal"):
         source = path.with_name(path.name + suffix)
         if source.exists():

@@ -16,7 +16,7 @@ from hermes.errors import StoreCorrupt
 from hermes.store import codec
 
 TABLES = (
-    "sessions", "messages", "session_refs", "session_rewinds", "session_tags", "session_members", "system_prompts",
+    "sessions", "session_refs", "session_rewinds", "session_tags", "session_members", "system_prompts",
     "attachments", "leases", "audit", "state_meta",
 )  # fmt: skip
 _CHUNK = 500
@@ -67,21 +67,20 @@ def table(connection: apsw.Connection, name: str) -> Table | None:
 
 
 def damaged(connection: apsw.Connection) -> Iterator[Damage]:
-    """Values that can't be read, or are of a type that is never written there."""
+    """Values that can't be read, or are of a type that is never written there; not of messages (message_check.py)."""
     for name in TABLES:
         one = table(connection, name)
-        if one is None:
-            continue
-        yield from _of_wrong_type(connection, one)
-        if name != "messages":  # these are read with their index, see inspection.py
+        if one is not None:
+            yield from of_wrong_type(connection, one)
             yield from unreadable(connection, one)
 
 
 def damaged_messages(connection: apsw.Connection) -> Iterator[Damage]:
-    """The same for messages: text that is no text, JSON that is none, a rest that can't be unpacked."""
+    """The same for messages."""
     one = table(connection, "messages")
     if one is None:
         return
+    yield from of_wrong_type(connection, one)
     last = 0
     while True:
         bounds = connection.execute(
@@ -93,9 +92,10 @@ def damaged_messages(connection: apsw.Connection) -> Iterator[Damage]:
         last = int(bounds[0])
 
 
-def _of_wrong_type(connection: apsw.Connection, one: Table) -> Iterator[Damage]:
+def of_wrong_type(connection: apsw.Connection, one: Table, where: str = "TRUE") -> Iterator[Damage]:
+    """Values of a type that is never written there."""
     tests = [f"typeof({c}) NOT IN {_ALLOWED[kind]}" for c, kind in one.kinds.items() if kind in _ALLOWED]
-    for row in _raw_rows(connection, one, " OR ".join(tests)):
+    for row in _raw_rows(connection, one, f"({' OR '.join(tests)}) AND {where}"):
         for column, (kind, value) in row[1].items():
             wanted = _ALLOWED.get(one.kinds[column])
             if wanted is None or kind in wanted or (kind == "blob" and "text" in wanted and not _is_utf8(value)):

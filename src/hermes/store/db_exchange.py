@@ -1,0 +1,118 @@
+"""The part of SessionDB about export and import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import (
+    HermesError,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreFull,
+    StoreGone,
+    StoreReadOnly,
+    StoreUnreachable,
+)
+from hermes.store import (
+    adoption,
+    codec,
+    events,
+    exchange,
+    messages,
+)
+from hermes.store.attachments import note
+from hermes.store.db_open import OpenStore
+from hermes.store.visibility import User
+
+if TYPE_CHECKING:
+    pass
+
+_STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)
+
+
+class ExchangeCalls(OpenStore):
+    """Sessions taken out of the record and brought in."""
+
+    # ------------------------------------------------------------------------------------------ export and import
+
+    def export_session(self, session_id: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+        """The session with its messages, or None."""
+        with self._engine.read() as tx:
+            self._bring_files(tx, session_id)
+            return exchange.export(tx, session_id, visible_to)
+
+    def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+        """Every session with its messages, as a list (iter_export streams)."""
+        return list(self.iter_export(source, visible_to=visible_to))
+
+    def iter_export(self, source: str | None = None, *, visible_to: User | None = None) -> Iterator[dict[str, Any]]:
+        """Every session with its messages, one at a time, in constant memory."""
+        return exchange.iterate(self._engine, source, visible_to)
+
+    def import_session(self, data: dict[str, Any]) -> bool:
+        """Store an exported session under its own ids; False when it is there already (and then unchanged)."""
+        return self._import(data, {}, None)
+
+    def _import(self, data: dict[str, Any], ids: dict[int, int], folder: Path | None) -> bool:
+        session_id = str(data.get("id")) if isinstance(data, dict) else ""
+        with self._engine.read() as tx:
+            known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (codec.storable(session_id),)) is not None
+        if isinstance(data, dict) and not known:
+            data = adoption.lifted_export(data, self._attachments)
+        if exchange.has_events(data):
+            events.prepare(self._engine)
+        with self._writing(session_id) as tx:
+            done = exchange.bring_in(self._engine, tx, data, ids)
+            for other in done.all() if done is not None else ():
+                self._scribe.intends(other)
+        if done is not None:
+            self._scribe.arrived(data["id"], done)
+            self._files_came(data["id"], folder)
+        return done is not None
+
+    def _files_came(self, session_id: str, folder: Path | None) -> None:
+        """Take the attachments of a session that came in from a folder, and note which of them are not there."""
+        with self._engine.read() as tx:
+            wanted = messages.attachments_shown(tx, session_id)
+        if not wanted:
+            return
+        if folder is not None:
+            self._attachments.take_from(folder, wanted)
+        here = [digest for digest in wanted if self._attachments.has(digest)]
+        with self._engine.write(alone=False) as tx:
+            note(tx, here, [digest for digest in wanted if digest not in here])
+
+    def import_sessions(
+        self,
+        exported: Iterable[dict[str, Any]],
+        *,
+        attachments_dir: Path | str | None = None,
+        refused: Callable[[dict[str, Any], Exception], None] | None = None,
+    ) -> dict[str, int]:
+        """Store exported sessions one after the other; ids keep their meaning between them. Attachments are copied
+        from `attachments_dir`, if it is given. A session that can't be taken is an error, or, with `refused`, told to it.
+
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
+        """
+        counts = {"sessions": 0, "messages": 0, "skipped": 0}
+        ids: dict[int, int] = {}
+        for data in exported:
+            try:
+                done = self._import(data, ids, None if attachments_dir is None else Path(attachments_dir))
+            except _STORE_TROUBLE:  # not this session's fault: the next would fare no better
+                raise
+            except (HermesError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+                if refused is None:
+                    raise
+                refused(data, error)
+                continue
+            if done:
+                counts["sessions"] += 1
+                told = data.get("messages") or ()
+                counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)
+            else:
+                counts["skipped"] += 1
+        return counts

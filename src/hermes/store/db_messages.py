@@ -1,0 +1,327 @@
+"""The part of SessionDB about messages: storing, changing, reading and finding them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from hermes.errors import (
+    StoreError,
+    StoreGone,
+    StoreUnreachable,
+)
+from hermes.store import (
+    codec,
+    events,
+    lineage,
+    messages,
+    retention,
+    revising,
+    sessions,
+)
+from hermes.store import usage as _usage
+from hermes.store.attachments import references
+from hermes.store.db_open import OpenStore
+from hermes.store.engines.base import Tx
+from hermes.store.visibility import User
+
+if TYPE_CHECKING:
+    from hermes.store.rows import SessionEvent
+
+_AGAIN = 10.0  # seconds in which an append that the server's end cut short is tried again
+
+
+class MessageCalls(OpenStore):
+    """Messages, their attachments, what happened between them, and search."""
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    def append_message(
+        self,
+        session_id: str,
+        role: str,
+        content: str | list[Any] | dict[str, Any] | None = None,
+        tool_name: str | None = None,
+        tool_calls: Any = None,
+        tool_call_id: str | None = None,
+        token_count: int | None = None,
+        finish_reason: str | None = None,
+        reasoning: str | None = None,
+        reasoning_content: str | None = None,
+        reasoning_details: Any = None,
+        codex_reasoning_items: Any = None,
+        codex_message_items: Any = None,
+        *,
+        timestamp: float | None = None,
+        model: str | None = None,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cache_read_tokens: int | None = None,
+        cache_write_tokens: int | None = None,
+        cost_usd: float | None = None,
+        usage: Mapping[str, Any] | None = None,
+        platform_message_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Store a message and return its id; when this returns, the message is safe and can be found.
+
+        Any role is accepted. `usage` (arguments of update_token_counts) is added to the session's sums in the same
+        transaction: either both are there or neither. An unknown (or deleted) session is SessionNotFound, content that
+        is neither text, a list nor a dict is InvalidInput; nothing is stored then.
+        """
+        counts = _usage.checked(usage)
+        ready = self._ready(
+            {
+                "role": role, "content": content, "tool_name": tool_name, "tool_calls": tool_calls,
+                "tool_call_id": tool_call_id, "token_count": token_count, "finish_reason": finish_reason,
+                "reasoning": reasoning, "reasoning_content": reasoning_content, "reasoning_details": reasoning_details,
+                "codex_reasoning_items": codex_reasoning_items, "codex_message_items": codex_message_items,
+                "timestamp": timestamp, "model": model, "input_tokens": input_tokens, "output_tokens": output_tokens,
+                "cache_read_tokens": cache_read_tokens, "cache_write_tokens": cache_write_tokens, "cost_usd": cost_usd,
+                "platform_message_id": platform_message_id, "meta": meta if meta is None else dict(meta),
+            }
+        )  # fmt: skip
+        return self._append(session_id, ready, counts)
+
+    def _append(
+        self,
+        session_id: str,
+        ready: messages.Ready,
+        counts: Mapping[str, Any] | None = None,
+        also: Callable[[Tx, int], None] | None = None,
+    ) -> int:
+        """Store a message that is ready; `also` does what belongs to it in the same transaction, given its id.
+
+        If the server went away in the middle and nothing was stored, it is tried again; `also` is then called again, too.
+        """
+        end = time.monotonic() + _AGAIN
+        changed: list[str] = []
+        while True:
+            try:
+                with self._writing(session_id, alone=bool(ready.lifted), storing=True) as tx:
+                    self._attachments.secure(tx, ready.lifted)
+                    message_id = messages.append(tx, session_id, ready)
+                    if counts:
+                        changed = _usage.update(tx, session_id, counts, absolute=False)
+                    if also is not None:
+                        also(tx, message_id)
+                    tx.meanwhile(partial(self._scribe.prepare, session_id, message_id, ready))
+                break
+            except StoreUnreachable as error:
+                if error.maybe_stored or time.monotonic() > end:
+                    raise
+        try:
+            self._scribe.said(session_id, message_id, ready)
+            if changed:
+                self._scribe.changed(session_id, "usage", *changed)
+            self._engine.appended(message_id, ready.size)
+        except StoreGone:
+            raise
+        except StoreError:  # closed by another thread, or the server went away: it is stored all the same, and an error
+            pass  # would have the caller store it again. The next opening writes its line.
+        return message_id
+
+    def keep_attachment(self, data: bytes) -> str:
+        """Keep bytes beside the database, once; the reference to be put into a message, `attachment:sha256:<hex>`.
+
+        They go when the last message that holds the reference is deleted.
+        """
+        from hermes.store.attachments import PREFIX
+
+        return PREFIX + self._attachments.keep(data)
+
+    def replace_messages(self, session_id: str, messages: Iterable[dict[str, Any]]) -> None:
+        """Put other messages in place of a session's own: all at once or not at all."""
+        self._replace(session_id, [self._ready(message) for message in messages])
+
+    def _replace(self, session_id: str, ready: Sequence[messages.Ready]) -> None:
+        with self._writing(session_id) as tx:
+            sessions.require(tx, session_id)
+            self._clear(tx, session_id, "replace")
+            for message in ready:
+                self._attachments.secure(tx, message.lifted)
+                messages.append(tx, session_id, message)
+            messages.recount(tx, session_id)
+        self._scribe.rewritten(session_id)
+
+    def clear_messages(self, session_id: str) -> None:
+        """Remove a session's messages and keep the session. An unknown session is ignored."""
+        with self._writing(session_id) as tx:
+            self._clear(tx, session_id, "clear")
+            messages.recount(tx, session_id)
+            tx.run("UPDATE sessions SET preview = NULL WHERE id = ?", (session_id,))
+        self._scribe.rewritten(session_id)
+
+    def _clear(self, tx: Tx, session_id: str, action: str) -> None:
+        count = messages.remove_own(self._engine, tx, session_id)
+        if count:
+            retention.audit(tx, action, session_id, "", f"{count} messages")
+        for table in ("session_refs", "session_rewinds"):
+            tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+
+    def redact_message(self, message_id: int) -> bool:
+        """Hide one message for good; False when there is none, or it is hidden for good already.
+
+        No session shows it from now on, also none that carries it over; it is not replayed, found or counted, and undoing
+        a rewind does not bring it back. Its row stays (`hidden` -3), and so does its line in the transcript.
+        """
+        with self._engine.read() as tx:
+            place = revising.find(tx, message_id)
+        if place is None:
+            return False
+        with self._writing(*place.sessions) as tx:
+            place = revising.find(tx, message_id)
+            if place is None:
+                return False
+            revising.redact(tx, message_id, place)
+            owner = place.owner
+        self._scribe.restated(owner, "redact", hides=[message_id])
+        return True
+
+    def edit_message(self, message_id: int, content: str | list[Any] | dict[str, Any]) -> bool:
+        """Put other content in place of one message's, where it stands; False when there is none that could be shown.
+
+        What it said before is kept in a row of its own that nothing shows (`hidden` -4). Sessions that carry the message
+        over show the new text, too. The same content again changes nothing, and is True.
+        """
+        with self._engine.read() as tx:
+            place = revising.find(tx, message_id)
+            role = tx.value("SELECT role FROM messages WHERE id = ?", (message_id,))
+        if place is None:
+            return False
+        ready = self._ready({"role": codec.restored(role), "content": content})
+        with self._writing(*place.sessions) as tx:
+            place = revising.find(tx, message_id)
+            if place is None:
+                return False
+            if revising.same_content(tx, message_id, ready):
+                return True
+            self._attachments.secure(tx, ready.lifted)
+            version, keeper = revising.edit(self._engine, tx, message_id, ready, place)
+        self._scribe.edited(place.owner, message_id, version, keeper)
+        return True
+
+    def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+        """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""
+        with self._engine.read() as tx:
+            if not sessions.is_shown(tx, session_id, visible_to):
+                return []
+            self._bring_files(tx, session_id)
+            rows = messages.shown_rows(tx, session_id)
+        return [messages.decode(row) for row in rows]
+
+    def get_messages_as_conversation(
+        self,
+        session_id: str,
+        include_ancestors: bool = False,
+        *,
+        inline_attachments: bool = True,
+        visible_to: User | None = None,
+    ) -> list[dict[str, Any]]:
+        """The session as OpenAI chat messages, ready to be sent: fields that are empty are left out.
+
+        Payloads that were lifted out of messages are put back as they came (`inline_attachments=False` leaves the
+        references). With ancestors, a prompt that is repeated before any reply comes once.
+        """
+        with self._engine.read() as tx:
+            if not sessions.is_shown(tx, session_id, visible_to):
+                return []
+            self._bring_files(tx, session_id)
+            if include_ancestors:
+                rows = lineage.with_ancestors(tx, session_id, messages.TURN_ROW, visible_to)
+            else:
+                rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
+            kinds = messages.payload_kinds(tx, rows) if inline_attachments else {}
+        turns = [messages.as_turn(row) for row in rows]
+        for row, turn in zip(rows, turns, strict=True) if kinds else ():
+            if row[0] in kinds:
+                turn["content"] = self._attachments.inlined(turn["content"], kinds[row[0]])
+        return messages.asked_once(turns) if include_ancestors else turns
+
+    def resolve_attachments(self, message: Any) -> Any:
+        """A message (or its content) of this store with its payloads in place of the references, ready to be sent.
+
+        What was a `data:` address is one again, bare base64 is bare base64. A reference whose file is gone stays.
+        """
+        digests = [digest for digest, _, _ in references(codec.to_json(message))]
+        with self._engine.read() as tx:
+            self._attachments.fetch(tx, digests)
+            kinds = messages.kinds_of(tx, digests)
+        if isinstance(message, dict) and "role" in message:
+            return {**message, "content": self._attachments.inlined(message.get("content"), kinds)}
+        return self._attachments.inlined(message, kinds)
+
+    def record_event(self, session_id: str, kind: str, text: str) -> bool:
+        """Note what happened in a session beside its messages ("model_error"); False when there is no such session.
+
+        Events are shown and exported with a session; they are never sent to a model, counted or searched.
+        """
+        events.prepare(self._engine)
+        with self._writing(session_id) as tx:
+            if sessions.get(tx, session_id, None) is None:
+                return False
+            event = events.record(tx, session_id, kind, self._masked(text) or "")
+        self._scribe.happened(session_id, events.line_of(event))
+        return True
+
+    def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
+        """What happened in a session beside its messages, oldest first: `at`, `after` (a message's id), `kind`, `text`."""
+        with self._engine.read() as tx:
+            found = events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+        return cast("list[SessionEvent]", found)
+
+    def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
+        """How many messages there are, each counted once, under the session that owns it."""
+        with self._engine.read() as tx:
+            return messages.count(tx, session_id, visible_to)
+
+    def session_of_message(self, message_id: int, *, visible_to: User | None = None) -> str | None:
+        """The session that shows a message: its own, else one that carries it; None when nobody may see it."""
+        with self._engine.read() as tx:
+            return messages.session_of(tx, message_id, visible_to)
+
+    # ------------------------------------------------------------------------------------------ search
+
+    def search_messages(
+        self,
+        query: str,
+        source_filter: Sequence[str] | None = None,
+        exclude_sources: Sequence[str] | None = None,
+        role_filter: Sequence[str] | None = None,
+        limit: int | None = 20,
+        offset: int = 0,
+        *,
+        session_ids: Sequence[str] | None = None,
+        user_id: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tag: str | None = None,
+        tool: str | None = None,
+        visible_to: User | None = None,
+    ) -> list[dict[str, Any]]:
+        """Messages that match, best first; any text is a valid query, "" finds nothing.
+
+        Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the reason it is here: "match",
+        "substring", "relaxed" (a partial match of a plain question) or "literal". `limit=None` gives all hits; a
+        negative limit is InvalidInput.
+        """
+        from hermes.store import search  # much to load for those who only list
+
+        filters = search.Filters(
+            source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool
+        )
+        with self._engine.searching() as tx:
+            return search.search(self._engine, tx, query, filters, limit, offset, visible_to)
+
+    def index_status(self) -> dict[str, int]:
+        """How far the full-text index is: {"indexed_to": message id, "pending": messages}. Search does not wait for it."""
+        with self._engine.read() as tx:
+            return {"indexed_to": self._engine.fulltext.mark(tx), "pending": self._engine.fulltext.pending(tx)}
+
+    def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
+        """Index everything that is not indexed yet; how many messages that were."""
+        return self._engine.catch_up(progress=progress)

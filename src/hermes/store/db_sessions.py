@@ -1,0 +1,361 @@
+"""The part of SessionDB about sessions: their columns, titles, marks and lineage, and the lists of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import (
+    InvalidInput,
+)
+from hermes.store import (
+    codec,
+    lineage,
+    listing,
+    sessions,
+    titles,
+)
+from hermes.store import usage as _usage
+from hermes.store.db_open import OpenStore
+from hermes.store.engines.base import Tx
+from hermes.store.naming import sanitize_title as _sanitize_title
+from hermes.store.visibility import User
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+
+class SessionCalls(OpenStore):
+    """Sessions, their titles, tags, pins and lineage."""
+
+    # ------------------------------------------------------------------------------------------ sessions
+
+    def create_session(
+        self,
+        session_id: str,
+        source: str,
+        model: str | None = None,
+        model_config: dict[str, Any] | str | None = None,
+        system_prompt: str | None = None,
+        user_id: str | None = None,
+        parent_session_id: str | None = None,
+        *,
+        started_at: float | None = None,
+        kind: str | None = None,
+        cwd: str | None = None,
+    ) -> str:
+        """Open a session and return its id. An existing id is left as it is. An unknown parent is SessionNotFound."""
+        sessions.checked_id(session_id)
+        if not isinstance(source, str) or not source:
+            raise InvalidInput("a session needs a source (cli, telegram, …)")
+        if kind not in sessions.KINDS:
+            raise InvalidInput(f"kind is one of {', '.join(map(repr, sessions.KINDS))}, not {kind!r}")
+        columns = {
+            "model": model, "model_config": self._masked(codec.json_field(model_config)),
+            "system_prompt": self._masked(system_prompt), "user_id": user_id, "transcript": self._scribe.wanted(source) or None,
+            "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": cwd,
+        }  # fmt: skip
+        with self._writing(session_id, alone=system_prompt is not None or parent_session_id is not None) as tx:
+            made = sessions.create(tx, session_id, source, columns)
+        if made:
+            self._scribe.opened(session_id, source)
+        return session_id
+
+    def ensure_session(self, session_id: str, source: str = "unknown", model: str | None = None, **columns: Any) -> str:
+        """Open a session if there is none with this id; `columns` are those of create_session."""
+        return self.create_session(session_id, source, model=model, **columns)
+
+    def get_session(self, session_id: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+        """The session as a dict of its columns, or None."""
+        with self._engine.read() as tx:
+            return sessions.get(tx, session_id, visible_to)
+
+    def end_session(self, session_id: str, end_reason: str | None) -> None:
+        """End a session; the first reason stays until it is reopened."""
+        with self._writing(session_id, alone=False) as tx:
+            done = sessions.end(tx, session_id, end_reason)
+        if done:
+            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+
+    def reopen_session(self, session_id: str) -> None:
+        """Clear a session's end."""
+        with self._writing(session_id, alone=False) as tx:
+            done = sessions.reopen(tx, session_id)
+        if done:
+            self._scribe.changed(session_id, "reopen", "ended_at", "end_reason")
+
+    def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
+        """Replace a session's system prompt."""
+        text = self._masked(system_prompt)
+        with self._writing(session_id) as tx:
+            before = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
+            done = sessions.set_prompt(tx, session_id, text)
+        if done:
+            self._scribe.changed(session_id, "prompt", system_prompt=text)
+            if before is not None:
+                self._scribe.prompt_dropped(before)
+
+    def update_token_counts(
+        self,
+        session_id: str,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        model: str | None = None,
+        cache_read_tokens: int = 0,
+        cache_write_tokens: int = 0,
+        reasoning_tokens: int = 0,
+        estimated_cost_usd: float | None = None,
+        actual_cost_usd: float | None = None,
+        cost_status: str | None = None,
+        cost_source: str | None = None,
+        pricing_version: str | None = None,
+        billing_provider: str | None = None,
+        billing_base_url: str | None = None,
+        billing_mode: str | None = None,
+        api_call_count: int = 0,
+        absolute: bool = False,
+    ) -> None:
+        """Add to a session's counters (absolute: set them). Model and billing fields fill only what is empty.
+
+        Creates nothing: an unknown session is ignored.
+        """
+        values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
+        with self._writing(session_id, alone=False) as tx:
+            changed = _usage.update(tx, session_id, values, absolute=absolute)
+        if changed:
+            self._scribe.changed(session_id, "usage", *changed)
+
+    def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
+        """How many sessions there are (of one source)."""
+        with self._engine.read() as tx:
+            return sessions.count(tx, source, visible_to)
+
+    def source_counts(self, *, visible_to: User | None = None) -> dict[str, int]:
+        """How many sessions each source has, the largest first."""
+        with self._engine.read() as tx:
+            return sessions.count_by_source(tx, visible_to)
+
+    def resolve_session_id(self, session_id_or_prefix: str, *, visible_to: User | None = None) -> str | None:
+        """The exact id, else the one id with that prefix, else None (also when several have it)."""
+        with self._engine.read() as tx:
+            return sessions.resolve_id(tx, session_id_or_prefix, visible_to)
+
+    def session_ids_with_prefix(self, prefix: str, limit: int = 10, *, visible_to: User | None = None) -> list[str]:
+        """Ids that begin so: the candidates when a prefix is ambiguous."""
+        with self._engine.read() as tx:
+            return sessions.with_prefix(tx, prefix, visible_to, limit)
+
+    def list_sessions_rich(
+        self,
+        source: str | None = None,
+        exclude_sources: list[str] | None = None,
+        limit: int | None = 20,
+        offset: int = 0,
+        include_children: bool = False,
+        project_compression_tips: bool = True,
+        order_by_last_active: bool = False,
+        *,
+        include_archived: bool = True,
+        pinned: bool = False,
+        tag: str | None = None,
+        visible_to: User | None = None,
+    ) -> list[dict[str, Any]]:
+        """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
+
+        `limit=None` gives all of them; a negative limit or offset is InvalidInput.
+        """
+        extra, params = ["s.archived_at IS NULL"] if not include_archived else [], list[Any]()
+        if pinned:
+            extra.append("s.pinned_at IS NOT NULL")
+        if tag is not None:
+            extra.append("EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)")
+            params.append(tag)
+        with self._take_in(), self._engine.read() as tx:
+            return listing.rich(
+                tx, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
+                include_children=include_children, project_tips=project_compression_tips,
+                by_activity=order_by_last_active, visible_to=visible_to, extra=(" AND ".join(extra), params),
+            )  # fmt: skip
+
+    def search_sessions(
+        self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None
+    ) -> list[dict[str, Any]]:
+        """Recent sessions, each with `last_active`, the one with the newest message first."""
+        with self._take_in(), self._engine.read() as tx:
+            return listing.recent(tx, source, limit, offset, visible_to)
+
+    def insights(
+        self,
+        days: float = 30,
+        source: str | None = None,
+        *,
+        now: float | None = None,
+        timezone: str | tzinfo | None = None,
+        visible_to: User | None = None,
+    ) -> dict[str, Any]:
+        """What was used in the last days: sessions, messages, tool calls, tokens, cost, by whom, with what and when.
+
+        A number is the sum of the rows it is about; what costs an unknown price is counted apart, not as zero. Hours and
+        days are those of `timezone` (a name; None: the machine's). See docs/guide/store.md for the keys.
+        """
+        from hermes.store import insights
+
+        with self._take_in(), self._engine.read() as tx:
+            return insights.insights(
+                tx, days=days, source=source, now=now, timezone=timezone, visible_to=visible_to
+            )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ titles
+
+    @staticmethod
+    def sanitize_title(title: str | None) -> str | None:
+        """A title as it would be stored; None when nothing is left, TitleTooLong (a ValueError) over 100 characters."""
+        return _sanitize_title(title)
+
+    def set_session_title(self, session_id: str, title: str | None, *, only_if_untitled: bool = False) -> bool:
+        """Name a session ("" takes the name away). False when there is none; TitleClash / TitleTooLong are ValueErrors.
+
+        With `only_if_untitled` a session that has a title by now keeps it: False.
+        """
+        with self._writing(session_id) as tx:
+            titles.take_in(tx)
+            done = titles.set_title(tx, session_id, self._masked(title), only_if_untitled=only_if_untitled)
+        if done:
+            self._scribe.changed(session_id, "title", "title", "title_base", "title_no")
+        return done
+
+    def get_session_title(self, session_id: str, *, visible_to: User | None = None) -> str | None:
+        """The session's title, or None."""
+        session = self.get_session(session_id, visible_to=visible_to)
+        return None if session is None else session["title"]
+
+    def get_session_by_title(self, title: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+        """The session with exactly this title, or None."""
+        with self._take_in(), self._engine.read() as tx:
+            session_id = titles.by_title(tx, title, visible_to)
+            return None if session_id is None else sessions.get(tx, session_id, visible_to)
+
+    def resolve_session_by_title(self, title: str, *, visible_to: User | None = None) -> str | None:
+        """The id of the newest session of the family this title names, or None."""
+        with self._take_in(), self._engine.read() as tx:
+            return titles.resolve(tx, title, visible_to)
+
+    def get_next_title_in_lineage(self, base_title: str) -> str:
+        """`base_title` if it is unused, else "base_title #n" with the next free number."""
+        with self._take_in(), self._engine.read() as tx:
+            return titles.next_title(tx, base_title)
+
+    # ------------------------------------------------------------------------------------------ marks
+
+    def tag_session(self, session_id: str, *tags: str) -> bool:
+        """Add tags, to all parts of a compressed conversation; False when there is no such session."""
+        return self._tags(session_id, [sessions.clean_tag(self._masked(tag)) for tag in tags], [])
+
+    def untag_session(self, session_id: str, *tags: str) -> bool:
+        """Remove tags, from all parts of a compressed conversation; False when there is no such session."""
+        return self._tags(session_id, [], [sessions.clean_tag(tag) for tag in tags])
+
+    def _tags(self, session_id: str, add: list[str], remove: list[str]) -> bool:
+        def change(tx: Tx, part: str) -> bool:
+            return sessions.set_tags(tx, part, add, remove)
+
+        changed = self._each_part(session_id, change)
+        for part in changed:
+            self._scribe.restated(part, "tags")
+        return bool(changed)
+
+    def get_tags(self, session_id: str, *, visible_to: User | None = None) -> list[str]:
+        """A session's tags, sorted."""
+        with self._engine.read() as tx:
+            return sessions.tags(tx, session_id, visible_to)
+
+    def pin_session(self, session_id: str, pinned: bool = True) -> bool:
+        """Pin or unpin a conversation, with all its parts if it was compressed; a pinned one is never pruned."""
+        return self._mark(session_id, "pinned_at", pinned, "pin")
+
+    def archive_session(self, session_id: str, archived: bool = True) -> bool:
+        """Archive or bring back a conversation, with all its parts if it was compressed; it is still searched."""
+        return self._mark(session_id, "archived_at", archived, "archive")
+
+    def _mark(self, session_id: str, column: str, on: bool, what: str) -> bool:
+        changed = self._each_part(session_id, lambda tx, part: sessions.stamp(tx, part, column, on))
+        for part in changed:
+            self._scribe.changed(part, what, column)
+        return bool(changed)
+
+    def share_session(self, session_id: str, source: str, user_id: str) -> bool:
+        """Let another user see a session; False when there is none."""
+        with self._writing(session_id) as tx:
+            done = sessions.share(tx, session_id, source, user_id)
+        if done:
+            self._scribe.restated(session_id, "share")
+        return done
+
+    # ------------------------------------------------------------------------------------------ lineage
+
+    def get_compression_tip(self, session_id: str) -> str:
+        """Where a chain of compressions has got to; the id itself when there is none."""
+        with self._engine.read() as tx:
+            return lineage.compression_tip(tx, session_id)
+
+    def get_compression_lineage(self, session_id: str) -> list[str]:
+        """The sessions one conversation is made of, because it was compressed, the oldest first (get_compression_chain)."""
+        return self.get_compression_chain(session_id)
+
+    def get_conversation_root(self, session_id: str) -> str:
+        """The first of a session's ancestors; the id itself when it has no parent."""
+        with self._engine.read() as tx:
+            return lineage.ancestors(tx, session_id)[0]
+
+    def resolve_resume_session_id(self, session_id: str) -> str:
+        """Where resuming really continues: the first in line that shows messages."""
+        with self._engine.read() as tx:
+            return lineage.resume_target(tx, session_id)
+
+    def branch_session(
+        self, session_id: str, new_session_id: str, *, at_message: int | None = None, title: str | None = None
+    ) -> str:
+        """A new session that shows the old one's messages up to `at_message` (None: all), by reference."""
+        sessions.checked_id(new_session_id)
+        self._scribe.intends(session_id)
+        with self._writing(new_session_id) as tx:
+            lineage.branch(tx, session_id, new_session_id, at_message, title)
+        self._scribe.rewritten(new_session_id)
+        self._scribe.changed(session_id, "branch", also={"branch": new_session_id, "at_message": at_message})
+        return new_session_id
+
+    def compress_session(
+        self,
+        session_id: str,
+        new_session_id: str,
+        *,
+        summary: str,
+        head_until: int | None = None,
+        tail_from: int | None = None,
+        summary_role: str = "user",
+    ) -> str:
+        """End a session by compression and continue in a new one, in one step.
+
+        The new one shows the messages up to `head_until`, the summary, and the messages from `tail_from` on; the carried
+        ones by reference. Its title is the next number of the old one's.
+        """
+        sessions.checked_id(new_session_id)
+        ready = self._ready({"role": summary_role, "content": summary})
+        with self._writing(session_id, new_session_id) as tx:
+            lineage.compress(tx, session_id, new_session_id, ready, head_until, tail_from)
+        self._scribe.rewritten(new_session_id)
+        self._scribe.changed(session_id, "end", "ended_at", "end_reason", also={"continued_in": new_session_id})
+        return new_session_id
+
+    def rewind(self, session_id: str, message_id: int) -> int:
+        """Hide every message after `message_id` (0: all); how many. Hidden text is not found and not replayed."""
+        with self._writing(session_id) as tx:
+            hidden = lineage.rewind(tx, session_id, message_id)
+        self._scribe.restated(session_id, "rewind", hides=hidden)
+        return len(hidden)
+
+    def unrewind(self, session_id: str) -> int:
+        """Undo the last rewind; how many messages came back. What was said since is hidden instead."""
+        with self._writing(session_id) as tx:
+            shown, hidden = lineage.unrewind(tx, session_id)
+        self._scribe.restated(session_id, "unrewind", shows=shown, hides=hidden)
+        return len(shown)
