@@ -187,6 +187,9 @@ _Token = Leaf | _Less | str  # a leaf, "(", ")" or an operator
 
 
 def _tokens(text: str) -> Iterator[_Token]:
+    if not _MARK.search(text):
+        yield from _words(text, bytearray(len(text)), 0, len(text))
+        return
     quoted = _pair_quotes(text)
     roles = _roles(text, quoted)
     done = 0

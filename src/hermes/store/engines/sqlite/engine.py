@@ -461,17 +461,16 @@ class SqliteEngine:
                 self._spare.append(connection)
 
     def searching(self) -> AbstractContextManager[SqliteTx]:
-        if not self.read_only:
-            try:
-                self._index_changed()
-            except StoreBusy:
-                pass  # another process writes for long: its old words are found until the next search
-        return self.read()  # what is not indexed yet is searched as it is
+        return _Reading(self) if self.read_only else _Searching(self)  # what is not indexed yet is searched as it is
+
+    def _changed(self, tx: SqliteTx) -> int:
+        """How many messages are noted as changed with SQL."""
+        return int(tx.value("SELECT count(*) FROM changed_messages"))
 
     def _index_changed(self, *, again: bool = False) -> None:
         """Index messages anew whose rows another program has changed with SQL since they were indexed."""
         with self.read() as tx:
-            noted = int(tx.value("SELECT count(*) FROM changed_messages"))
+            noted = self._changed(tx)
             if noted == self._changed_seen and not again:
                 return
             stale = self.fulltext.stale(tx)
@@ -773,6 +772,27 @@ class _Reading:
             return
         with engine._spare_lock:
             engine._spare.append(self._connection)
+
+
+class _Searching(_Reading):
+    """A read transaction for a search. If another program changed messages with SQL, they are indexed first."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> SqliteTx:
+        tx, engine = super().__enter__(), self._engine
+        try:
+            if engine._changed(tx) == engine._changed_seen:
+                return tx
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        self.__exit__(None, None, None)
+        try:
+            engine._index_changed()
+        except StoreBusy:
+            pass  # another process writes for long: its old words are found until the next search
+        return super().__enter__()
 
 
 class _Writing:

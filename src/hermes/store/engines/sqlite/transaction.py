@@ -15,12 +15,13 @@ from hermes.store.engines.base import HELD, Document, Params, Row
 class SqliteTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_execute", "connection")
+    __slots__ = ("_execute", "connection", "extent")
     active_first = ""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self._execute = connection.execute
+        self.extent: tuple[int, int] | None = None  # of the index, once a search has asked for it
 
     def _cursor(self, sql: str, params: Params) -> apsw.Cursor:
         try:

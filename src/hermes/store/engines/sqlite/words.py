@@ -206,8 +206,8 @@ class Words:
         """Words that contain this part of at least three characters."""
         found: list[str] = []
         if listed:
-            # Pieces side by side cover the part; that the word holds it whole is looked at afterwards.
-            pieces = list(dict.fromkeys([part[i : i + 3] for i in range(0, len(part) - 2, 3)] + [part[-3:]]))
+            # Its two rarest pieces; that the word holds it whole is looked at afterwards.
+            pieces = sorted({part[i : i + 3] for i in range(len(part) - 2)}, key=_commonness)[:2]
             match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
             rows = tx.rows(
                 "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
@@ -262,6 +262,14 @@ def _scanned(tx: Any, upto: int, part: str) -> set[bytes]:
         if part in folded:
             words |= vocabulary(folded)
     return words
+
+
+_COMMON = {letter: place for place, letter in enumerate("zqxjkvwybgfhpumdclosnratie", 1)}
+
+
+def _commonness(piece: str) -> tuple[int, str]:
+    """How common three letters are likely to be in words of programs and of Latin languages."""
+    return sum(_COMMON.get(letter, 8) for letter in piece), piece
 
 
 def _kept(words: set[bytes]) -> str:
