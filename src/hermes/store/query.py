@@ -97,6 +97,8 @@ class Query(msgspec.Struct, frozen=True):
 
 def parse(text: str) -> Query:
     """The query that `text` stands for. Never raises; takes time in proportion to the length of the text."""
+    if text.isascii() and text.isalnum() and len(text) <= MAX_TEXT and text not in _OPERATORS:
+        return Query(Leaf(text, "word"), True, (text,))  # as most of them are
     text = _BLANK.sub(" ", text)
     tokens = list(_tokens(text))
     tree, plain = _tree(tokens)

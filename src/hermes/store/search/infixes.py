@@ -14,9 +14,9 @@ from hermes.store.text import fold, has_no_word_border, pieces
 
 MOST_WORDS = 250  # how many words that contain a part are looked for at once
 MOST_TEXTS = 6_400  # candidates whose text is looked at, at most
-FEW_STARTS = 20
+A_FEW_STARTS, FEW_STARTS = 3, 20
 LARGE = 200_000  # messages; of more it takes long to put together all places of the words that begin with two letters
-FEW = 60  # messages that are looked at rather than asked for in more words
+A_FEW, FEW = 5, 60  # messages that are looked at rather than asked for in more words
 
 
 def add_infixes(findings: Findings, tree: Node) -> None:
@@ -87,7 +87,7 @@ def words_around(findings: Findings, leaf: Leaf) -> tuple[list[Leaf], bool]:
         names = findings.text.names_containing(findings.tx, folded, MOST_WORDS * 8)
         if names is not None:
             return [Leaf(name, "name") for name in sorted(names, key=len) if name != folded], True
-    return _names_around(findings, words)
+    return _names_around(findings, words, is_whole=not folded[0].isalnum())
 
 
 def _longer_words(findings: Findings, part: str) -> list[Leaf]:
@@ -98,8 +98,8 @@ def _longer_words(findings: Findings, part: str) -> list[Leaf]:
     return around
 
 
-def _names_around(findings: Findings, words: list[str]) -> tuple[list[Leaf], bool]:
-    """The same for several words in a row: `er_by_i` in user_by_id."""
+def _names_around(findings: Findings, words: list[str], *, is_whole: bool) -> tuple[list[Leaf], bool]:
+    """The same for several words in a row: `er_by_i` in user_by_id. In `_by_id` the first one is whole."""
     first, last = words[0], words[-1]
     prefix = len(last) >= 3
     whole = words[1:] if prefix else words[1:-1]
@@ -109,15 +109,18 @@ def _names_around(findings: Findings, words: list[str]) -> tuple[list[Leaf], boo
         return ([Leaf(told, "phrase", prefix=True)] if sum(map(len, words)) >= 3 else []), False
     if len(rest) >= 3:
         leaf = Leaf(rest, "phrase", prefix=prefix)
-        few = findings.candidates(leaf, FEW + 1)
-        if len(few) <= FEW:  # looking at them is quicker than at all the words that end so
+        few = len(findings.candidates(leaf, FEW + 1))
+        unlisted = len(first) < 3 or any(c in DIGITS for c in first)  # the list of words may lack some that end so
+        if few <= A_FEW or (few <= FEW and unlisted):  # looking at them is quicker
             return [leaf] if few else [], False
         if len(last) == 2 and findings.tx.value("SELECT max(id) FROM messages") < LARGE:
             leaf = Leaf(f"{rest} {last}", "phrase", prefix=True)
         if len(first) < 3:
             return [leaf], False
-    found = findings.text.words_containing(findings.tx, first, MOST_WORDS * 8)
+    found = [] if is_whole else findings.text.words_containing(findings.tx, first, MOST_WORDS * 8)
     starts = dict.fromkeys([first, *(word for word in found if word.endswith(first))])
+    if len(rest) >= 3 and few <= FEW and len(starts) > A_FEW_STARTS:
+        return [leaf], False
     if len(starts) > FEW_STARTS and len(whole) > 1:
         return ([Leaf(rest, "phrase", prefix=prefix)] if len(rest) >= 3 else []), False
     return [Leaf(f"{word} {rest}".strip(), "phrase", prefix=prefix) for word in starts], prefix
