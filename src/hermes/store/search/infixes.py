@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from hermes.store.engines.base import Candidate
 from hermes.store.query import Leaf, Node, dropped, positive
@@ -15,6 +16,7 @@ from hermes.store.text import fold, has_no_word_border, pieces
 MOST_WORDS = 250  # how many words that contain a part are looked for at once
 MOST_TEXTS = 6_400  # candidates whose text is looked at, at most
 A_FEW_STARTS, FEW_STARTS = 3, 20
+LOOKED_AT = 100  # messages whose text is looked at together
 LARGE = 200_000  # messages; of more it takes long to put together all places of the words that begin with two letters
 A_FEW, FEW = 5, 60  # messages that are looked at rather than asked for in more words
 
@@ -43,8 +45,7 @@ def add_infixes(findings: Findings, tree: Node) -> None:
         fresh = [one for one in found if one[0] not in looked_at]
         looked_at.update(one[0] for one in fresh)
         if loose:
-            passed = passing(findings.tx, [one[0] for one in fresh], passes, needed)
-            findings.add((one for one in fresh if one[0] in passed), "substring")
+            findings.add(_newest_passing(findings, fresh, passes, needed), "substring")
         elif checked:
             findings.add_passing(passes, needed, fresh, "substring")
         else:
@@ -67,6 +68,20 @@ def add_infixes(findings: Findings, tree: Node) -> None:
     findings.needles += [
         one for text, leaves in parts.items() if leaves and (one := needle(text, inside=True)) is not None
     ]
+
+
+def _newest_passing(
+    findings: Findings, found: list[Candidate], passes: Callable[[str], bool], needed: list[str]
+) -> list[Candidate]:
+    """Those whose text passes; of many the newest, twice as many as are shown: few of them are enough for an order."""
+    passed: list[Candidate] = []
+    for start in range(0, len(found), LOOKED_AT):
+        some = found[start : start + LOOKED_AT]
+        known = passing(findings.tx, [one[0] for one in some], passes, needed)
+        passed += [one for one in some if one[0] in known]
+        if len(passed) >= 2 * findings.need:
+            break
+    return passed
 
 
 def words_around(findings: Findings, leaf: Leaf) -> tuple[list[Leaf], bool]:
@@ -107,23 +122,38 @@ def _names_around(findings: Findings, words: list[str], *, is_whole: bool) -> tu
     if len(first) < 3 and len(rest) < 3:  # t_id
         told = " ".join(words if len(words) == 2 and len(last) < 2 else words[1:])
         return ([Leaf(told, "phrase", prefix=True)] if sum(map(len, words)) >= 3 else []), False
-    if len(rest) >= 3:
-        leaf = Leaf(rest, "phrase", prefix=prefix)
-        few = len(findings.candidates(leaf, FEW + 1))
-        unlisted = len(first) < 3 or any(c in DIGITS for c in first)  # the list of words may lack some that end so
-        if few <= A_FEW or (few <= FEW and unlisted):  # looking at them is quicker
-            return [leaf] if few else [], False
+    if (between := _messages_between(findings, words, prefix)) is not None:
+        return between, False
+    starts = [first] if is_whole else _endings(findings, first) if len(first) >= 3 else []
+    are_all = is_whole or not any(c in DIGITS for c in first)  # the list of words lacks hashes
+    phrases = [Leaf(f"{word} {rest}".strip(), "phrase", prefix=prefix) for word in starts]
+    if len(rest) < 3 or (are_all and 0 < len(starts) <= A_FEW_STARTS):
+        return phrases, prefix
+    leaf = Leaf(rest, "phrase", prefix=prefix)
+    few = len(findings.candidates(leaf, FEW + 1))
+    if few <= FEW:  # looking at them is quicker than at all the words that end so
+        return [leaf] if few else [], False
+    if not starts or (len(starts) > FEW_STARTS and len(whole) > 1):
         if len(last) == 2 and findings.tx.value("SELECT max(id) FROM messages") < LARGE:
             leaf = Leaf(f"{rest} {last}", "phrase", prefix=True)
-        if len(first) < 3:
-            return [leaf], False
-    found = [] if is_whole else findings.text.words_containing(findings.tx, first, MOST_WORDS * 8)
-    starts = dict.fromkeys([first, *(word for word in found if word.endswith(first))])
-    if len(rest) >= 3 and few <= FEW and len(starts) > A_FEW_STARTS:
         return [leaf], False
-    if len(starts) > FEW_STARTS and len(whole) > 1:
-        return ([Leaf(rest, "phrase", prefix=prefix)] if len(rest) >= 3 else []), False
-    return [Leaf(f"{word} {rest}".strip(), "phrase", prefix=prefix) for word in starts], prefix
+    return phrases, prefix
+
+
+def _messages_between(findings: Findings, words: list[str], prefix: bool) -> list[Leaf] | None:
+    """A leaf for the words between the first and the last, if few messages have them (none: no leaf), else None. Whole words
+    are found sooner than beginnings."""
+    between = Leaf(" ".join(words[1:-1]), "phrase")
+    if not prefix or len(between.text) < 3:
+        return None
+    few = len(findings.candidates(between, A_FEW + 1))
+    return None if few > A_FEW else [between] if few else []
+
+
+def _endings(findings: Findings, part: str) -> list[str]:
+    """The words that end so, this one first."""
+    found = findings.text.words_containing(findings.tx, part, MOST_WORDS * 8)
+    return list(dict.fromkeys([part, *(word for word in found if word.endswith(part))]))
 
 
 def _words_around_glued(findings: Findings, folded: str) -> list[Leaf]:
