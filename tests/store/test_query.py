@@ -492,3 +492,8 @@ def test_operators_agree_with_a_plain_evaluator(tokens: list[str], documents: li
     assert tree is not None
     for document in documents:
         assert holds(tree, document) == reference(tokens, document), written(tokens)
+
+
+@given(st.text("aZ09bORANDT", min_size=1, max_size=8))
+def test_a_single_word_is_read_like_a_word_among_others(word: str) -> None:
+    assert parse(word) == parse(f"{word} ")

@@ -97,6 +97,8 @@ class Query(msgspec.Struct, frozen=True):
 
 def parse(text: str) -> Query:
     """The query that `text` stands for. Never raises; takes time in proportion to the length of the text."""
+    if text.isascii() and text.isalnum() and len(text) <= MAX_TEXT and text not in _OPERATORS:
+        return Query(Leaf(text, "word"), True, (text,))  # as most of them are
     text = _BLANK.sub(" ", text)
     tokens = list(_tokens(text))
     tree, plain = _tree(tokens)
@@ -187,6 +189,9 @@ _Token = Leaf | _Less | str  # a leaf, "(", ")" or an operator
 
 
 def _tokens(text: str) -> Iterator[_Token]:
+    if not _MARK.search(text):
+        yield from _words(text, bytearray(len(text)), 0, len(text))
+        return
     quoted = _pair_quotes(text)
     roles = _roles(text, quoted)
     done = 0

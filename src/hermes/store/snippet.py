@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hermes.store.text import UNSPACED, aligned, fold
+from hermes.store.text import ASCII_WORD, UNSPACED, aligned, fold
 from hermes.store.text import pieces as pieces_of
 
 BEFORE, LENGTH = 60, 240
@@ -34,7 +34,10 @@ def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle |
     if inside:
         bare = folded.strip()
         return Needle((bare,), True, True) if bare else None
-    pieces = [part for piece in pieces_of(folded) for part in re.split("_+", piece) if part]
+    if folded.isascii():
+        pieces = ASCII_WORD.findall(folded)
+    else:
+        pieces = [part for piece in pieces_of(folded) for part in re.split("_+", piece) if part]
     return Needle(tuple(pieces), False, prefix) if pieces else None
 
 
@@ -106,7 +109,7 @@ def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
     wanted = list(needles)
     shown, folded = text, text.lower()
     found = _places(wanted, folded) if len(folded) == len(text) else []  # most text has no marks to fold
-    if not text.isascii() and len({number for _, _, number in found}) < len(wanted):
+    if not text.isascii() and not _all_found(wanted, {number for _, _, number in found}):
         shown, folded = aligned(text)
         found = _places(wanted, folded)
     if not found:
@@ -118,6 +121,14 @@ def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
         if len(inside) > best_count:
             best, best_count = start, len(inside)
     return _marked(shown, found, best), len({number for _, _, number in found})
+
+
+def _all_found(needles: list[Needle], found: set[int]) -> bool:
+    """Whether each needle, or one that finds more than it does, was found."""
+    if len(found) == len(needles):
+        return True
+    loose = {needles[number].pieces for number in found if needles[number].loose_start and needles[number].loose_end}
+    return all(number in found or what.pieces in loose for number, what in enumerate(needles))
 
 
 def _places(needles: list[Needle], folded: str) -> list[tuple[int, int, int]]:

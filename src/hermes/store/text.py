@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -44,7 +45,7 @@ def pieces(folded: str) -> list[str]:
 
 def has_no_word_border(folded: str) -> bool:
     """Whether scripts without spaces or emoji stand in a folded text: words end there without a space."""
-    return _NO_WORD.search(folded) is not None
+    return not folded.isascii() and _NO_WORD.search(folded) is not None
 
 
 def _keycaps(text: str) -> str:
@@ -91,6 +92,7 @@ class _Folds(dict[int, str]):
 
 
 _FOLDS = _Folds()
+_FOLDED_TO = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_\u0300")  # what characters beyond ASCII may turn into
 
 
 def fold(text: str) -> str:
@@ -99,6 +101,42 @@ def fold(text: str) -> str:
         return text.lower()
     folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), _keycaps(unicodedata.normalize("NFC", text)))
     return folded.replace("\u0300", "").lower()
+
+
+_ASCII = bytes(range(128))
+# Escapes of characters that may be folded to ASCII. Dashes and quotes, arrows, boxes and Chinese are not.
+_TELLING_ESCAPE = re.compile(r"\\u(?!2(?:0[1-5]|[235-9abAB])|[4-9]|30)")
+_MANY = 100
+
+
+def lacks_one(source: str, parts: Sequence[str]) -> bool:
+    """Whether one of these parts (of ASCII letters, digits and underscores) is certainly not in the folded text that
+    `source`, perhaps JSON, stands for. Without folding it, which takes long; False where that can't be told."""
+    if source.isascii():
+        lowered = source.lower()
+        return any(part not in lowered for part in parts) and not _TELLING_ESCAPE.search(source)
+    data = source.encode("utf-8", "surrogatepass").lower()
+    missing = [part for part in parts if part.encode() not in data]
+    if not missing or _TELLING_ESCAPE.search(source):
+        return False
+    beyond = set(data.translate(None, _ASCII).decode("utf-8", "surrogatepass"))
+    telling = [character for character in beyond if _FOLDS[ord(character)][:1] in _FOLDED_TO]
+    return not _is_beside(missing, source, telling)
+
+
+def _is_beside(parts: list[str], source: str, characters: list[str]) -> bool:
+    """Whether one of the parts may be around one of these characters, once they are folded."""
+    reach = 2 * max(map(len, parts)) + 2  # each letter may have a mark of its own
+    looked_at = 0
+    for character in characters:
+        at = source.find(character)
+        while at >= 0:
+            looked_at += 1
+            folded = fold(source[max(0, at - reach) : at + reach])
+            if looked_at > _MANY or any(part in folded for part in parts):
+                return True
+            at = source.find(character, at + 1)
+    return False
 
 
 def aligned(text: str) -> tuple[str, str]:
@@ -142,14 +180,14 @@ def index_text(text: str) -> str:
     return _BEYOND_ASCII.sub(lambda run: _index_run(run[0]), _keycaps(unicodedata.normalize("NFC", text)))
 
 
-_ASCII_WORD = re.compile("[a-z0-9]+")
+ASCII_WORD = re.compile("[a-z0-9]+")
 
 
 def index_words(text: str) -> list[str]:
     """The words of a text as the full-text index has them, in order."""
     folded = fold(text)
     if folded.isascii():
-        return _ASCII_WORD.findall(folded)
+        return ASCII_WORD.findall(folded)
     words: list[str] = []
     for piece in pieces(folded):
         if _EMOJI_RE.match(piece):
@@ -167,8 +205,11 @@ def phrase(text: str) -> tuple[str, bool]:
     The empty string when nothing in it is indexed. A run of an unspaced script at the end may go on in the text,
     so its single last character is left out; a run of one character is the beginning of a pair.
     """
+    folded = fold(text)
+    if folded.isascii():
+        return " ".join(ASCII_WORD.findall(folded)), False
     words: list[str] = []
-    parted = pieces(fold(text))
+    parted = pieces(folded)
     open_end = False
     for number, piece in enumerate(parted):
         last = number == len(parted) - 1

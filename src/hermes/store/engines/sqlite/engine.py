@@ -41,7 +41,7 @@ from hermes.store.engines.sqlite.holders import holder_of, stopped_holder
 from hermes.store.engines.sqlite.index_upkeep import IndexUpkeep
 from hermes.store.engines.sqlite.presence import Presence
 from hermes.store.engines.sqlite.transaction import SqliteTx
-from hermes.store.engines.sqlite.transaction_blocks import Reading, Writing
+from hermes.store.engines.sqlite.transaction_blocks import Reading, Searching, Writing
 from hermes.store.titles import take_in
 
 if TYPE_CHECKING:
@@ -402,12 +402,7 @@ class SqliteEngine:
                 self._spare.append(connection)
 
     def searching(self) -> AbstractContextManager[SqliteTx]:
-        if not self.read_only:
-            try:
-                self._upkeep.note_changes()
-            except StoreBusy:
-                pass  # another process writes for long: its old words are found until the next search
-        return self.read()  # what is not indexed yet is searched as it is
+        return Reading(self) if self.read_only else Searching(self)  # what is not indexed yet is searched as it is
 
     def appended(self, message_id: int, size: int) -> None:
         if self.fulltext.due(message_id, size):

@@ -288,7 +288,7 @@ class SqliteFullText:
         """
         if not self._indexed or not any(leaf.prefix for leaf in positive(tree)):
             return tree
-        if (tx.value("SELECT max(id) FROM messages") or 0) < LARGE:
+        if self._extent(tx)[1] < LARGE:
             return tree
 
         def spelled(node: Node) -> Node:
@@ -333,10 +333,16 @@ class SqliteFullText:
 
     # ------------------------------------------------------------------ the tail above the mark
 
+    def _extent(self, tx: Any) -> tuple[int, int]:
+        """The mark and the newest message, as this search's transaction sees them from its beginning to its end."""
+        if tx.extent is None:
+            tx.extent = (self.mark(tx), tx.value("SELECT max(id) FROM messages") or 0)
+        extent: tuple[int, int] = tx.extent
+        return extent
+
     def _tail_table(self, tx: Any, tree: Node) -> str | None:
         """The temporary index that holds the unindexed messages (or those of them that could match)."""
-        mark = self.mark(tx)
-        top = tx.value("SELECT max(id) FROM messages") or 0
+        mark, top = self._extent(tx)
         if top <= mark:
             return None
         tail = self._tails[id(tx.connection)]

@@ -17,6 +17,7 @@ from hermes.store.engines.sqlite.words import merge
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
+    from hermes.store.engines.sqlite.transaction import SqliteTx
 
 MANY_WORDS = 100_000  # each is looked up when unused ones are taken out: a second or two
 FORGET_PAGES = 500  # of the index, merged in one transaction
@@ -67,10 +68,14 @@ class IndexUpkeep:
         with self._engine.write() as tx:
             return migrate.sweep(tx.connection)
 
+    def has_changes(self, tx: SqliteTx) -> bool:
+        """Whether another program has changed messages with SQL since that was last looked at."""
+        return _changes(tx) != self._changed_seen
+
     def note_changes(self, *, again: bool = False) -> None:
         """Index messages anew whose rows another program has changed with SQL since they were indexed."""
         with self._engine.read() as tx:
-            noted = int(tx.value("SELECT count(*) FROM changed_messages"))
+            noted = _changes(tx)
             if noted == self._changed_seen and not again:
                 return
             stale = self._fulltext.stale(tx)
@@ -200,3 +205,8 @@ class IndexUpkeep:
                     break
         except StoreError:
             pass  # the next process does it
+
+
+def _changes(tx: SqliteTx) -> int:
+    """How many messages are noted as changed with SQL."""
+    return int(tx.value("SELECT count(*) FROM changed_messages"))

@@ -15,13 +15,14 @@ from hermes.store.engines.base import HELD, Document, Params, Row
 class SqliteTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_execute", "connection", "work")
+    __slots__ = ("_execute", "connection", "extent", "work")
     active_first = ""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self._execute = connection.execute
         self.work: Callable[[], None] | None = None
+        self.extent: tuple[int, int] | None = None  # of the index, once a search has asked for it
 
     def _cursor(self, sql: str, params: Params) -> apsw.Cursor:
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from hermes.errors import StoreBusy
 from hermes.store.engines.sqlite.transaction import SqliteTx
 
 if TYPE_CHECKING:
@@ -66,6 +67,27 @@ class Reading:
             return
         with engine._spare_lock:
             engine._spare.append(self._connection)
+
+
+class Searching(Reading):
+    """A read transaction for a search. If another program changed messages with SQL, they are indexed first."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> SqliteTx:
+        tx, upkeep = super().__enter__(), self._engine._upkeep
+        try:
+            if not upkeep.has_changes(tx):
+                return tx
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        self.__exit__(None, None, None)
+        try:
+            upkeep.note_changes()
+        except StoreBusy:
+            pass  # another process writes for long: its old words are found until the next search
+        return super().__enter__()
 
 
 class Writing:

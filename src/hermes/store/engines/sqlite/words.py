@@ -30,6 +30,7 @@ MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
 KNOWN = 300_000
 MANY = 5_000  # more messages than this are looked through each time, their words not kept in memory
 REMOVALS = "words_removed"  # in state_meta: how often words were taken out
+RARE = 32  # pieces of which so few words have one that a second piece to look for costs more than it saves
 LOOKED_AT = 1_000  # words looked for at once
 COLUMNS = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
 
@@ -206,8 +207,10 @@ class Words:
         """Words that contain this part of at least three characters."""
         found: list[str] = []
         if listed:
-            # Pieces side by side cover the part; that the word holds it whole is looked at afterwards.
-            pieces = list(dict.fromkeys([part[i : i + 3] for i in range(0, len(part) - 2, 3)] + [part[-3:]]))
+            # Its rarest pieces tell enough; that the word holds it whole is looked at afterwards.
+            pieces = sorted({part[i : i + 3] for i in range(len(part) - 2)}, key=_commonness)[:2]
+            if _commonness(pieces[0]) < RARE:
+                pieces = pieces[:1]
             match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
             rows = tx.rows(
                 "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
@@ -262,6 +265,14 @@ def _scanned(tx: Any, upto: int, part: str) -> set[bytes]:
         if part in folded:
             words |= vocabulary(folded)
     return words
+
+
+_COMMON = {letter: place for place, letter in enumerate("zqxjkvwybgfhpumdclosnratie", 1)}
+
+
+def _commonness(piece: str) -> int:
+    """How common three letters are likely to be in words of programs and of Latin languages."""
+    return sum(_COMMON.get(letter, 8) for letter in piece)
 
 
 def _kept(words: set[bytes]) -> str:

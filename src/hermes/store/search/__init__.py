@@ -1,0 +1,34 @@
+"""Search: from what someone typed to the messages that answer it.
+
+`stages` finds them, `ranking` puts them in order, `hits` shows them; `scope` says which may be seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.errors import InvalidInput
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.listing import checked_page
+from hermes.store.query import parse
+from hermes.store.search.hits import shown
+from hermes.store.search.scope import Filters, scope_of
+from hermes.store.search.stages import find
+from hermes.store.visibility import User
+
+__all__ = ["Filters", "search"]
+
+
+def search(
+    engine: Engine, tx: Tx, text: str, filters: Filters, limit: int | None, offset: int, visible_to: User | None
+) -> list[dict[str, Any]]:
+    """See SessionDB.search_messages."""
+    limit, offset = checked_page(limit, offset)
+    if not isinstance(text, str):
+        raise InvalidInput(f"a query is text, not {type(text).__name__}")
+    query = parse(text)
+    if query.tree is None or limit == 0:
+        return []
+    scope = scope_of(tx, filters, visible_to)
+    findings = find(engine, tx, query, scope, offset + limit)
+    return shown(tx, findings.hits[offset : offset + limit], findings.needles, filters, visible_to)

@@ -1,0 +1,62 @@
+"""What a search has found so far, and how its stages ask for more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from hermes.store.engines.base import Candidate, Engine, Scope, Tx
+from hermes.store.query import Leaf, Node
+from hermes.store.search.ranking import Ranked, ranked
+from hermes.store.search.texts import passing
+from hermes.store.snippet import Needle
+
+RANKED = 400  # how many of the newest matches are ranked
+
+
+class Findings:
+    """The hits in order, and what is marked in their snippets. Every stage of a search adds to them until `need` are there."""
+
+    def __init__(self, engine: Engine, tx: Tx, scope: Scope, need: int) -> None:
+        self.text, self.tx, self.scope, self.need = engine.fulltext, tx, scope, need
+        self.cap = max(RANKED, need + need // 4)
+        self.hits: list[Ranked] = []
+        self.seen: set[int] = set()
+        self.needles: list[Needle] = []
+        self._answers: dict[Leaf, tuple[int, list[Candidate]]] = {}
+
+    @property
+    def missing(self) -> int:
+        """How many hits are still needed."""
+        return self.need - len(self.hits)
+
+    def is_scarce(self) -> bool:
+        """Whether what was found is so little that partial matches are welcome."""
+        return len(self.hits) < self.need and len({hit.session_id for hit in self.hits}) < 3
+
+    def candidates(self, tree: Node, cap: int) -> list[Candidate]:
+        """The newest messages that answer a tree. A leaf that was asked for before is not asked for again."""
+        if not isinstance(tree, Leaf):
+            return self.text.candidates(self.tx, tree, self.scope, cap)
+        asked, found = self._answers.get(tree, (0, []))
+        if cap > asked and len(found) == asked:
+            found = self.text.candidates(self.tx, tree, self.scope, cap)
+            self._answers[tree] = (cap, found)
+        return found[:cap]
+
+    def add(self, found: Iterable[Candidate], reason: str, bonus: dict[str, float] | None = None) -> None:
+        """Put the best of these behind what was found so far."""
+        fresh = [candidate for candidate in found if candidate[0] not in self.seen]
+        if fresh:
+            self.seen.update(candidate[0] for candidate in fresh)
+            self.hits += ranked(fresh, reason, self.missing, bonus)
+
+    def add_passing(
+        self, holds: Callable[[str], bool], required: Sequence[str], found: Sequence[Candidate], reason: str
+    ) -> None:
+        """The same of those whose text passes: the best are looked at until there are enough."""
+        order = ranked(found, reason, len(found))
+        while order and len(self.hits) < self.need:
+            some, order = order[: self.need], order[self.need :]
+            passed = passing(self.tx, [hit.id for hit in some], holds, required)
+            self.seen |= passed
+            self.hits += [hit for hit in some if hit.id in passed][: self.missing]

@@ -1,0 +1,158 @@
+"""What a hit shows: the message's place and session, a snippet around the match, and its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from hermes.store import codec, messages
+from hermes.store.engines.base import COMPACTED, Tx
+from hermes.store.search.ranking import Ranked
+from hermes.store.search.scope import Filters, session_filter
+from hermes.store.search.texts import rows_of, texts_of
+from hermes.store.snippet import Needle, snippet
+from hermes.store.text import plain_calls, plain_parts
+from hermes.store.visibility import User
+
+CONTEXT = 200  # characters of a neighbour
+
+
+class _Message(msgspec.Struct, frozen=True):
+    """A message that was found, in the order of `_MESSAGES`."""
+
+    id: int
+    session_id: str
+    role: Any  # texts as they are stored: see codec.restored
+    timestamp: float
+    content: Any
+    rest: bytes | None
+    form: str | None
+    tool_name: Any
+    tool_calls: Any
+    model: str | None
+    hidden: int | None
+    source: str
+    session_model: str | None
+    session_started: float
+    title: str | None
+    is_carried: bool
+    """Whether another session shows messages of this one's."""
+    before: int | None
+    after: int | None
+
+
+class _Neighbour(msgspec.Struct, frozen=True):
+    """The message before or after it, in the order of `_NEIGHBOURS`."""
+
+    id: int
+    role: Any
+    content: Any
+    form: str | None
+    tool_calls: Any
+    rest: bytes | None
+
+
+class _Session(msgspec.Struct, frozen=True):
+    """The session under which a hit is shown."""
+
+    id: str
+    source: str
+    model: str | None
+    started_at: float
+    title: str | None
+
+
+_MESSAGES = (
+    "SELECT m.id, m.session_id, m.role, m.timestamp, m.content, m.content_rest, m.content_format, m.tool_name, m.tool_calls,"
+    " m.model, m.hidden, s.source, s.model, s.started_at, s.title,"
+    " EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id),"
+    " (SELECT b.id FROM messages b WHERE b.session_id = m.session_id AND "
+    + messages.FOUND.replace("m.", "b.")
+    + " AND (b.timestamp, b.id) < (m.timestamp, m.id) ORDER BY b.timestamp DESC, b.id DESC LIMIT 1),"
+    " (SELECT a.id FROM messages a WHERE a.session_id = m.session_id AND "
+    + messages.FOUND.replace("m.", "a.")
+    + " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
+    " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id IN ({marks})"
+)
+# Of long tool output the beginning lies in plain text on the row: no need to unpack it.
+_NEIGHBOURS = (
+    "SELECT id, role, content, content_format, tool_calls, CASE WHEN content_format = 'json' THEN content_rest END"
+    " FROM messages WHERE id IN ({marks})"
+)
+
+
+def shown(
+    tx: Tx, ranking: Sequence[Ranked], needles: Sequence[Needle], filters: Filters, visible_to: User | None
+) -> list[dict[str, Any]]:
+    """The hits as SessionDB.search_messages documents them, in this order."""
+    if not ranking:
+        return []
+    found = {row[0]: _Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking])}
+    around = {number for one in found.values() for number in (one.before, one.after) if number is not None}
+    neighbours = {row[0]: _context(_Neighbour(*row)) for row in rows_of(tx, _NEIGHBOURS, sorted(around))}
+    out = []
+    for one in ranking:
+        message = found.get(one.id)
+        if message is None:
+            continue
+        session = _shown_in(tx, message, filters, visible_to)
+        context = [neighbours[i] for i in (message.before, message.after) if i is not None and i in neighbours]
+        out.append(
+            {
+                "id": message.id, "session_id": session.id, "role": codec.restored(message.role),
+                "timestamp": message.timestamp, "snippet": _snippet(message, needles),
+                "context": [dict(neighbour) for neighbour in context],
+                "source": session.source, "model": message.model or session.model,
+                "session_started": session.started_at, "title": session.title,
+                "tool_name": codec.restored(message.tool_name), "score": one.score, "reason": one.reason,
+                "relaxed": one.reason == "relaxed",
+            }
+        )  # fmt: skip
+    return out
+
+
+def _shown_in(tx: Tx, message: _Message, filters: Filters, visible_to: User | None) -> _Session:
+    """The session under which the caller sees a message: its own, else one that carries it."""
+    own = _Session(message.session_id, message.source, message.session_model, message.session_started, message.title)
+    if not message.is_carried:
+        return own
+    where, params = session_filter(filters, visible_to, "o")
+    columns = "o.id, o.source, o.model, o.started_at, o.title"
+    params = [message.id, message.session_id, *params]
+    if message.hidden in (None, COMPACTED):
+        seen = tx.row(f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}", params)
+        if seen is not None:
+            return _Session(*seen)
+    other = tx.row(
+        f"SELECT {columns} FROM messages m, session_refs r JOIN sessions o ON o.id = r.session_id WHERE m.id = ?"
+        f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where}"
+        " ORDER BY o.started_at",
+        params,
+    )
+    return own if other is None else _Session(*other)
+
+
+def _snippet(message: _Message, needles: Sequence[Needle]) -> str:
+    """The snippet of that of its texts in which most was found."""
+    best, best_count = "", -1
+    texts = texts_of(message.content, message.rest, message.form, message.tool_calls)
+    for text in (*texts, codec.restored(message.tool_name)):
+        if text:
+            line, count = snippet(text, needles)
+            if count > best_count:
+                best, best_count = line, count
+            if count == len(needles):
+                break
+    return best
+
+
+def _context(neighbour: _Neighbour) -> dict[str, Any]:
+    """A neighbour's beginning."""
+    head = codec.content_value(codec.joined(neighbour.content, neighbour.rest), neighbour.form)
+    if head is not None and not isinstance(head, str):
+        head = plain_parts(head)
+    if not head and neighbour.tool_calls is not None:
+        head = plain_calls(codec.from_json(neighbour.tool_calls))
+    return {"id": neighbour.id, "role": codec.restored(neighbour.role), "content": (head or "")[:CONTEXT]}

@@ -1,0 +1,104 @@
+"""Which messages a search may see: what the caller narrows it to, and what the user may see, as SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from hermes.errors import InvalidInput
+from hermes.store import messages
+from hermes.store.engines.base import Scope, Tx
+from hermes.store.engines.sqlite.schema import CARRIABLE
+from hermes.store.visibility import User, session_clause
+
+
+class Filters(msgspec.Struct, frozen=True):
+    """What a caller may narrow a search to."""
+
+    source_filter: Sequence[str] | None = None
+    exclude_sources: Sequence[str] | None = None
+    role_filter: Sequence[str] | None = None
+    session_ids: Sequence[str] | None = None
+    user_id: str | None = None
+    since: float | None = None
+    until: float | None = None
+    model: str | None = None
+    title: str | None = None
+    tag: str | None = None
+    tool: str | None = None
+
+
+NO_FILTERS = Filters()
+
+
+def scope_of(tx: Tx, filters: Filters, visible_to: User | None) -> Scope:
+    """The messages this search may return; where nothing is hidden from an owner, no session has to be looked at."""
+    if visible_to is None and filters == NO_FILTERS and _nothing_is_hidden(tx):
+        return Scope(messages.FOUND)
+    return _narrowed(filters, visible_to)
+
+
+def _nothing_is_hidden(tx: Tx) -> bool:
+    """Whether every session is shown and none carries messages of another."""
+    return not tx.value(
+        "SELECT EXISTS (SELECT 1 FROM sessions WHERE trashed_at IS NOT NULL) OR EXISTS (SELECT 1 FROM sessions WHERE"
+        " purged IS NOT NULL) OR EXISTS (SELECT 1 FROM session_refs)"
+    )
+
+
+def _as_list(value: Any, name: str) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    try:
+        return [str(item) for item in value]
+    except TypeError:
+        raise InvalidInput(f"{name} is a list of names") from None
+
+
+def session_filter(filters: Filters, visible_to: User | None, alias: str) -> tuple[str, list[Any]]:
+    """A condition on the sessions row `alias` (and its message `m`), with its parameters."""
+    where, params = session_clause(visible_to, alias)
+    for name, column, negate in (
+        ("source_filter", "source", ""), ("exclude_sources", "source", "NOT "), ("session_ids", "id", ""),
+    ):  # fmt: skip
+        value = getattr(filters, name)
+        if value is not None and (value or not negate):
+            names = _as_list(value, name)
+            where += f" AND {alias}.{column} {negate}IN ({', '.join('?' * len(names)) or 'NULL'})"
+            params += names
+    if filters.user_id is not None:
+        where, params = f"{where} AND {alias}.user_id = ?", [*params, str(filters.user_id)]
+    if filters.model is not None:
+        where, params = f"{where} AND (m.model = ? OR {alias}.model = ?)", [*params, filters.model, filters.model]
+    if filters.title is not None:
+        where += f" AND (lower({alias}.title) LIKE ? ESCAPE '!')"
+        escaped = filters.title.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        params = [*params, f"%{escaped}%"]
+    if filters.tag is not None:
+        where += f" AND EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = {alias}.id AND t.tag = ?)"
+        params = [*params, filters.tag]
+    return where, params
+
+
+def _narrowed(filters: Filters, visible_to: User | None) -> Scope:
+    """Messages that are shown by their own session, or carried by one that may be seen."""
+    own, own_params = session_filter(filters, visible_to, "s")
+    other, other_params = session_filter(filters, visible_to, "o")
+    where = (
+        f"(({messages.FOUND} AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
+        f" WHERE r.from_session = m.session_id AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL"
+        f" AND {CARRIABLE} AND {other}))"
+    )
+    params = own_params + other_params
+    if filters.role_filter is not None:
+        roles = _as_list(filters.role_filter, "role_filter")
+        where, params = f"{where} AND m.role IN ({', '.join('?' * len(roles)) or 'NULL'})", params + roles
+    for value, sign in ((filters.since, ">="), (filters.until, "<=")):
+        if value is not None:
+            where, params = f"{where} AND m.timestamp {sign} ?", [*params, float(value)]
+    if filters.tool is not None:
+        where += " AND (m.tool_name = ? OR instr(replace(m.tool_calls, ': ', ':'), ?) > 0)"
+        params = [*params, filters.tool, f'"name":"{filters.tool}"']
+    return Scope(where, tuple(params), needs_sessions=True)

@@ -1,0 +1,129 @@
+"""The stages of a search, from the query as it stands to what may have been meant.
+
+First the query as it was typed; then, if that is not enough, words that only contain it; then, for a plain question, the
+best partial matches. Text without words, or with an escape of JSON before a word, is looked for as it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hermes.store import codec
+from hermes.store.engines.base import Engine, Scope, Tx
+from hermes.store.query import Leaf, Node, Query, dropped, positive
+from hermes.store.search import questions
+from hermes.store.search.findings import Findings
+from hermes.store.search.infixes import MOST_WORDS, add_infixes
+from hermes.store.search.ranking import Ranked
+from hermes.store.search.texts import with_source
+from hermes.store.search.trees import as_names, holds, is_name, looks_like_a_name, narrowed, required, runs
+from hermes.store.snippet import Needle, needle
+from hermes.store.text import fold, phrase
+
+ESCAPES = ("n", "t", "r")  # letters that stand for white space after a backslash
+
+
+def find(engine: Engine, tx: Tx, query: Query, scope: Scope, need: int) -> Findings:
+    """The best `need` messages for a query that is not blank."""
+    tree = query.tree
+    assert tree is not None
+    findings = Findings(engine, tx, scope, need)
+    leaves = list(positive(tree))
+    findings.needles = _needles(leaves)
+    if not findings.needles and not any(phrase(leaf.text)[0] for leaf in leaves):
+        _add_literal(findings, tree, leaves)
+    elif not _add_named(findings, tree):
+        if questions.is_question(query) and not any(leaf.prefix for leaf in leaves):
+            questions.answer(findings, query, tree)
+        else:
+            _add_stages(findings, query, tree)
+    return findings
+
+
+def _add_stages(findings: Findings, query: Query, tree: Node) -> None:
+    _add_as_typed(findings, tree)
+    if findings.missing > 0:
+        add_infixes(findings, tree)
+    if findings.missing > 0 and isinstance(tree, Leaf):
+        _add_escaped(findings, tree)
+    if findings.is_scarce() and questions.may_relax(query):
+        questions.relax(findings, questions.groups_of(findings, query))
+    if not findings.hits and query.typed is not None:
+        _add_with_minus(findings, query.typed)
+
+
+def _needles(leaves: Sequence[Leaf]) -> list[Needle]:
+    return [found for leaf in leaves if (found := needle(leaf.text, prefix=leaf.prefix)) is not None]
+
+
+def _add_as_typed(findings: Findings, tree: Node) -> None:
+    """Messages with the words themselves. A name after NOT (UserById) is left out inside longer names, too."""
+    if not any(looks_like_a_name(leaf) for leaf in dropped(tree)):
+        findings.add(findings.candidates(tree, findings.cap), "match")
+        return
+
+    def inside(leaf: Leaf) -> Sequence[Leaf]:
+        """The words that hold a word which is left out, as far as the engine knows them; the texts tell the rest."""
+        parts = runs(fold(leaf.text)) if looks_like_a_name(leaf) else []
+        words = findings.text.words_containing(findings.tx, parts[0], MOST_WORDS) if len(parts) == 1 else []
+        return [Leaf(word, "phrase") for word in words]
+
+    found = findings.candidates(narrowed(tree, inside), findings.cap)
+    findings.add_passing(lambda text: holds(tree, text, ()), [*required(tree, ())], found, "match")
+
+
+def _add_with_minus(findings: Findings, tree: Node) -> None:
+    """`rm -rf x`: nothing has rm and x without rf, so messages with "-rf" as it was typed."""
+    literal = {leaf.text for leaf in positive(tree) if leaf.kind == "word" and leaf.text[:1] == "-"}
+    found = findings.candidates(tree, findings.cap)
+    findings.add_passing(lambda text: holds(tree, text, literal), [*required(tree, literal)], found, "match")
+    findings.needles = _needles(list(positive(tree)))
+
+
+def _add_named(findings: Findings, tree: Node) -> bool:
+    """Whether names that were typed are found often enough as they are; else the words they are made of are looked for."""
+    text = findings.text
+    if not text.has_names or any(looks_like_a_name(leaf) for leaf in dropped(tree)):
+        return False
+    named = as_names(tree)
+    if named == tree or not all(text.is_name(findings.tx, one.text) for one in positive(named) if one.kind == "name"):
+        return False
+    found = findings.candidates(named, findings.cap)
+    if len(found) < findings.need:
+        return False
+    findings.add(found, "match")
+    return True
+
+
+def _add_escaped(findings: Findings, leaf: Leaf) -> None:
+    """`nMAX_SIZE`, a name copied from JSON with "\\nMAX_SIZE" in it, where the index has MAX_SIZE."""
+    text = leaf.text
+    if leaf.kind != "word" or leaf.prefix or not text.startswith(ESCAPES) or not text.isascii() or not is_name(text):
+        return
+    rest = Leaf(text[1:], "phrase", prefix=True)
+    found = [one for one in findings.candidates(rest, findings.cap) if one[0] not in findings.seen]
+    escaped = with_source(findings.tx, [one[0] for one in found], f"\\{text}")
+    if escaped:
+        findings.add((one for one in found if one[0] in escaped), "literal")
+        findings.needles += _needles([rest])
+
+
+def _add_literal(findings: Findings, tree: Node, leaves: Sequence[Leaf]) -> None:
+    """Only punctuation was typed: look for it as it stands, newest first."""
+    wanted = [leaf.text for leaf in leaves]
+    drops = any(True for _ in dropped(tree))
+    before = 1 << 62
+    while findings.missing > 0:
+        rows = findings.tx.rows(
+            "SELECT m.id, m.session_id, m.content, m.content_rest, m.tool_calls FROM messages m JOIN sessions s"
+            f" ON s.id = m.session_id WHERE m.id < ? AND {findings.scope.where} ORDER BY m.id DESC LIMIT 500",
+            (before, *findings.scope.params),
+        )
+        for message_id, session_id, content, rest, calls in rows:
+            whole = (codec.joined(content, rest) or "") + (codec.restored(calls) or "")
+            if all(text in whole for text in wanted) and (not drops or holds(tree, fold(whole), ())):
+                findings.hits.append(Ranked(message_id, session_id, 0.0, "literal"))
+        if len(rows) < 500:
+            break
+        before = rows[-1][0]
+    findings.needles = [Needle((fold(text) or text,), True, True) for text in wanted]

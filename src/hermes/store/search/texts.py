@@ -1,0 +1,62 @@
+"""The texts of messages, where the index alone can't tell whether a message is what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from hermes.store import codec
+from hermes.store.engines.base import Row, Tx
+from hermes.store.text import fold, lacks_one, plain, plain_calls, plain_parts
+
+_TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE id IN ({marks})"
+_AT_ONCE = 500
+
+
+def rows_of(tx: Tx, sql: str, ids: Sequence[int]) -> Iterable[Row]:
+    """The rows of these messages, by a statement with `{marks}` for their ids."""
+    for start in range(0, len(ids), _AT_ONCE):
+        some = ids[start : start + _AT_ONCE]
+        yield from tx.rows(sql.format(marks=", ".join("?" * len(some))), some)
+
+
+def texts_of(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:
+    """What of a message's columns people read: its content and its tool calls, without JSON's syntax."""
+    return _plain(codec.joined(content, rest), form, calls)
+
+
+def _plain(whole: str | None, form: Any, calls: Any) -> list[str]:
+    texts = []
+    if whole:
+        value = codec.content_value(whole, form)
+        texts.append(plain(value) if isinstance(value, str) else plain_parts(value))
+    if calls is not None:
+        texts.append(plain_calls(codec.from_json(calls)))
+    return texts
+
+
+def passing(tx: Tx, ids: Sequence[int], holds: Callable[[str], bool], required: Sequence[str] = ()) -> set[int]:
+    """Those messages whose folded text passes. One whose source lacks a `required` part (hermes.store.search.trees) is not
+    taken apart: most of them go that way."""
+    passed = set()
+    for message_id, content, rest, form, calls in rows_of(tx, _TEXTS, ids):
+        whole = codec.joined(content, rest)
+        if required and lacks_one(_source(whole, calls), required):
+            continue
+        if holds(fold("\n".join(_plain(whole, form, calls)))):
+            passed.add(message_id)
+    return passed
+
+
+def with_source(tx: Tx, ids: Sequence[int], part: str) -> set[int]:
+    """Those messages in whose stored text this part stands, whatever its case: an escape of JSON as two characters."""
+    wanted = part.lower()
+    return {
+        message_id
+        for message_id, content, rest, _, calls in rows_of(tx, _TEXTS, ids)
+        if wanted in _source(codec.joined(content, rest), calls).lower()
+    }
+
+
+def _source(whole: str | None, calls: Any) -> str:
+    return whole or "" if calls is None else f"{whole or ''}\n{codec.restored(calls)}"
