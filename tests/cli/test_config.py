@@ -19,6 +19,7 @@ from hermes.config import load_config, parse_config
 from hermes.config.editing import HEAD
 from hermes.config.keys import every_key
 from hermes.config.splice import with_value, without
+from hermes.errors import ConfigError
 from tests.support.program import PROGRAM, environment, run, start
 from tests.support.screen import Screen
 from tests.support.sizes import some
@@ -478,6 +479,47 @@ def test_any_key_can_be_set_and_unset_in_any_file_and_no_comment_is_lost(text: s
     for other in _KEYS:
         if other != key:
             assert at(removed, other) == at(before, other)
+
+
+CUTS = [  # a file, a key, a value, and the file afterwards (None: left alone)
+    ("owner:   # us\n  - a:1  # me\n  - a:2\n\n# end\ntimezone: UTC\n", "owner", ["b:1"], "owner: ['b:1']   # us\n\n# end\ntimezone: UTC\n"),
+    ("owner:\n- a:1\n- a:2\ntimezone: UTC\n", "owner", ["b:1"], "owner: ['b:1']\ntimezone: UTC\n"),
+    ("hooks:\n  x: |\n    echo\n\n    # b\n\n# end\n", "hooks.x", "new", "hooks:\n  x: new\n\n# end\n"),
+    ("hooks:\n  x: |\n    echo\n    # b\n\n# end\n", "hooks.y", "new", "hooks:\n  x: |\n    echo\n    # b\n  y: new\n\n# end\n"),
+    ("model:\n  default: a\n    b  # c\n  api_key: x\n", "model.default", "n", "model:\n  default: n  # c\n  api_key: x\n"),
+    ("display: {\n  busy: queue,  # c\n}\n", "display.x", "y", "display: {\n  busy: queue,  # c\n x: y}\n"),
+    ("model:\r\n  default: a # c\r\ntimezone: UTC\r\n", "model.x", "y", "model:\r\n  default: a # c\r\n  x: y\r\ntimezone: UTC\r\n"),
+    ("---\nmodel:\n  default: a\n...\n", "timezone", "UTC", "---\nmodel:\n  default: a\ntimezone: UTC\n...\n"),
+    ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.e", "y", "s:\n  a: &b\n    c: x\n  d: *b\n  e: y\n# end\n"),
+    ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.a.c", "y", None),
+    ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.d", "y", None),
+    ("s:\n  a: &b\n    c: x\n  d:\n    <<: *b\n", "s.d.c", "y", "s:\n  a: &b\n    c: x\n  d:\n    <<: *b\n    c: y\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value", "after"), CUTS, ids=[f"{key} in {text[:20]!r}" for text, key, _, _ in CUTS]
+)
+def test_only_the_value_is_cut_whatever_stands_around_it(text: str, key: str, value: object, after: str | None) -> None:
+    if after is None:
+        with pytest.raises(ConfigError, match=r"can't be changed in this file by a program; `hermes config edit`"):
+            with_value(text, key.split("."), value)
+    else:
+        assert with_value(text, key.split("."), value) == after
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "after"),
+    [
+        ("d: {a: 1, b: 2, c: 3}\n", "d.a", "d: {b: 2, c: 3}\n"),
+        ("d: {a: 1, b: 2, c: 3}\n", "d.c", "d: {a: 1, b: 2}\n"),
+        ("d: {a: 1}  # x\ne: 1\n", "d.a", "e: 1\n"),
+        ("h:\n  x: |\n    a\n    # b\n\n# end\ne: 1\n", "h.x", "\n# end\ne: 1\n"),
+        ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.d", "s:\n  a: &b\n    c: x\n# end\n"),
+    ],
+)
+def test_a_removed_key_takes_only_its_own_text_along(text: str, key: str, after: str) -> None:
+    assert without(text, key.split(".")) == after
 
 
 def at(config: object, key: str) -> object:
