@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import find_session
+from hermes.cli.common import find_session, session_option, yes_option
+from hermes.cli.completing import complete_model
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -17,14 +18,16 @@ _LATEST = "\0latest"  # -c without a value; nobody can type this
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-q", "--query", metavar="TEXT", help="Ask once, print the answer and leave.")
-@click.option(
+@session_option(
     "-c", "--continue", "continued", metavar="[SESSION]", is_flag=False, flag_value=_LATEST, default=None,
-    help="Go on with a session: by title, id or the beginning of an id; alone: with the latest one.",
+    text="Go on with a session: by title, id or the beginning of an id; alone: with the latest one.",
 )  # fmt: skip
-@click.option("-r", "--resume", "resumed", metavar="SESSION", help="The same, for a session that is named.")
+@session_option("-r", "--resume", "resumed", metavar="SESSION", text="The same, for a session that is named.")
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
-@click.option("--model", "model_name", metavar="NAME", help="Another model than config.yaml says.")
-@click.option("--yes", is_flag=True, help="Don't ask before destructive commands of the agent's.")
+@click.option(
+    "--model", "model_name", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says."
+)
+@yes_option("Don't ask before destructive commands of the agent's.")
 def command(
     query: str | None,
     continued: str | None,

@@ -1,14 +1,15 @@
-"""What the commands share: the store, finding a session by what a person typed, asking, and progress."""
+"""What the commands share: the store, finding a session by what a person typed, common options, and asking."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.completing import complete_session, complete_source
 from hermes.config import load_config
 
 if TYPE_CHECKING:
@@ -22,6 +23,35 @@ def store(*, read_only: bool = False) -> Iterator[SessionDB]:
 
     with open_configured(load_config(), read_only=read_only) as db:
         yield db
+
+
+# ------------------------------------------------------------------------------------------------ options
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+ROWS = "The rows as a JSON array; times are seconds since 1970."
+
+
+def json_option(text: str = "Print JSON.") -> Decorator:
+    """`--json`, as the argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def source_option(text: str = "Only sessions of this source (cli, telegram, …).", **more: Any) -> Decorator:
+    """`--source S`, with the sources in the record offered by the shell."""
+    return click.option("--source", metavar="S", shell_complete=complete_source, help=text, **more)
+
+
+def session_option(*names: str, text: str, **more: Any) -> Decorator:
+    """An option whose value is a session, with sessions offered by the shell."""
+    return click.option(*names, **{"metavar": "ID", "shell_complete": complete_session, "help": text, **more})
+
+
+def yes_option(text: str = "Don't ask.") -> Decorator:
+    """`--yes`."""
+    return click.option("--yes", "-y", is_flag=True, help=text)
+
+
+# ------------------------------------------------------------------------------------------------ sessions by name
 
 
 class NotFound(click.ClickException):

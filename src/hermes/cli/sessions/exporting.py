@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import find_session
+from hermes.cli.common import find_session, session_option, source_option
+from hermes.cli.completing import complete_files
 from hermes.cli.sessions.shared import counted, opened, progress, put, zone
 from hermes.interop import formats
 
@@ -24,11 +25,9 @@ if TYPE_CHECKING:
 @click.command(
     help=f"Write sessions to FILE (`-`: standard output).\n\nFormats: {formats.described(reading=False)}.",
 )
-@click.argument("file", metavar="FILE")
-@click.option("--source", metavar="S", help="Only sessions of this source.")
-@click.option(
-    "--session-id", "--session", "session", metavar="ID", help="Only this session (id, beginning of it, title)."
-)
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
+@source_option("Only sessions of this source.")
+@session_option("--session-id", "--session", "session", text="Only this session (id, beginning of it, title).")
 @click.option(
     "--format",
     "form",

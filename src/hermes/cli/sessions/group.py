@@ -5,13 +5,11 @@ One file a subject; a file is loaded when one of its commands is asked for, so t
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
-# name → (module, what it says in --help). The object in the module has the command's name (and `_` after it where
-# Python needs the word itself).
-COMMANDS: dict[str, tuple[str, str]] = {
+from hermes.cli.groups import Commands, LazyGroup
+
+COMMANDS: Commands = {
     "list": ("hermes.cli.sessions.listing", "The latest conversations."),
     "browse": ("hermes.cli.browse", "Pick one on a full screen: filter, search, preview, resume."),
     "search": ("hermes.cli.sessions.searching", "Find what was said."),
@@ -38,37 +36,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class Sessions(click.Group):
-    """Loads a command's file when it is asked for."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module = import_module(COMMANDS[name][0])
-        wanted = "command" if name == "browse" else name
-        found: click.Command = getattr(module, wanted, None) or getattr(module, f"{wanted}_")
-        return found
-
-    def resolve_command(
-        self, context: click.Context, words: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = words[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            from hermes.config import suggestion
-
-            context.fail(f"there is no command `hermes sessions {name}`{suggestion(name, COMMANDS)}")
-        return super().resolve_command(context, words)
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
 @click.group(
-    cls=Sessions,
+    cls=LazyGroup,
+    table=COMMANDS,
     invoke_without_command=True,
     help="List, find, show, export and tidy conversations.\n\nA session is named by its id, the beginning of its id, or"
     " its title (the newest of that name).",

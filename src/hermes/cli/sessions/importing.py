@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.completing import complete_files
 from hermes.cli.sessions.shared import counted, index, opened, progress
 from hermes.errors import InvalidInput
 from hermes.harmless import one_line
@@ -34,7 +35,7 @@ Counts = dict[str, int]
     help="Import FILE (`-`: standard input). Its format is seen from its content."
     f"\n\nFormats: {formats.described(reading=True)}.",
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
 @click.option("--dry-run", is_flag=True, help="Only say what would come in.")
 def import_(file: str, dry_run: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="hermes-import-") as folder:

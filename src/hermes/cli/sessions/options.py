@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.common import source_option
 from hermes.cli.sessions.shared import EVERY, zone
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def filters(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--search", "query", metavar="QUERY", help="Those in which this was said."),
         click.option("--with-tag", metavar="TAG", help="Those with this tag."),
         click.option("--older-than", type=days, metavar="D", help="Those without activity for so many days."),
-        click.option("--source", metavar="S", help="Those of this source."),
+        source_option("Those of this source."),
     ):
         function = option(function)
     return function

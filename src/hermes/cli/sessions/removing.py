@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import Ambiguous, NotFound, confirmed, find_session
+from hermes.cli.common import ROWS, Ambiguous, NotFound, confirmed, find_session, json_option, source_option, yes_option
+from hermes.cli.completing import complete_sessions, complete_trashed
 from hermes.cli.sessions.options import days
 from hermes.cli.sessions.shared import age, configuration, counted, note, opened, print_json, progress, zone
 from hermes.cli.table import Column, screen_width, table
@@ -42,9 +43,9 @@ def called(session: dict[str, Any]) -> str:
     help="Put sessions in the trash. ID is an id, the beginning of one, or a title. A conversation that was compressed"
     " goes whole."
 )
-@click.argument("words", nargs=-1, required=True, metavar="ID…")
+@click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_sessions)
 @click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@yes_option()
 def delete(words: tuple[str, ...], now: bool, yes: bool) -> None:
     with opened(writing=True) as db:
         named = (db.get_compression_chain(find_session(db, word))[-1] for word in words)
@@ -95,7 +96,7 @@ def _until() -> str:
 
 
 @click.command(help="Take sessions out of the trash. ID is an id, the beginning of one, or the title it had.")
-@click.argument("words", nargs=-1, required=True, metavar="ID…")
+@click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_trashed)
 def restore(words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
         trashed = db.list_trash()
@@ -133,8 +134,8 @@ def _newest(trashed: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @click.command(help="What is in the trash, and until when it can be restored.")
 @click.option("--empty", is_flag=True, help="Delete all of it for good, now.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--json", "as_json", is_flag=True, help="The rows as a JSON array; times are seconds since 1970.")
+@yes_option()
+@json_option(ROWS)
 def trash(empty: bool, yes: bool, as_json: bool) -> None:
     with opened(writing=empty) as db:
         rows = db.list_trash()
@@ -180,9 +181,9 @@ def _trash_screen(rows: list[dict[str, Any]]) -> list[str]:
 @click.option(
     "--older-than", type=days, default=90.0, metavar="D", help="Days without activity: 90 (the default), 12h, 2w."
 )
-@click.option("--source", metavar="S", help="Only sessions of this source.")
+@source_option("Only sessions of this source.")
 @click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@yes_option()
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
     with opened(writing=not dry_run) as db:

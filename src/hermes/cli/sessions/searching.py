@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from hermes.cli.common import find_session
+from hermes.cli.common import find_session, json_option, session_option, source_option
+from hermes.cli.completing import complete_model
 from hermes.cli.sessions.options import moment
 from hermes.cli.sessions.shared import (
     BOLD,
@@ -41,19 +42,21 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 @click.option(
     "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Most hits."
 )
-@click.option("--source", multiple=True, metavar="S", help="Only in sessions of this source; may be repeated.")
+@source_option("Only in sessions of this source; may be repeated.", multiple=True)
 @click.option(
     "--role", multiple=True, metavar="ROLE", help="Only messages of user, assistant, tool …; may be repeated."
 )
 @click.option("--since", callback=moment(False), metavar="WHEN", help="From then on: 2026-01-31, 7d, yesterday.")
 @click.option("--until", callback=moment(True), metavar="WHEN", help="Up to then, that day included.")
-@click.option("--session", metavar="ID", help="Only in this session (all parts of a compressed one).")
-@click.option("--model", metavar="M", help="Only what this model said, or sessions with it.")
+@session_option("--session", text="Only in this session (all parts of a compressed one).")
+@click.option(
+    "--model", metavar="M", shell_complete=complete_model, help="Only what this model said, or sessions with it."
+)
 @click.option("--title", metavar="WORDS", help="Only in sessions whose title has this in it.")
 @click.option("--tag", metavar="TAG", help="Only in sessions with this tag.")
 @click.option("--tool", metavar="TOOL", help="Only calls and results of this tool.")
 @click.option("--user", metavar="USER", help="Only in sessions of this user.")
-@click.option("--json", "as_json", is_flag=True, help="The hits as a JSON array; times are seconds since 1970.")
+@json_option("The hits as a JSON array; times are seconds since 1970.")
 def search(
     query: tuple[str, ...], limit: int, source: tuple[str, ...], role: tuple[str, ...], since: float | None,
     until: float | None, session: str | None, model: str | None, title: str | None, tag: str | None, tool: str | None,

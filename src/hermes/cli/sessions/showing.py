@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import find_session
+from hermes.cli.common import find_session, json_option
+from hermes.cli.completing import complete_session
 from hermes.cli.sessions.conversation import Message, Renderer
 from hermes.cli.sessions.shared import colourful, counted, opened, print_json, put, zone
 from hermes.cli.table import screen_width
@@ -23,15 +24,13 @@ POLL_SECONDS = 0.25
 
 
 @click.command(help="A conversation, rendered. ID is an id, the beginning of one, or a title.")
-@click.argument("words", nargs=-1, required=True, metavar="ID")
+@click.argument("words", nargs=-1, required=True, metavar="ID", shell_complete=complete_session)
 @click.option(
     "--last", "--limit", "-n", "last", type=click.IntRange(min=0), metavar="N", help="Only the last N messages."
 )
 @click.option("--full", is_flag=True, help="Tool results, system prompts and reasoning in full.")
 @click.option("--follow", "-f", is_flag=True, help="Then wait, and show new messages as they come (Ctrl-C ends it).")
-@click.option(
-    "--json", "as_json", is_flag=True, help="The session with its messages as JSON; with --follow one message a line."
-)
+@json_option("The session with its messages as JSON; with --follow one message a line.")
 def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_json: bool) -> None:
     with opened() as db:
         session_id = find_session(db, " ".join(words))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hermes.cli.common import json_option
 from hermes.cli.sessions.shared import configuration, counted, index, opened, print_json, progress, size_of
 from hermes.errors import StoreCorrupt
 from hermes.harmless import one_line
@@ -31,7 +32,7 @@ def database_bytes(path: Path) -> int:
 
 
 @click.command(help="How many sessions and messages there are, by source, and how large the record is.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@json_option("As a JSON object.")
 def stats(as_json: bool) -> None:
     with opened() as db:
         sources = db.source_counts()
@@ -53,7 +54,7 @@ def stats(as_json: bool) -> None:
 @click.command(
     help="Whether the record is sound: file, every row, index, references, counters, attachments, transcripts."
 )
-@click.option("--json", "as_json", is_flag=True, help="What was found, as a JSON array.")
+@json_option("What was found, as a JSON array.")
 def check(as_json: bool) -> int:
     try:
         with opened(writing=True) as db:
