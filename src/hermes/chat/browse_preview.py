@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from hermes.chat.browse_rows import Line
+from hermes.chat.browse_list import Line
 from hermes.harmless import harmless, one_line
 from hermes.store.text import plain_parts
 from hermes.times import ago

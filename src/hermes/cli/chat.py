@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.common import find_session, session_option, yes_option
-from hermes.cli.completing import complete_model
+from hermes.cli.completers import complete_model
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

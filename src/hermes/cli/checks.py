@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.cli import checks_models, checks_platforms
-from hermes.cli.findings import Finding, Found, remark, well, wrong
+from hermes.cli.doctor import Finding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
 from hermes.errors import HermesError, MissingExtra, StoreError
 from hermes.home import companion, default_database, get_hermes_home

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from hermes.cli.checks_models import _variables
-from hermes.cli.findings import Finding, Found, remark, well, wrong
+from hermes.cli.doctor import Finding, Found, remark, well, wrong
 from hermes.config import Config, load_config
 from hermes.errors import ConfigError, HermesError, MissingExtra, PlatformRefused
 from hermes.harmless import one_line

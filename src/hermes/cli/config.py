@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from hermes.cli.common import NotFound, json_option
-from hermes.cli.completing import complete_key, complete_value
+from hermes.cli.completers import complete_key, complete_value
 from hermes.config import config_path, load_config
 from hermes.config import keys as table
 

@@ -7,7 +7,7 @@ import sys
 import click
 
 from hermes.cli.common import confirmed, yes_option
-from hermes.cli.completing import complete_installable
+from hermes.cli.completers import complete_installable
 
 _BAR = 24
 

@@ -11,12 +11,12 @@ from hermes.cli.groups import Commands, LazyGroup
 
 COMMANDS: Commands = {
     "list": ("hermes.cli.sessions.listing", "The latest conversations."),
-    "browse": ("hermes.cli.browse", "Pick one on a full screen: filter, search, preview, resume."),
+    "browse": ("hermes.cli.sessions.listing", "Pick one on a full screen: filter, search, preview, resume."),
     "search": ("hermes.cli.sessions.searching", "Find what was said."),
     "show": ("hermes.cli.sessions.showing", "A conversation, rendered; --follow waits for more."),
     "rename": ("hermes.cli.sessions.marks", "Give a session a title."),
-    "export": ("hermes.cli.sessions.exporting", "Write sessions to a file: JSONL, Markdown or HTML."),
-    "import": ("hermes.cli.sessions.importing", "Bring in an export, or another state.db."),
+    "export": ("hermes.cli.sessions.exchange", "Write sessions to a file: JSONL, Markdown or HTML."),
+    "import": ("hermes.cli.sessions.exchange", "Bring in an export, or another state.db."),
     "delete": ("hermes.cli.sessions.removing", "Put a session in the trash."),
     "restore": ("hermes.cli.sessions.removing", "Take a session out of the trash."),
     "trash": ("hermes.cli.sessions.removing", "What is in the trash."),

@@ -1,11 +1,16 @@
-"""`hermes sessions list`: the latest conversations, one line each."""
+"""`hermes sessions list` and `browse`: the latest conversations, one line each, or all of them on a full screen."""
 
 from __future__ import annotations
 
+import os
+import sys
+
 import click
 
-from hermes.cli.common import ROWS, json_option, source_option
+from hermes.cli.common import ROWS, json_option, source_option, store
 from hermes.cli.sessions.quick import print_list
+from hermes.config import load_config
+from hermes.times import zone_of
 
 
 @click.command("list", help="The latest conversations, by their last activity.")
@@ -20,3 +25,18 @@ def list_(
     source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, every: bool, as_json: bool
 ) -> None:
     print_list(source, limit, tag, pinned, archived, every, as_json)
+
+
+@click.command("browse")
+def browse_() -> None:
+    """Look through every conversation on a full screen: filter, search inside, preview, resume, rename, delete."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("the browser needs a terminal; `hermes sessions list` and `search` work everywhere")
+    from hermes.chat.browse import browse
+
+    with store() as db:
+        chosen = browse(db, zone_of(load_config().timezone))
+    if chosen is not None:
+        sys.stdout.flush()
+        # A fresh process: the conversation starts with nothing of the browser left in memory or in the terminal.
+        os.execv(sys.executable, [sys.executable, "-m", "hermes.cli.main", f"--resume={chosen}"])

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import find_session
-from hermes.cli.completing import complete_session, complete_sessions
-from hermes.cli.sessions.options import filtered_ids, filters, is_filter
+from hermes.cli.common import filtered_ids, filters, find_session, is_filter
+from hermes.cli.completers import complete_session, complete_sessions
 from hermes.cli.sessions.removing import called
-from hermes.cli.sessions.shared import counted, opened
+from hermes.cli.shared import counted, opened
 from hermes.harmless import one_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.sessions.shared import configuration, counted, note, opened, progress
+from hermes.cli.shared import configuration, counted, note, opened, progress
 from hermes.harmless import one_line
 from hermes.store.engines.choosing import without_password
 

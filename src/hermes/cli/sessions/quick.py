@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hermes.cli.sessions.shared import EVERY, configuration, opened, print_json
+from hermes.cli.shared import EVERY, configuration, opened, print_json
 from hermes.cli.table import Column, screen_width, table
 from hermes.times import ago, zone_of
 

@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import ROWS, Ambiguous, NotFound, confirmed, find_session, json_option, source_option, yes_option
-from hermes.cli.completing import complete_sessions, complete_trashed
-from hermes.cli.sessions.options import days
-from hermes.cli.sessions.shared import age, configuration, counted, note, opened, print_json, progress, zone
+from hermes.cli.common import (
+    ROWS,
+    Ambiguous,
+    NotFound,
+    confirmed,
+    days,
+    find_session,
+    json_option,
+    source_option,
+    yes_option,
+)
+from hermes.cli.completers import complete_sessions, complete_trashed
+from hermes.cli.shared import age, configuration, counted, note, opened, print_json, progress, zone
 from hermes.cli.table import Column, screen_width, table
 from hermes.harmless import one_line
 from hermes.times import ago, date

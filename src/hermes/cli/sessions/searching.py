@@ -12,10 +12,9 @@ from typing import Any
 
 import click
 
-from hermes.cli.common import find_session, json_option, session_option, source_option
-from hermes.cli.completing import complete_model
-from hermes.cli.sessions.options import moment
-from hermes.cli.sessions.shared import (
+from hermes.cli.common import find_session, json_option, moment, session_option, source_option
+from hermes.cli.completers import complete_model
+from hermes.cli.shared import (
     BOLD,
     CYAN,
     DIM,

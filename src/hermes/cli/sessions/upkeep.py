@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.common import json_option
-from hermes.cli.sessions.shared import configuration, counted, index, opened, print_json, progress, size_of
+from hermes.cli.shared import configuration, counted, index, opened, print_json, progress, size_of
 from hermes.errors import StoreCorrupt
 from hermes.harmless import one_line
 
