@@ -1,30 +1,19 @@
-"""What the commands share: the store, common options, choosing sessions by name or filter, and asking."""
+"""What the commands share: common options, choosing sessions by name or filter, and asking."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes.cli.completers import complete_session, complete_source
 from hermes.cli.shared import EVERY, zone
-from hermes.config import load_config
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
-
-
-@contextmanager
-def store(*, read_only: bool = False) -> Iterator[SessionDB]:
-    """The user's store, closed afterwards."""
-    from hermes.store.opening import open_configured
-
-    with open_configured(load_config(), read_only=read_only) as db:
-        yield db
 
 
 # ------------------------------------------------------------------------------------------------ options
@@ -56,12 +45,6 @@ def yes_option(text: str = "Don't ask.") -> Decorator:
 # ------------------------------------------------------------------------------------------------ sessions by name
 
 
-class NotFound(click.ClickException):
-    """Nothing is called that; exit status 1."""
-
-    exit_code = 1
-
-
 class Ambiguous(click.ClickException):
     """Several are called that; exit status 2."""
 
@@ -80,9 +63,9 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
         more = "\n  … and more" if found.more else ""
         raise Ambiguous(f"several sessions begin with {words}; name more of one of these:\n{listed}{more}")
     if not found.suggestions:
-        raise NotFound(f"no session is called {words!r}; `hermes sessions list` shows what there is")
+        raise click.ClickException(f"no session is called {words!r}; `hermes sessions list` shows what there is")
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
-    raise NotFound(f"no session is called {words!r}; did you mean {hint}?")
+    raise click.ClickException(f"no session is called {words!r}; did you mean {hint}?")
 
 
 def confirmed(question: str, *, yes: bool) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
-from hermes.cli.common import NotFound, json_option
+from hermes.cli.common import json_option
 from hermes.cli.completers import complete_key, complete_value
+from hermes.cli.shared import print_json
 from hermes.config import config_path, load_config
 from hermes.config import keys as table
 
@@ -42,7 +43,7 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
         if value is None and table.is_section(table.members(known_type(keys[:number]))[0]):
             break  # a section that is not set: neither is what would be in it
         if not isinstance(value, dict) or name not in value:
-            raise NotFound(f"{key} is not set; `hermes config set {key} VALUE` sets it")
+            raise click.ClickException(f"{key} is not set; `hermes config set {key} VALUE` sets it")
         value = value[name]
     _print(value if reveal else table.masked(value, keys), as_json)
 
@@ -90,7 +91,7 @@ def unset(key: str) -> None:
     from hermes.config.editing import unset as remove
 
     if not remove(key):
-        raise NotFound(f"{key} is not set in {config_path()}")
+        raise click.ClickException(f"{key} is not set in {config_path()}")
     click.echo(f"{key}: back to its default")
 
 
@@ -205,9 +206,7 @@ def _different(value: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]
 
 def _print(value: Any, as_json: bool) -> None:
     if as_json:
-        import json
-
-        click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+        print_json(value)
     elif isinstance(value, dict) and value:
         import yaml
 

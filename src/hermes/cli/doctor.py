@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import click
+import msgspec
 
 from hermes.cli.common import json_option
+from hermes.cli.shared import colourful, print_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def command(as_json: bool) -> int:
             _print(finding)
     bad = sum(finding.state == "wrong" for finding in findings)
     if as_json:
-        _print_json(findings)
+        print_json({"ok": not bad, "checks": msgspec.to_builtins(findings)})
     else:
         click.echo()
         click.echo(_summary(bad, sum(finding.state == "remark" for finding in findings)))
@@ -64,7 +65,7 @@ def command(as_json: bool) -> int:
 
 def _print(finding: Finding) -> None:
     mark, colour = _MARKS[finding.state]
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+    if colourful():
         mark = click.style(mark, fg=colour, bold=True)
     hint = f" → {finding.hint}" if finding.hint else ""
     click.echo(f"{mark} {finding.name:<15} {_short(finding.text + hint)}")
@@ -74,14 +75,6 @@ def _short(text: str) -> str:
     """The user's own folder as ~, as people (and shells) say."""
     home = os.path.expanduser("~")
     return text.replace(f"{home}/", "~/") if len(home) > 1 else text
-
-
-def _print_json(findings: list[Finding]) -> None:
-    import json
-    from dataclasses import asdict
-
-    sound = all(finding.state != "wrong" for finding in findings)
-    click.echo(json.dumps({"ok": sound, "checks": [asdict(finding) for finding in findings]}, indent=2))
 
 
 def _summary(bad: int, remarks: int) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import confirmed, json_option, store, yes_option
+from hermes.cli.common import confirmed, json_option, yes_option
+from hermes.cli.shared import opened, print_json
 from hermes.config import load_config
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group(
@@ -56,12 +53,10 @@ def _run(insecure: bool, verbose: bool) -> int:
 def status(as_json: bool) -> int:
     from hermes.cli.gateway_status import report, show
 
-    with store(read_only=True) as db:
+    with opened() as db:
         found = report(db, load_config())
     if as_json:
-        import json
-
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
     else:
         show(found)
     return 0 if found["running"] else 1
@@ -75,7 +70,7 @@ def stop() -> int:
 
     from hermes.gateway.starting import running
 
-    with store(read_only=True) as db:
+    with opened() as db:
         found = running(db)
         if not found:
             click.echo("No gateway runs.", err=True)

@@ -6,17 +6,15 @@ wants it and changes nothing about the letters.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
 import click
 
-from hermes.cli.common import json_option, source_option, store
-from hermes.cli.table import GAP, RULE, cells, cut, pad, wrap
-from hermes.config import load_config
+from hermes.cli.common import json_option, source_option
+from hermes.cli.shared import colourful, opened, print_json, zone
+from hermes.cli.table import GAP, RULE, cells, cut, pad, screen_width, wrap
 from hermes.harmless import one_line
 
 
@@ -26,29 +24,15 @@ from hermes.harmless import one_line
 @json_option("One JSON object instead of a picture.")
 def command(days: int, source: str | None, as_json: bool) -> None:
     """Sessions, messages, tokens and cost of the last days, by model, source and tool, and when you talked."""
-    from hermes.times import now, zone_of
+    from hermes.times import now
 
-    zone = zone_of(load_config().timezone)
-    with store(read_only=True) as db:
-        found = db.insights(days, source, now=now(), timezone=zone)
+    where = zone()
+    with opened() as db:
+        found = db.insights(days, source, now=now(), timezone=where)
     if as_json:
-        click.echo(_as_json(found))
-        return
-    from hermes.cli.table import screen_width
-
-    click.echo(draw(found, width=screen_width(), zone=zone, colour=colours()))
-
-
-def _as_json(found: object) -> str:
-    """JSON as people read it; only what no encoding can hold is escaped."""
-    import json
-
-    text = json.dumps(found, ensure_ascii=False, indent=2)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = json.dumps(found, indent=2)
-    return text
+        print_json(found)
+    else:
+        click.echo(draw(found, width=screen_width(), zone=where, colour=colourful()))
 
 
 LEAST, MOST = 16, 120
@@ -60,11 +44,6 @@ _TOOLS = 10
 _NO_MODEL = "(no model recorded)"
 
 Row = tuple[str, float, tuple[str, ...]]  # what, how long its bar is, the numbers behind it
-
-
-def colours() -> bool:
-    """Whether the screen wants colour."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def draw(found: dict[str, Any], *, width: int, zone: tzinfo | None = None, colour: bool = False) -> str:

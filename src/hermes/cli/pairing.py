@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import click
 
-from hermes.cli.common import NotFound, json_option, store
-from hermes.cli.table import Column, screen_width, table
+from hermes.cli.common import json_option
+from hermes.cli.shared import opened, print_json
+from hermes.cli.table import Column, printed
 from hermes.harmless import one_line
 
 
@@ -23,10 +23,10 @@ def command() -> None:
 def approve(code: str, owner: bool) -> int:
     from hermes.store.gateway_db import GatewayDB
 
-    with store() as db:
+    with opened(writing=True) as db:
         found = GatewayDB(db).approve_pairing(code)
     if found is None:
-        raise NotFound(
+        raise click.ClickException(
             "nobody has this code; it works once and holds for an hour (`hermes pairing list` shows who waits)"
         )
     person = f"{found['platform']}:{found['user_id']}"
@@ -53,13 +53,11 @@ def make_owner(person: str) -> None:
 def list_(as_json: bool) -> int:
     from hermes.store.gateway_db import GatewayDB
 
-    with store() as db:
+    with opened(writing=True) as db:
         gateway = GatewayDB(db)
         people, waiting = gateway.people(), gateway.waiting_pairings()
     if as_json:
-        import json
-
-        click.echo(json.dumps({"people": people, "waiting": waiting}, indent=2, ensure_ascii=False))
+        print_json({"people": people, "waiting": waiting})
         return 0
     if not people and not waiting:
         click.echo("Nobody was let in by a code, and nobody waits.")
@@ -71,7 +69,7 @@ def list_(as_json: bool) -> int:
         minutes = max(0, int((one["expires_at"] - time.time()) // 60))
         rows.append([f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"waits, {minutes} min left"])
     columns = (Column("Person"), Column("Name", least=8, most=40), Column("State"))
-    click.echo("\n".join(table(columns, rows, screen_width(), terminal=sys.stdout.isatty())))
+    click.echo(printed(columns, rows))
     return 0
 
 
@@ -87,9 +85,11 @@ def revoke(person: str) -> int:
     platform, sep, user_id = person.partition(":")
     if not sep or not user_id:
         raise click.UsageError("name somebody as PLATFORM:USER, as `hermes pairing list` shows them")
-    with store() as db:
+    with opened(writing=True) as db:
         done = GatewayDB(db).shut_out(platform, user_id)
     if not done:
-        raise NotFound(f"{one_line(person)} was not let in by a code (who is named in config.yaml is removed there)")
+        raise click.ClickException(
+            f"{one_line(person)} was not let in by a code (who is named in config.yaml is removed there)"
+        )
     click.echo(f"{one_line(person)} may no longer talk.")
     return 0

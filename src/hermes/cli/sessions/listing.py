@@ -7,10 +7,9 @@ import sys
 
 import click
 
-from hermes.cli.common import ROWS, json_option, source_option, store
+from hermes.cli.common import ROWS, json_option, source_option
 from hermes.cli.sessions.quick import print_list
-from hermes.config import load_config
-from hermes.times import zone_of
+from hermes.cli.shared import opened, zone
 
 
 @click.command("list", help="The latest conversations, by their last activity.")
@@ -34,8 +33,8 @@ def browse_() -> None:
         raise click.UsageError("the browser needs a terminal; `hermes sessions list` and `search` work everywhere")
     from hermes.chat.browse import browse
 
-    with store() as db:
-        chosen = browse(db, zone_of(load_config().timezone))
+    with opened(writing=True) as db:
+        chosen = browse(db, zone())
     if chosen is not None:
         sys.stdout.flush()
         # A fresh process: the conversation starts with nothing of the browser left in memory or in the terminal.

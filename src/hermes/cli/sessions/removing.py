@@ -6,7 +6,6 @@ running process holds is never touched. A conversation that was compressed is on
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ import click
 from hermes.cli.common import (
     ROWS,
     Ambiguous,
-    NotFound,
     confirmed,
     days,
     find_session,
@@ -25,7 +23,7 @@ from hermes.cli.common import (
 )
 from hermes.cli.completers import complete_sessions, complete_trashed
 from hermes.cli.shared import age, configuration, counted, note, opened, print_json, progress, zone
-from hermes.cli.table import Column, screen_width, table
+from hermes.cli.table import Column, printed
 from hermes.harmless import one_line
 from hermes.times import ago, date
 
@@ -34,12 +32,6 @@ if TYPE_CHECKING:
 
 DAY = 86_400
 _SHOWN = 20
-
-
-class Refused(click.ClickException):
-    """It may not be done; exit status 1."""
-
-    exit_code = 1
 
 
 def called(session: dict[str, Any]) -> str:
@@ -83,7 +75,7 @@ class _Conversation:
 
     def refuse_live(self) -> None:
         if any(self.db.is_live(part) for part in self.parts):
-            raise Refused(f"{self.called} is live: a running process holds it; leave it there first")
+            raise click.ClickException(f"{self.called} is live: a running process holds it; leave it there first")
 
 
 def _with_earlier(parts: list[str]) -> str:
@@ -130,8 +122,8 @@ def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
             listed = "\n".join(f"  {one}" for one in found[:10])
             raise Ambiguous(f"several sessions in the trash are called {word}; name one of these:\n{listed}")
     if db.get_session(word) is not None:
-        raise Refused(f"{word} is not in the trash")
-    raise NotFound(f"nothing in the trash is called {word!r}; `hermes sessions trash` shows what there is")
+        raise click.ClickException(f"{word} is not in the trash")
+    raise click.ClickException(f"nothing in the trash is called {word!r}; `hermes sessions trash` shows what there is")
 
 
 def _newest(trashed: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -161,10 +153,10 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
                     step(done)
             print(f"deleted {number} for good")
         else:
-            print("\n".join(_trash_screen(_newest(rows))))
+            print(_trash_screen(_newest(rows)))
 
 
-def _trash_screen(rows: list[dict[str, Any]]) -> list[str]:
+def _trash_screen(rows: list[dict[str, Any]]) -> str:
     where, kept_for = zone(), configuration().sessions.trash_days
     columns = [
         Column("Title", 8, 40, 2),
@@ -180,7 +172,7 @@ def _trash_screen(rows: list[dict[str, Any]]) -> list[str]:
         )
         for row in rows
     ]  # fmt: skip
-    return table(columns, cells, screen_width(), terminal=sys.stdout.isatty())
+    return printed(columns, cells)
 
 
 @click.command(
@@ -200,7 +192,7 @@ def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: 
         if not ids:
             print(f"Nothing to prune: no ended session is older than {age(older_than)}.")
             return
-        print("\n".join(_prune_screen(db, ids)))
+        print(_prune_screen(db, ids))
         if dry_run:
             print(f"{counted(len(ids), 'session')} would go (nothing was changed).")
             return
@@ -227,7 +219,7 @@ def _remove(db: SessionDB, ids: list[str], now: bool) -> int:
     return gone
 
 
-def _prune_screen(db: SessionDB, ids: list[str]) -> list[str]:
+def _prune_screen(db: SessionDB, ids: list[str]) -> str:
     """What would go: the first few by name."""
     where = zone()
     rows = []
@@ -247,5 +239,4 @@ def _prune_screen(db: SessionDB, ids: list[str]) -> list[str]:
         Column("Msgs", 4, worth=1),
         Column("ID"),
     ]
-    lines = table(columns, rows, screen_width(), terminal=sys.stdout.isatty())
-    return [*lines, f"… and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else lines
+    return printed(columns, rows) + (f"\n… and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
