@@ -111,7 +111,7 @@ def test_start_talk_look_and_stop(lab: Lab, model: Echo, hermes_home: Path) -> N
     assert "No gateway runs" in looked.out
     assert state(hermes_home) == "stopped"
     nothing = program.run("gateway", "stop", home=hermes_home)
-    assert (nothing.status, nothing.err) == (1, "No gateway runs.\n")
+    assert (nothing.status, nothing.err) == (1, "No gateway is running.\n")
     with SessionDB(hermes_home / "state.db") as db:
         assert db.check() == []
 

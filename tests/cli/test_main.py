@@ -60,8 +60,8 @@ def test_the_overview_names_every_command(hermes_home: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["sesions"], "there is no command `hermes sesions`; did you mean sessions?"),
-        (["nonsense"], "there is no command `hermes nonsense`"),
+        (["sesions"], "unknown command `hermes sesions`; did you mean sessions?"),
+        (["nonsense"], "unknown command `hermes nonsense`"),
         (["sessions", "lst"], "did you mean list?"),
         (["sessions", "list", "--nonsense"], "--nonsense"),
         (["sessions", "list", "--limit", "many"], "many"),
@@ -120,7 +120,7 @@ def test_an_error_nobody_foresaw_is_still_one_line(hermes_home: Path) -> None:
     assert done.returncode == 1
     assert (
         done.stderr
-        == "hermes: this should not have happened (ZeroDivisionError: division by zero); --debug shows where\n"
+        == "hermes: internal error (ZeroDivisionError: division by zero); run it again with --debug to see where\n"
     )
 
 

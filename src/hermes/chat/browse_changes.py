@@ -211,7 +211,7 @@ class Changing(Screen[None], inherit_bindings=False):
 
         def attempt(text: str) -> str:
             if not self.db.set_session_title(line.id, text):
-                raise HermesError("this conversation is gone")
+                raise HermesError("this conversation was deleted")
             return self.db.get_session_title(line.id) or ""
 
         def renamed(title: str | None) -> None:
@@ -247,7 +247,7 @@ class Changing(Screen[None], inherit_bindings=False):
             for one in (line, *(other for other in self.all if other.id == line.id)):
                 one.pinned = pinned
             self.lines.refresh()
-            self._say("pinned" if pinned else "not pinned any more")
+            self._say("pinned" if pinned else "no longer pinned")
 
         self._do(lambda: self.db.pin_session(line.id, pinned), done)
 
@@ -289,7 +289,9 @@ class Changing(Screen[None], inherit_bindings=False):
         def run() -> None:
             try:
                 gone = not work()
-                self.post_message(self.Changed(None if gone else then, "this conversation is gone" if gone else None))
+                self.post_message(
+                    self.Changed(None if gone else then, "this conversation was deleted" if gone else None)
+                )
             except HermesError as error:
                 self.post_message(self.Changed(None, str(error)))
 

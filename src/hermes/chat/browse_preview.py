@@ -44,7 +44,7 @@ def preview(db: SessionDB, line: Line, zone: tzinfo | None) -> Preview:
     """The conversation behind a line."""
     session = db.get_session(line.id)
     if session is None:
-        return Preview(Text("This conversation is gone."))
+        return Preview(Text("This conversation was deleted."))
     messages = [message for message in db.get_messages(line.id) if _said(message)]
     text = _head(db, session, zone)
     start, end = _window(messages, line.message_id)

@@ -223,12 +223,12 @@ class Picker(Changing, inherit_bindings=False):
         if self.is_inside:
             if not text:
                 return "Type what was said; Tab goes back to the list."
-            return "Searching …" if self.searching else "Nobody said that."
+            return "Searching …" if self.searching else "No messages match."
         if not self.loaded:
             return "Loading …"
         if not self.all:
             return "No conversations yet. Esc leaves, and `hermes` starts one."
-        return "No title, id or first words like that. Tab searches inside."
+        return "No title, id or first words match. Tab searches inside."
 
     def _say(self, note: str | None = None) -> None:
         """The line below the list: a note about what was done (until the next key), else how many there are."""

@@ -61,11 +61,11 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
     if found.candidates:
         listed = "\n".join(f"  {one}  {db.get_session_title(one) or '—'}" for one in found.candidates)
         more = "\n  … and more" if found.more else ""
-        raise Ambiguous(f"several sessions begin with {words}; name more of one of these:\n{listed}{more}")
+        raise Ambiguous(f"several sessions match {words}; give more of the id:\n{listed}{more}")
     if not found.suggestions:
-        raise click.ClickException(f"no session is called {words!r}; `hermes sessions list` shows what there is")
+        raise click.ClickException(f"no session matches {words!r}; `hermes sessions list` lists them")
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
-    raise click.ClickException(f"no session is called {words!r}; did you mean {hint}?")
+    raise click.ClickException(f"no session matches {words!r}; did you mean {hint}?")
 
 
 def confirmed(question: str, *, yes: bool) -> None:
@@ -73,7 +73,7 @@ def confirmed(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.ClickException(f"{question} There is nobody to ask here: say --yes")
+        raise click.ClickException(f"{question} There is no terminal to ask on: pass --yes")
     click.confirm(question, abort=True, err=True)
 
 
@@ -86,7 +86,7 @@ def days(value: str | float) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < 1_000_000:
-        raise click.BadParameter(f"{value!r} is no age: give days (90), or 12h, 90d, 2w")
+        raise click.BadParameter(f"{value!r} is not an age: use days (90), or 12h, 90d, 2w")
     return number
 
 

@@ -66,7 +66,7 @@ def show(everything: bool, reveal: bool, as_json: bool) -> None:
 
 @command.command(
     name="set",
-    help="Put VALUE under KEY. Without VALUE it is asked for, a secret unseen.",
+    help="Set KEY to VALUE. Without VALUE it is asked for; a secret is not shown while typed.",
     context_settings={"ignore_unknown_options": True},  # -1 is a value
 )
 @click.argument("key", shell_complete=complete_key)
@@ -85,7 +85,7 @@ def set_(key: str, value: str | None) -> None:
     click.echo(f"{key}: {_one_line(table.masked(_now(keys), keys))}")
 
 
-@command.command(help="Take KEY out of config.yaml: its default holds again.")
+@command.command(help="Remove KEY from config.yaml: its default applies again.")
 @click.argument("key", shell_complete=complete_key)
 def unset(key: str) -> None:
     from hermes.config.editing import unset as remove
@@ -152,7 +152,7 @@ def _edited(copy: Path, before: str | None) -> str | None:
         return None
     with locked() as (target, now):
         if now != before:
-            return f"{target} was changed by someone else meanwhile, and is left as it is"
+            return f"{target} was changed by another process meanwhile, and is left as it is"
         write_whole(target, text)
     click.echo(f"{target} is saved.")
     return None

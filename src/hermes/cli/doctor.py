@@ -44,7 +44,7 @@ def wrong(name: str, text: str, hint: str) -> Finding:
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
-@click.command(help="What is configured, reachable, wrong, and how to mend it. Changes nothing.")
+@click.command(help="Check what is configured, reachable or wrong, and say how to fix it. Changes nothing.")
 @json_option()
 def command(as_json: bool) -> int:
     from hermes.cli.checks import examine

@@ -73,7 +73,7 @@ def stop() -> int:
     with opened() as db:
         found = running(db)
         if not found:
-            click.echo("No gateway runs.", err=True)
+            click.echo("No gateway is running.", err=True)
             return 1
         here = [one for one in found if one.here]
         if not here:
@@ -85,11 +85,13 @@ def stop() -> int:
             except ProcessLookupError:
                 pass  # in this very moment
             except PermissionError:
-                raise click.ClickException(f"process {one.process} belongs to somebody else; stop it as them") from None
+                raise click.ClickException(
+                    f"process {one.process} belongs to another user; stop it as that user"
+                ) from None
         deadline, names = time.monotonic() + 20, {one.name for one in here}
         while left := [one for one in running(db) if one.name in names]:
             if time.monotonic() > deadline:
-                raise click.ClickException(f"process {left[0].process} does not end; look into its log")
+                raise click.ClickException(f"process {left[0].process} does not end; see its log")
             time.sleep(0.05)
     click.echo("The gateway has ended." if len(found) == len(here) else "The gateway of this machine has ended.")
     return 0
@@ -123,7 +125,9 @@ def install(only_print: bool, yes: bool) -> int:
     path.write_text(text)
     click.echo(f"Written: {path}")
     if shutil.which("systemctl") is None:
-        click.echo("There is no systemd on this machine: have `hermes gateway` started by what there is.", err=True)
+        click.echo(
+            "systemd is not available on this machine; start `hermes gateway` with another service manager.", err=True
+        )
         return 0
     click.echo(f"Start it, now and with the machine:  systemctl --user enable --now {path.name}")
     click.echo("Keep it running when you log out:    loginctl enable-linger")

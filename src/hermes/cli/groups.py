@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
             from hermes.config import suggestion
 
             hint = suggestion(words[0], self.table)
-            context.fail(f"there is no command `{context.command_path} {words[0]}`{hint}")
+            context.fail(f"unknown command `{context.command_path} {words[0]}`{hint}")
         return super().resolve_command(context, words)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

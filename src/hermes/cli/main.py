@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 # name → (module, what it says in --help). The object in the module is called `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "chat": ("hermes.cli.chat", "Talk (this is what `hermes` alone does)."),
+    "chat": ("hermes.cli.chat", "Talk in the terminal (what `hermes` alone does)."),
     "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
     "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
     "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
-    "pairing": ("hermes.cli.pairing", "Let people in who wrote to the assistant."),
+    "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke that."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
     "model": ("hermes.cli.model", "Models that run on this machine."),
-    "doctor": ("hermes.cli.doctor", "What is configured, reachable, wrong, and how to mend it."),
+    "doctor": ("hermes.cli.doctor", "Check what is configured, reachable or wrong, and say how to fix it."),
     "completion": ("hermes.cli.completion", "Completion for bash, zsh and fish."),
 }
 
@@ -119,7 +119,7 @@ def _explain(error: Exception) -> int:
         name = f"{error.filename}: " if error.filename else ""
         streams.complain(f"{name}{error.strerror or error}")
     else:
-        streams.complain(f"this should not have happened ({type(error).__name__}: {error}); --debug shows where")
+        streams.complain(f"internal error ({type(error).__name__}: {error}); run it again with --debug to see where")
     return 1
 
 

@@ -37,7 +37,9 @@ def _edited(text: str, keys: list[str], change: Callable[[Any], Any], cut: Calla
             return unhidden(result).replace("\n", "\r\n" if "\r\n" in text else "\n")
     except yaml.YAMLError:
         pass
-    raise ConfigError(f"{'.'.join(keys)} can't be changed in this file by a program; `hermes config edit` opens it")
+    raise ConfigError(
+        f"{'.'.join(keys)} can't be changed automatically in this file; change it with `hermes config edit`"
+    )
 
 
 def _hidden_in(value: Any) -> Any:

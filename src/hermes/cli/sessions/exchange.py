@@ -137,7 +137,7 @@ Counts = dict[str, int]
     f"\n\nFormats: {formats.described(reading=True)}.",
 )
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
-@click.option("--dry-run", is_flag=True, help="Only say what would come in.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be imported.")
 def import_(file: str, dry_run: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="hermes-import-") as folder:
         path = _source(file, Path(folder))
@@ -173,7 +173,7 @@ def _source(file: str, folder: Path) -> Path:
 def _imported(db: SessionDB, path: Path, folder: Path, dry_run: bool) -> tuple[Counts, list[Problem]]:
     """Every session of a file that can be read, and the parts that can't."""
     if not db.is_shared and path.resolve() == db.path.resolve():
-        raise click.ClickException(f"{path} is the record itself; there is nothing to bring in")
+        raise click.ClickException(f"{path} is the record itself; there is nothing to import")
     module = formats.reader_for(path).load()
     problems: list[Problem] = []
     if not dry_run and hasattr(module, "take"):

@@ -48,7 +48,7 @@ def _apply(ids: list[str], change: Callable[[str], bool], done: str, db: Session
     elif changed:
         print(f"{counted(len(changed), 'session')} are {done}")
     else:
-        click.echo("hermes: no session is like that; nothing was changed", err=True)
+        click.echo("hermes: no session matches; nothing was changed", err=True)
     return 0 if changed else 1
 
 

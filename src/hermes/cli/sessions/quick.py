@@ -53,7 +53,7 @@ def print_list(
     if as_json:
         print_json(rows)
     elif not rows:
-        print(START if empty else "No session is like that. `hermes sessions list --all` shows every one.")
+        print(START if empty else "No session matches. `hermes sessions list --all` lists every session.")
     else:
         print(screen(rows))
 

@@ -75,7 +75,7 @@ class _Conversation:
 
     def refuse_live(self) -> None:
         if any(self.db.is_live(part) for part in self.parts):
-            raise click.ClickException(f"{self.called} is live: a running process holds it; leave it there first")
+            raise click.ClickException(f"{self.called} is in use by a running process; leave it there first")
 
 
 def _with_earlier(parts: list[str]) -> str:
@@ -105,7 +105,7 @@ def restore(words: tuple[str, ...]) -> None:
         for session_id in list(dict.fromkeys(named)):
             parts = db.get_compression_chain(session_id)
             db.restore_session(session_id, whole=True)
-            print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is back")
+            print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is restored")
 
 
 def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
@@ -120,10 +120,10 @@ def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
             return str(found[0])
         if found:
             listed = "\n".join(f"  {one}" for one in found[:10])
-            raise Ambiguous(f"several sessions in the trash are called {word}; name one of these:\n{listed}")
+            raise Ambiguous(f"several sessions in the trash match {word}; give one of these ids:\n{listed}")
     if db.get_session(word) is not None:
         raise click.ClickException(f"{word} is not in the trash")
-    raise click.ClickException(f"nothing in the trash is called {word!r}; `hermes sessions trash` shows what there is")
+    raise click.ClickException(f"no session in the trash matches {word!r}; `hermes sessions trash` lists them")
 
 
 def _newest(trashed: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ def _trash_screen(rows: list[dict[str, Any]]) -> str:
 @source_option("Only sessions of this source.")
 @click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
 @yes_option()
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
     with opened(writing=not dry_run) as db:
         ids = db.prunable_sessions(older_than, source, whole=True)
@@ -194,7 +194,7 @@ def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: 
             return
         print(_prune_screen(db, ids))
         if dry_run:
-            print(f"{counted(len(ids), 'session')} would go (nothing was changed).")
+            print(f"{counted(len(ids), 'session')} would be removed (nothing was changed).")
             return
         where = "for good" if now else "in the trash"
         confirmed(f"{'Delete' if now else 'Put'} {counted(len(ids), 'session')} {where}?", yes=yes)

@@ -36,7 +36,7 @@ _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
-@click.command(help='Find what was said.\n\nWords, "phrases", OR, NOT (-word), prefix*.')
+@click.command(help='Search the messages.\n\nWords, "phrases", OR, NOT (-word), prefix*.')
 @click.argument("query", nargs=-1, required=True)
 @click.option(
     "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Most hits."
@@ -72,10 +72,10 @@ def search(
         print_json(hits)
     elif hits:
         if all(hit["relaxed"] for hit in hits):
-            note("no message has all of these words; these come nearest")
+            note("no message has all of these words; these are the closest")
         print("\n".join(screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty())))
     if not hits:
-        note(f"nothing found for {one_line(words)!r}")
+        note(f"no messages match {one_line(words)!r}")
     return 0 if hits else 1
 
 

@@ -239,7 +239,7 @@ class _View:
         """Show what has come since."""
         session = self.db.get_session(self.session_id)
         if session is None:
-            self.remark("the session is gone")
+            self.remark("the session was deleted")
             raise KeyboardInterrupt
         for event in self.db.get_session_events(self.session_id)[self.events :]:
             self.events += 1
