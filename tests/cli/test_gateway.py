@@ -285,5 +285,5 @@ def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
     assert looked.status == 0
     assert "\x1b" not in looked.out
     assert max(cells(line) for line in looked.out.splitlines()) <= max(width, 60)
-    for word in ("telegram", "connected", "refused", "homeassistant", "not started", "last trouble"):
+    for word in ("telegram", "connected", "refused", "homeassistant", "not started", "last error"):
         assert word in looked.out
