@@ -107,7 +107,7 @@ def test_a_live_session_is_refused_by_delete_and_left_by_prune(home: Path) -> No
         assert db.hold_session(PARSER, "somebody")
         db.pin_session("20250614_110000_d4e5f6")
         done = run("sessions", "delete", PARSER, "--yes", home=home)
-        assert done.status == 1 and "is live" in done.err
+        assert done.status == 1 and "is in use by a running process" in done.err
         assert run("sessions", "prune", "--older-than", "1", "--yes", home=home).status == 0
     # live, pinned, and not ended
     assert ids(home) == {PARSER, "20250614_110000_d4e5f6", "20250615_125000_0badc0"}
@@ -138,7 +138,7 @@ def test_a_conversation_is_live_if_any_part_of_it_is(hermes_home: Path) -> None:
     with SessionDB(hermes_home / "state.db") as db:
         assert db.hold_session(NEWEST, "somebody")
         done = run("sessions", "delete", EARLIER, "--yes", home=hermes_home)
-        assert done.status == 1 and "is live" in done.err
+        assert done.status == 1 and "is in use by a running process" in done.err
         assert ids(hermes_home) == {NEWEST}
 
 
