@@ -41,7 +41,7 @@ def test_approve_list_and_revoke(home: Path) -> None:
     assert gone.status == 1
     assert "config.yaml" in gone.err
     assert program.run("pairing", "revoke", "1003", home=home).status == 2
-    assert "Nobody" in program.run("pairing", "list", home=home).out
+    assert "No one" in program.run("pairing", "list", home=home).out
 
 
 def test_guessing_stops_after_five_tries(home: Path) -> None:
