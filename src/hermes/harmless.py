@@ -50,9 +50,9 @@ def one_line(text: str | None) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """Text that every wire can carry, also inside lists and dicts: half a surrogate pair is a \N{REPLACEMENT CHARACTER}.
+    """Text that every wire can carry, also inside lists and dicts: half a surrogate pair becomes U+FFFD.
 
-    The record keeps such text as it came; whoever is sent it gets what UTF-8 can hold.
+    The record keeps such text as it came; what is sent elsewhere is what UTF-8 can hold.
     """
     if isinstance(value, str):
         if value.isascii():

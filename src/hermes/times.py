@@ -76,7 +76,7 @@ def zone_of(name: str | None) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ConfigError(f"timezone: nobody knows {name!r}; give a name such as Europe/Berlin") from None
+        raise ConfigError(f"timezone: unknown time zone {name!r}; use a name such as Europe/Berlin") from None
 
 
 def span(text: str, zone: tzinfo | None = None, *, at: float | None = None) -> tuple[float, float]:
@@ -103,7 +103,7 @@ def span(text: str, zone: tzinfo | None = None, *, at: float | None = None) -> t
         return _calendar(text.strip(), zone)
     except (ValueError, OverflowError, OSError):
         raise ValueError(
-            f"{text!r} is no time: give 2026-01-31, 2026-01-31 14:05, 7d, 12h, today or yesterday"
+            f"{text!r} is not a time: use 2026-01-31, 2026-01-31 14:05, 7d, 12h, today or yesterday"
         ) from None
 
 

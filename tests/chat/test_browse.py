@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.widgets import Input, Static
 
-from hermes.chat.browse_app import Browser
-from hermes.chat.browse_list import SessionList
-from hermes.chat.browse_rows import Line, matching
+from hermes.chat.browse_list import Line, SessionList, matching
+from hermes.chat.browse_screen import Browser
 from hermes.errors import StoreClosed
 from hermes.harmless import harmless
 from hermes_state import SessionDB

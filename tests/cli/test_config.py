@@ -19,6 +19,7 @@ from hermes.config import load_config, parse_config
 from hermes.config.editing import HEAD
 from hermes.config.keys import every_key
 from hermes.config.splice import with_value, without
+from hermes.errors import ConfigError
 from tests.support.program import PROGRAM, environment, run, start
 from tests.support.screen import Screen
 from tests.support.sizes import some
@@ -126,18 +127,18 @@ def test_set_tightens_the_mode_and_follows_a_link(hermes_home: Path, config_file
 @pytest.mark.parametrize(
     ("key", "value", "status", "said"),
     [
-        ("sessions.retention_days", "soon", 1, "hermes: sessions.retention_days: a number, not 'soon'\n"),
-        ("store.durability", "ful", 1, "hermes: store.durability: one of full, normal, not 'ful'; did you mean full?\n"),
-        ("model.defalt", "x", 1, "hermes: nobody knows the key model.defalt; did you mean model.default?\n"),
-        ("api_key", "x", 1, "hermes: nobody knows the key api_key; did you mean model.api_key?\n"),
-        ("model..default", "x", 1, "hermes: 'model..default' is not the name of a key; names are joined by dots: model.default\n"),
-        ("", "x", 1, "hermes: '' is not the name of a key; names are joined by dots: model.default\n"),
-        ("owner", "[a", 1, "hermes: owner: the value can't be understood as YAML; put lists as [a, b], mappings as {a: b}\n"),
-        ("owner", "me", 1, "hermes: owner.1: a platform and a user, such as telegram:12345, not 'me'\n"),
-        ("mcp_servers.x.args", "[a]", 1, "hermes: mcp_servers.x: it needs one of command (a program to start) and url (an address), and has neither\n"),
-        ("model", "gpt-5", 1, "hermes: model: keys below it (default, base_url, api_key, …), not 'gpt-5'\n"),
-        ("hooks.on_session_rest", "x", 1, "hermes: nobody knows the key hooks.on_session_rest; did you mean hooks.on_session_reset?\n"),
-        ("sessions.retention_days", "-1", 1, "hermes: sessions.retention_days: 0 or more, not '-1'\n"),
+        ("sessions.retention_days", "soon", 1, "hermes: sessions.retention_days: expected a number, got 'soon'\n"),
+        ("store.durability", "ful", 1, "hermes: store.durability: expected one of full, normal, got 'ful'; did you mean full?\n"),
+        ("model.defalt", "x", 1, "hermes: unknown configuration key: model.defalt; did you mean model.default?\n"),
+        ("api_key", "x", 1, "hermes: unknown configuration key: api_key; did you mean model.api_key?\n"),
+        ("model..default", "x", 1, "hermes: 'model..default' is not a configuration key; join names with dots, as in model.default\n"),
+        ("", "x", 1, "hermes: '' is not a configuration key; join names with dots, as in model.default\n"),
+        ("owner", "[a", 1, "hermes: owner: not valid YAML; write lists as [a, b] and mappings as {a: b}\n"),
+        ("owner", "me", 1, "hermes: owner.1: expected PLATFORM:USER, such as telegram:12345, got 'me'\n"),
+        ("mcp_servers.x.args", "[a]", 1, "hermes: mcp_servers.x: needs command (a program to start) or url (an address), and has neither\n"),
+        ("model", "gpt-5", 1, "hermes: model: expected a section (default, base_url, api_key, …), got 'gpt-5'\n"),
+        ("hooks.on_session_rest", "x", 1, "hermes: unknown configuration key: hooks.on_session_rest; did you mean hooks.on_session_reset?\n"),
+        ("sessions.retention_days", "-1", 1, "hermes: sessions.retention_days: expected 0 or more, got '-1'\n"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_or_key_changes_nothing(
@@ -153,7 +154,7 @@ def test_a_broken_file_is_not_touched_and_the_line_is_told(hermes_home: Path, co
     for words in (["set", "timezone", "UTC"], ["unset", "timezone"], ["get", "timezone"], ["show"]):
         done = run("config", *words, home=hermes_home)
         assert done.status == 1
-        assert "line 2 column 1: this is not YAML" in done.err
+        assert "line 2 column 1: not valid YAML" in done.err
         assert len(done.err.splitlines()) == 1
     assert config_file.read_text() == "model:\n\tdefault: x\n"
 
@@ -274,7 +275,7 @@ def test_unset_takes_the_line_and_an_empty_section_with_it(hermes_home: Path, co
     assert (done.status, done.err) == (1, f"hermes: owner is not set in {config_file}\n")
     assert (
         run("config", "unset", "ownr", home=hermes_home).err
-        == "hermes: nobody knows the key ownr; did you mean owner?\n"
+        == "hermes: unknown configuration key: ownr; did you mean owner?\n"
     )
 
 
@@ -314,7 +315,7 @@ def test_edit_of_no_file_begins_with_the_head_and_makes_nothing_if_nothing_was_w
 def test_edit_never_leaves_a_broken_file(hermes_home: Path, config_file: Path, tmp_path: Path) -> None:
     done = run("config", "edit", home=hermes_home, env={"VISUAL": editor(tmp_path, 'echo "modle: x" > "$1"')})
     assert done.status == 1
-    assert "✗ line 1: nobody knows the key modle; did you mean model?" in done.err
+    assert "✗ line 1: unknown configuration key: modle; did you mean model?" in done.err
     assert config_file.read_text() == WITH_COMMENTS
     kept = re.search(r"your text is kept in (\S+)", done.err)
     assert kept is not None and Path(kept[1]).read_text() == "modle: x\n"
@@ -330,7 +331,7 @@ def test_edit_opens_again_on_a_mistake_if_the_user_wants(hermes_home: Path, conf
         [*PROGRAM, "config", "edit"], env=environment(hermes_home, {"VISUAL": visual, "TERM": "xterm"})
     ) as screen:
         screen.wait_for("Open it again?")
-        assert "this is not YAML" in screen.history()
+        assert "not valid YAML" in screen.history()
         screen.line("y")
         assert screen.wait_until_over() == 0
     assert config_file.read_text() == "timezone: UTC\n"
@@ -347,7 +348,7 @@ def test_edit_does_not_undo_what_somebody_else_set_meanwhile(
         env={"VISUAL": editor(tmp_path, f'{other}; echo "memory: {{enabled: false}}" > "$1"')},
     )
     assert done.status == 1
-    assert "was changed by someone else meanwhile" in done.err and "your text is kept in" in done.err
+    assert "was changed by another process meanwhile" in done.err and "your text is kept in" in done.err
     assert load_config(config_file).timezone == "UTC"
 
 
@@ -413,7 +414,7 @@ def test_no_permission_is_one_line(hermes_home: Path, config_file: Path) -> None
     )
     hermes_home.chmod(0o700)
     assert done.returncode == 1
-    assert done.stderr == f"hermes: {hermes_home} can't be written (Permission denied); mend its permissions\n"
+    assert done.stderr == f"hermes: {hermes_home} can't be written (Permission denied); fix its permissions\n"
     assert config_file.read_text() == WITH_COMMENTS
 
 
@@ -478,6 +479,47 @@ def test_any_key_can_be_set_and_unset_in_any_file_and_no_comment_is_lost(text: s
     for other in _KEYS:
         if other != key:
             assert at(removed, other) == at(before, other)
+
+
+CUTS = [  # a file, a key, a value, and the file afterwards (None: left alone)
+    ("owner:   # us\n  - a:1  # me\n  - a:2\n\n# end\ntimezone: UTC\n", "owner", ["b:1"], "owner: ['b:1']   # us\n\n# end\ntimezone: UTC\n"),
+    ("owner:\n- a:1\n- a:2\ntimezone: UTC\n", "owner", ["b:1"], "owner: ['b:1']\ntimezone: UTC\n"),
+    ("hooks:\n  x: |\n    echo\n\n    # b\n\n# end\n", "hooks.x", "new", "hooks:\n  x: new\n\n# end\n"),
+    ("hooks:\n  x: |\n    echo\n    # b\n\n# end\n", "hooks.y", "new", "hooks:\n  x: |\n    echo\n    # b\n  y: new\n\n# end\n"),
+    ("model:\n  default: a\n    b  # c\n  api_key: x\n", "model.default", "n", "model:\n  default: n  # c\n  api_key: x\n"),
+    ("display: {\n  busy: queue,  # c\n}\n", "display.x", "y", "display: {\n  busy: queue,  # c\n x: y}\n"),
+    ("model:\r\n  default: a # c\r\ntimezone: UTC\r\n", "model.x", "y", "model:\r\n  default: a # c\r\n  x: y\r\ntimezone: UTC\r\n"),
+    ("---\nmodel:\n  default: a\n...\n", "timezone", "UTC", "---\nmodel:\n  default: a\ntimezone: UTC\n...\n"),
+    ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.e", "y", "s:\n  a: &b\n    c: x\n  d: *b\n  e: y\n# end\n"),
+    ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.a.c", "y", None),
+    ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.d", "y", None),
+    ("s:\n  a: &b\n    c: x\n  d:\n    <<: *b\n", "s.d.c", "y", "s:\n  a: &b\n    c: x\n  d:\n    <<: *b\n    c: y\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value", "after"), CUTS, ids=[f"{key} in {text[:20]!r}" for text, key, _, _ in CUTS]
+)
+def test_only_the_value_is_cut_whatever_stands_around_it(text: str, key: str, value: object, after: str | None) -> None:
+    if after is None:
+        with pytest.raises(ConfigError, match=r"can't be changed automatically in this file; change it with `hermes config edit`"):
+            with_value(text, key.split("."), value)
+    else:
+        assert with_value(text, key.split("."), value) == after
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "after"),
+    [
+        ("d: {a: 1, b: 2, c: 3}\n", "d.a", "d: {b: 2, c: 3}\n"),
+        ("d: {a: 1, b: 2, c: 3}\n", "d.c", "d: {a: 1, b: 2}\n"),
+        ("d: {a: 1}  # x\ne: 1\n", "d.a", "e: 1\n"),
+        ("h:\n  x: |\n    a\n    # b\n\n# end\ne: 1\n", "h.x", "\n# end\ne: 1\n"),
+        ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.d", "s:\n  a: &b\n    c: x\n# end\n"),
+    ],
+)
+def test_a_removed_key_takes_only_its_own_text_along(text: str, key: str, after: str) -> None:
+    assert without(text, key.split(".")) == after
 
 
 def at(config: object, key: str) -> object:

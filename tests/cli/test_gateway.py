@@ -111,7 +111,7 @@ def test_start_talk_look_and_stop(lab: Lab, model: Echo, hermes_home: Path) -> N
     assert "No gateway runs" in looked.out
     assert state(hermes_home) == "stopped"
     nothing = program.run("gateway", "stop", home=hermes_home)
-    assert (nothing.status, nothing.err) == (1, "No gateway runs.\n")
+    assert (nothing.status, nothing.err) == (1, "No gateway is running.\n")
     with SessionDB(hermes_home / "state.db") as db:
         assert db.check() == []
 
@@ -285,5 +285,5 @@ def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
     assert looked.status == 0
     assert "\x1b" not in looked.out
     assert max(cells(line) for line in looked.out.splitlines()) <= max(width, 60)
-    for word in ("telegram", "connected", "refused", "homeassistant", "not started", "last trouble"):
+    for word in ("telegram", "connected", "refused", "homeassistant", "not started", "last error"):
         assert word in looked.out

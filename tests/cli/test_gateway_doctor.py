@@ -79,10 +79,10 @@ def test_a_missing_token_and_a_setting_nobody_knows(hermes_home: Path) -> None:
 
 def test_everybody_nobody_no_owner_and_no_home_deserve_a_look(lab: Lab, hermes_home: Path) -> None:
     found = lines(hermes_home, "telegram", {**lab.settings, "allow_all": True})
-    assert any(state == "remark" and "everybody" in text for state, text in found)
+    assert any(state == "remark" and "everyone" in text for state, text in found)
     found = lines(hermes_home, "telegram", lab.settings)
     assert [state for state, _ in found] == ["well", "remark", "remark", "remark"]
-    for word, (_, text) in zip(("nobody may talk", "owner", "/sethome"), found[1:], strict=True):
+    for word, (_, text) in zip(("no one may talk", "owner", "/sethome"), found[1:], strict=True):
         assert word in text
 
 

@@ -112,7 +112,7 @@ def test_text_no_encoding_can_hold_is_escaped_in_json(hermes_home):
 
 
 def test_colour_only_on_a_terminal_that_wants_it(hermes_home):
-    from hermes.cli.insights_screen import draw
+    from hermes.cli.insights import draw
     from hermes_state import SessionDB
 
     with SessionDB(store_in(hermes_home) / "state.db") as db:

@@ -31,7 +31,7 @@ def test_approve_list_and_revoke(home: Path) -> None:
     assert (done.status, done.out) == (0, "Mallory (telegram:1003) may talk now.\n")
     again = program.run("pairing", "approve", "ABCD-EFGH", home=home)
     assert again.status == 1
-    assert "nobody has this code" in again.err
+    assert "unknown or expired code" in again.err
     people = json.loads(program.run("pairing", "list", "--json", home=home).out)
     assert [(one["platform"], one["user_id"]) for one in people["people"]] == [("telegram", "1003")]
     assert people["waiting"] == []
@@ -41,12 +41,12 @@ def test_approve_list_and_revoke(home: Path) -> None:
     assert gone.status == 1
     assert "config.yaml" in gone.err
     assert program.run("pairing", "revoke", "1003", home=home).status == 2
-    assert "Nobody" in program.run("pairing", "list", home=home).out
+    assert "No one" in program.run("pairing", "list", home=home).out
 
 
 def test_guessing_stops_after_five_tries(home: Path) -> None:
     for number in range(5):
-        assert "nobody has this code" in program.run("pairing", "approve", f"WRONG{number}", home=home).err
+        assert "unknown or expired code" in program.run("pairing", "approve", f"WRONG{number}", home=home).err
     stopped = program.run("pairing", "approve", "ABCD-EFGH", home=home)
     assert stopped.status == 1
     assert "wait a minute" in stopped.err

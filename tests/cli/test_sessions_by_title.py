@@ -60,7 +60,7 @@ def test_every_command_acts_on_the_session_with_exactly_that_title(hermes_home: 
     again = run("sessions", "delete", "Bug", "--yes", home=home)
     assert again.status == 1 and 'did you mean "Bug #2"?' in again.err
     assert stored(home, OTHER) == before
-    assert run("sessions", "restore", "Bug", home=home).out == f'"Bug" ({BUG}) is back\n'
+    assert run("sessions", "restore", "Bug", home=home).out == f'"Bug" ({BUG}) is restored\n'
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_restore_takes_an_id_a_prefix_or_the_title_it_had(home: Path, name: str)
     before = ids(home)
     assert run("sessions", "delete", PARSER, "--yes", home=home).status == 0
     back = run("sessions", "restore", name, home=home)
-    assert (back.status, back.out) == (0, f'"Parser rewrite" ({PARSER}) is back\n')
+    assert (back.status, back.out) == (0, f'"Parser rewrite" ({PARSER}) is restored\n')
     assert ids(home) == before
 
 
@@ -107,7 +107,7 @@ def test_a_live_session_is_refused_by_delete_and_left_by_prune(home: Path) -> No
         assert db.hold_session(PARSER, "somebody")
         db.pin_session("20250614_110000_d4e5f6")
         done = run("sessions", "delete", PARSER, "--yes", home=home)
-        assert done.status == 1 and "is live" in done.err
+        assert done.status == 1 and "is in use by a running process" in done.err
         assert run("sessions", "prune", "--older-than", "1", "--yes", home=home).status == 0
     # live, pinned, and not ended
     assert ids(home) == {PARSER, "20250614_110000_d4e5f6", "20250615_125000_0badc0"}
@@ -127,7 +127,7 @@ def test_a_compressed_conversation_goes_whole_and_comes_back_whole(hermes_home: 
     trash = run("sessions", "trash", home=hermes_home).out.splitlines()
     assert len(trash) == 3 and "Store design #2" in trash[2] and NEWEST in trash[2]
     back = run("sessions", "restore", "20250614", home=hermes_home)
-    assert (back.status, back.out) == (0, f"{called} is back\n")
+    assert (back.status, back.out) == (0, f"{called} is restored\n")
     with SessionDB(hermes_home / "state.db") as db:
         assert db.get_compression_chain(EARLIER) == [EARLIER, NEWEST] and db.check() == []
         assert db.get_session_title(EARLIER) == "Store design"
@@ -138,7 +138,7 @@ def test_a_conversation_is_live_if_any_part_of_it_is(hermes_home: Path) -> None:
     with SessionDB(hermes_home / "state.db") as db:
         assert db.hold_session(NEWEST, "somebody")
         done = run("sessions", "delete", EARLIER, "--yes", home=hermes_home)
-        assert done.status == 1 and "is live" in done.err
+        assert done.status == 1 and "is in use by a running process" in done.err
         assert ids(hermes_home) == {NEWEST}
 
 
@@ -168,17 +168,17 @@ def test_prune_shows_what_would_go_and_a_dry_run_changes_nothing(home: Path) -> 
     before = ids(home)
     done = run("sessions", "prune", "--dry-run", home=home)
     assert done.status == 0
-    assert "PHONY" in done.out and re.search(r"^4 sessions would go", done.out, re.MULTILINE)
+    assert "PHONY" in done.out and re.search(r"^4 sessions would be removed", done.out, re.MULTILINE)
     assert "20250615_125000_0badc0" not in done.out, "it has not ended"
     assert ids(home) == before
 
 
 def test_older_than_and_source_choose(home: Path) -> None:
     out = run("sessions", "prune", "--dry-run", "--source", "telegram", home=home).out
-    assert "1 session would go" in out and "water the plants" in out
+    assert "1 session would be removed" in out and "water the plants" in out
     age = (time.time() - seeds.NOW) / 86_400
     out = run("sessions", "prune", "--dry-run", "--older-than", str(int(age) + 50), home=home).out
-    assert "1 session would go" in out and "PHONY" in out
+    assert "1 session would be removed" in out and "PHONY" in out
     nothing = run("sessions", "prune", "--older-than", "900000", home=home)
     assert nothing.status == 0 and "Nothing to prune" in nothing.out
     for wrong in ("soon", "-1", "nan", "1e30"):

@@ -109,13 +109,13 @@ def test_json_is_what_the_api_finds(home: Path) -> None:
 def test_nothing_found_is_status_1_and_one_line(home: Path) -> None:
     done = run("sessions", "search", "xylophone", home=home)
     assert (done.status, done.out) == (1, "")
-    assert done.err == "hermes: nothing found for 'xylophone'\n"
+    assert done.err == "hermes: no messages match 'xylophone'\n"
 
 
 def test_a_question_without_a_full_match_says_that_these_come_nearest(home: Path) -> None:
     done = run("sessions", "search", "which database listens on port when deploying zebras", home=home)
     assert done.status == 0
-    assert "come nearest" in done.err and "Deploy trouble" in done.out
+    assert "these are the closest" in done.err and "Deploy trouble" in done.out
 
 
 @pytest.mark.parametrize(

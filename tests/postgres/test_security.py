@@ -330,7 +330,7 @@ def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "Say where to"),
+        ([], "Give --to URL"),
         (["--rls", "--tenant", "alice"], "ROLE=SOURCE:USER_ID"),
         (["--tenant", "alice=telegram:1"], "goes with --rls"),
         (["--rls"], "only PostgreSQL keeps rows apart"),

@@ -1,7 +1,6 @@
 """`hermes sessions browse`: a full-screen picker over every conversation.
 
-This file is the door: it loads the screen's library only now, runs the screen, and says which session was chosen. What
-is on the screen is in browse_app.py; what a line says, and which lines a filter keeps, is in browse_rows.py.
+This file is the door: it loads the screen's library only now, runs the screen, and says which session was chosen.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
     if no_color == "":
         del os.environ["NO_COLOR"]  # empty means "not set"; the library would take it for a wish
     try:
-        from hermes.chat.browse_app import Browser
+        from hermes.chat.browse_screen import Browser
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("textual", "rich"):
             raise

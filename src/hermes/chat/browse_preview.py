@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from hermes.chat.browse_rows import Line
+from hermes.chat.browse_list import Line
 from hermes.harmless import harmless, one_line
 from hermes.store.text import plain_parts
 from hermes.times import ago
@@ -44,7 +44,7 @@ def preview(db: SessionDB, line: Line, zone: tzinfo | None) -> Preview:
     """The conversation behind a line."""
     session = db.get_session(line.id)
     if session is None:
-        return Preview(Text("This conversation is gone."))
+        return Preview(Text("This conversation was deleted."))
     messages = [message for message in db.get_messages(line.id) if _said(message)]
     text = _head(db, session, zone)
     start, end = _window(messages, line.message_id)

@@ -6,11 +6,12 @@ nobody asks any more is dropped. Typing always goes to the filter, so the other 
 
 from __future__ import annotations
 
+import os
 from datetime import tzinfo
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.geometry import Size
@@ -18,11 +19,9 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
-from hermes.chat.browse_changing import Changing
-from hermes.chat.browse_dialogs import Keys
-from hermes.chat.browse_list import SessionList
+from hermes.chat.browse_changes import Changing, Keys
+from hermes.chat.browse_list import Line, SessionList, found_inside, line_of, matching
 from hermes.chat.browse_preview import Preview, preview
-from hermes.chat.browse_rows import Line, found_inside, line_of, matching
 from hermes.errors import HermesError
 
 if TYPE_CHECKING:
@@ -224,12 +223,12 @@ class Picker(Changing, inherit_bindings=False):
         if self.is_inside:
             if not text:
                 return "Type what was said; Tab goes back to the list."
-            return "Searching …" if self.searching else "Nobody said that."
+            return "Searching …" if self.searching else "No messages match."
         if not self.loaded:
             return "Loading …"
         if not self.all:
             return "No conversations yet. Esc leaves, and `hermes` starts one."
-        return "No title, id or first words like that. Tab searches inside."
+        return "No title, id or first words match. Tab searches inside."
 
     def _say(self, note: str | None = None) -> None:
         """The line below the list: a note about what was done (until the next key), else how many there are."""
@@ -396,3 +395,19 @@ class Picker(Changing, inherit_bindings=False):
 
 def _many(number: int) -> str:
     return f"{number:,} conversation" + ("" if number == 1 else "s")
+
+
+class Browser(App[str]):
+    """Ends with the id of the chosen session, or None; `problem` is set when the store could not be read."""
+
+    TITLE = "Conversations"
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, db: SessionDB, zone: tzinfo | None = None) -> None:
+        # Without colour the terminal's own two are used, not shades of grey.
+        super().__init__(ansi_color=True if os.environ.get("NO_COLOR") else None)
+        self.db, self.zone = db, zone
+        self.problem: HermesError | None = None
+
+    def on_mount(self) -> None:
+        self.push_screen(Picker(self.db, self.zone))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import find_session
+from hermes.cli.common import find_session, session_option, yes_option
+from hermes.cli.completers import complete_model
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -17,14 +18,16 @@ _LATEST = "\0latest"  # -c without a value; nobody can type this
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-q", "--query", metavar="TEXT", help="Ask once, print the answer and leave.")
-@click.option(
+@session_option(
     "-c", "--continue", "continued", metavar="[SESSION]", is_flag=False, flag_value=_LATEST, default=None,
-    help="Go on with a session: by title, id or the beginning of an id; alone: with the latest one.",
+    text="Continue a session: by title, id or the beginning of an id; alone: the latest one.",
 )  # fmt: skip
-@click.option("-r", "--resume", "resumed", metavar="SESSION", help="The same, for a session that is named.")
+@session_option("-r", "--resume", "resumed", metavar="SESSION", text="Continue a session that is named.")
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
-@click.option("--model", "model_name", metavar="NAME", help="Another model than config.yaml says.")
-@click.option("--yes", is_flag=True, help="Don't ask before destructive commands of the agent's.")
+@click.option(
+    "--model", "model_name", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says."
+)
+@yes_option("Run the agent's destructive commands without asking.")
 def command(
     query: str | None,
     continued: str | None,
@@ -43,7 +46,7 @@ def command(
       git diff | hermes chat -q "review this"
     """
     if continued is not None and resumed is not None:
-        raise click.UsageError("-c and -r name the same thing: give one of them", click.get_current_context())
+        raise click.UsageError("give -c or -r, not both", click.get_current_context())
     from hermes.chat.conversation import folder_is_there
     from hermes.chat.oneshot import ask, joined, piped_text
     from hermes.config import load_config
@@ -55,7 +58,7 @@ def command(
     question = joined(query, piped_text())
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
     if once and not question:
-        raise click.UsageError("there is no question: say it after -q, or pipe it in", click.get_current_context())
+        raise click.UsageError("there is no question: give it after -q, or pipe it in", click.get_current_context())
     folder_is_there()
     with open_configured(config) as db:
         _writable(db)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.cli import checks_models, checks_platforms
-from hermes.cli.findings import Finding, Found, remark, well, wrong
+from hermes.cli.doctor import Finding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
 from hermes.errors import HermesError, MissingExtra, StoreError
 from hermes.home import companion, default_database, get_hermes_home
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # The libraries every install has, with the oldest version that will do (as in pyproject.toml).
 LIBRARIES = {
     "apsw": "3.49", "click": "8.1", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19", "prompt_toolkit": "3.0.43",
-    "PyYAML": "6", "rich": "13.7", "ruamel.yaml": "0.18", "wcwidth": "0.3", "zstandard": "0.23",
+    "PyYAML": "6", "rich": "13.7", "wcwidth": "0.3", "zstandard": "0.23",
 }  # fmt: skip
 EXTRAS = {
     "chat": {"openai": "openai", "textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},

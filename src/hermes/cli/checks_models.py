@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hermes.cli.findings import Finding, Found, remark, well, wrong
+from hermes.cli.doctor import Finding, Found, remark, well, wrong
 from hermes.config import Auxiliary, Config, McpServer, environment, suggestion
 from hermes.errors import ConfigError
 from hermes.home import get_hermes_home
@@ -59,7 +59,7 @@ def _on_this_machine(name: str) -> Finding:
         if name in found.models or f"{name}:latest" in found.models:
             return well("model", f"{name} at {found.server.base_url} ({found.server.name})")
     hint = "hermes config set model.base_url ADDRESS, or start a local server that has it"
-    return wrong("model", f"model.default is {name}, and nobody offers it", hint)
+    return wrong("model", f"model.default is {name}, but no server offers it", hint)
 
 
 def auxiliaries(config: Config) -> Found:
@@ -94,15 +94,15 @@ def _endpoint(label: str, name: str | None, base_url: str, key: str | None, sect
             label, f"{shown} does not answer within {PATIENCE:g} seconds", f"look at {section}.base_url and the network"
         )
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError):
-        return wrong(label, f"nobody answers at {shown}", f"start that server, or look at {section}.base_url")
+        return wrong(label, f"no server answers at {shown}", f"start that server, or look at {section}.base_url")
     if answer.status_code in (401, 403):
         said = "does not accept the key" if key else "wants a key, and none is set"
         return wrong(label, f"{shown} {said}", f"hermes config set {section}.api_key")
     if answer.status_code >= 500:
-        return wrong(label, f"{shown} has trouble (status {answer.status_code})", "try again later")
+        return wrong(label, f"{shown} failed (HTTP {answer.status_code})", "try again later")
     listed = _listed(answer)
     if listed is None:
-        said = f"{shown} answers, but does not say which models it has (status {answer.status_code})"
+        said = f"{shown} answers, but does not say which models it has (HTTP {answer.status_code})"
         return remark(label, said, f"should {section}.base_url end in /v1?")
     if name and name not in listed and f"{name}:latest" not in listed:
         hint = f"hermes config set {section}.{'default' if section == 'model' else 'model'} NAME"
@@ -202,11 +202,11 @@ def _mcp(name: str, server: McpServer) -> Finding:
             label, f"{shown} does not answer within {PATIENCE:g} seconds", f"look at {key}.url and the network"
         )
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError):
-        return wrong(label, f"nobody answers at {shown}", f"start that server, or look at {key}.url")
+        return wrong(label, f"no server answers at {shown}", f"start that server, or look at {key}.url")
     if status in (401, 403):
-        return wrong(label, f"{shown} refuses us (status {status})", f"look at {key}.headers")
+        return wrong(label, f"{shown} refuses the request (HTTP {status})", f"look at {key}.headers")
     if status == 404:
-        return wrong(label, f"{shown} knows no such address (status 404)", f"look at {key}.url")
+        return wrong(label, f"{shown} has no such address (HTTP 404)", f"look at {key}.url")
     if status >= 500:
-        return wrong(label, f"{shown} has trouble (status {status})", "look at that server")
+        return wrong(label, f"{shown} failed (HTTP {status})", "look at that server")
     return well(label, f"{shown} answers")

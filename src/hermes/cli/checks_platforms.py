@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from hermes.cli.checks_models import _variables
-from hermes.cli.findings import Finding, Found, remark, well, wrong
+from hermes.cli.doctor import Finding, Found, remark, well, wrong
 from hermes.config import Config, load_config
 from hermes.errors import ConfigError, HermesError, MissingExtra, PlatformRefused
 from hermes.harmless import one_line
@@ -33,7 +33,7 @@ def gateway(config: Config) -> Found:
         return
     process = _from_store(None, lambda db: _process(db))
     if process is None:
-        yield remark("gateway", f"it does not run (set up: {', '.join(names)})", "hermes gateway")
+        yield remark("gateway", f"not running (set up: {', '.join(names)})", "hermes gateway")
     else:
         yield well("gateway", f"runs ({process})")
 
@@ -77,7 +77,7 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[F
         who = asyncio.run(_asked(adapter))
     except TimeoutError:
         said = f"{kind.title} did not answer within {PATIENCE:.0f} seconds"
-        return [wrong(name, said, "is this machine online? `hermes gateway status` tells the last trouble")]
+        return [wrong(name, said, "is this machine online? `hermes gateway status` shows the last error")]
     except (ConfigError, PlatformRefused) as error:
         return [wrong(name, _short(error), f"hermes gateway setup {name}")]
     except HermesError as error:
@@ -115,17 +115,17 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
     paired = _from_store(0, lambda db: sum(one["platform"] == name for one in GatewayDB(db).people()))
     home = settings.home_channel or _from_store(None, lambda db: GatewayDB(db).home(name))
     if settings.allow_all:
-        yield remark(name, "everybody who finds it may talk (allow_all)", f"list them: platforms.{name}.allowed_users")
+        yield remark(name, "everyone who finds it may talk (allow_all)", f"list them: platforms.{name}.allowed_users")
     elif not settings.allowed_users and not paired and not owners:
         yield remark(
-            name, "nobody may talk yet", "write to it, and approve the code it tells you: hermes pairing approve"
+            name, "no one may talk yet", "write to it, and approve the code it tells you: hermes pairing approve"
         )
     else:
         counts = (("owner", owners), ("allowed", len(settings.allowed_users)), ("paired", paired))
         yield well(name, "may talk: " + ", ".join(f"{number} {what}" for what, number in counts if number))
     if not owners:
         hint = f"put `owner: [{name}:<your user id>]` into config.yaml"
-        yield remark(name, "nobody there is the owner: no terminal, no handoff", hint)
+        yield remark(name, "no owner is set: no terminal, no handoff", hint)
     if not home:
         yield remark(name, "it has no home chat, so nothing can be handed over to it", "say /sethome in a chat with it")
 

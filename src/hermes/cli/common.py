@@ -1,33 +1,48 @@
-"""What the commands share: the store, finding a session by what a person typed, asking, and progress."""
+"""What the commands share: common options, choosing sessions by name or filter, and asking."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.config import load_config
+from hermes.cli.completers import complete_session, complete_source
+from hermes.cli.shared import EVERY, zone
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-@contextmanager
-def store(*, read_only: bool = False) -> Iterator[SessionDB]:
-    """The user's store, closed afterwards."""
-    from hermes.store.opening import open_configured
+# ------------------------------------------------------------------------------------------------ options
 
-    with open_configured(load_config(), read_only=read_only) as db:
-        yield db
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+ROWS = "The rows as a JSON array; times are seconds since 1970."
 
 
-class NotFound(click.ClickException):
-    """Nothing is called that; exit status 1."""
+def json_option(text: str = "Print JSON.") -> Decorator:
+    """`--json`, as the argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
 
-    exit_code = 1
+
+def source_option(text: str = "Only sessions of this source (cli, telegram, …).", **more: Any) -> Decorator:
+    """`--source S`, with the sources in the record offered by the shell."""
+    return click.option("--source", metavar="S", shell_complete=complete_source, help=text, **more)
+
+
+def session_option(*names: str, text: str, **more: Any) -> Decorator:
+    """An option whose value is a session, with sessions offered by the shell."""
+    return click.option(*names, **{"metavar": "ID", "shell_complete": complete_session, "help": text, **more})
+
+
+def yes_option(text: str = "Don't ask.") -> Decorator:
+    """`--yes`."""
+    return click.option("--yes", "-y", is_flag=True, help=text)
+
+
+# ------------------------------------------------------------------------------------------------ sessions by name
 
 
 class Ambiguous(click.ClickException):
@@ -46,11 +61,11 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
     if found.candidates:
         listed = "\n".join(f"  {one}  {db.get_session_title(one) or '—'}" for one in found.candidates)
         more = "\n  … and more" if found.more else ""
-        raise Ambiguous(f"several sessions begin with {words}; name more of one of these:\n{listed}{more}")
+        raise Ambiguous(f"several sessions match {words}; give more of the id:\n{listed}{more}")
     if not found.suggestions:
-        raise NotFound(f"no session is called {words!r}; `hermes sessions list` shows what there is")
+        raise click.ClickException(f"no session matches {words!r}; `hermes sessions list` lists them")
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
-    raise NotFound(f"no session is called {words!r}; did you mean {hint}?")
+    raise click.ClickException(f"no session matches {words!r}; did you mean {hint}?")
 
 
 def confirmed(question: str, *, yes: bool) -> None:
@@ -58,5 +73,75 @@ def confirmed(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.ClickException(f"{question} There is nobody to ask here: say --yes")
+        raise click.ClickException(f"{question} There is no terminal to ask on: pass --yes")
     click.confirm(question, abort=True, err=True)
+
+
+def days(value: str | float) -> float:
+    """An age in days: 90, 90d, 2w, 12h."""
+    text = str(value).strip().lower()
+    unit = {"h": 1 / 24, "d": 1.0, "w": 7.0}.get(text[-1:])
+    try:
+        number = float(text) if unit is None else float(text[:-1]) * unit
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1_000_000:
+        raise click.BadParameter(f"{value!r} is not an age: use days (90), or 12h, 90d, 2w")
+    return number
+
+
+def moment(end: bool) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """A callback for --since and --until: the first, or the last, moment of what was named."""
+
+    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+        from hermes.times import span
+
+        if value is None:
+            return None
+        try:
+            return span(value, zone())[1 if end else 0]
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+
+    return parsed
+
+
+# ------------------------------------------------------------------------------------------------ choosing
+
+Filtered = dict[str, Any]
+
+
+def filters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose several sessions at once."""
+    for option in (
+        click.option("--search", "query", metavar="QUERY", help="Those in which this was said."),
+        click.option("--with-tag", metavar="TAG", help="Those with this tag."),
+        click.option("--older-than", type=days, metavar="D", help="Those without activity for so many days."),
+        source_option("Those of this source."),
+    ):
+        function = option(function)
+    return function
+
+
+def is_filter(filtered: Filtered) -> bool:
+    """Whether any of the options of `filters` was given."""
+    return any(value is not None for value in filtered.values())
+
+
+def filtered_ids(db: SessionDB, filtered: Filtered) -> list[str]:
+    """The conversations the options of `filters` choose together; of a compressed one the newest part."""
+    source, query, older = filtered["source"], filtered["query"], filtered["older_than"]
+    rows = db.list_sessions_rich(
+        source=source, tag=filtered["with_tag"], limit=EVERY, include_children=True, project_compression_tips=False,
+        order_by_last_active=True,
+    )  # fmt: skip
+    rows = [row for row in rows if row["end_reason"] != "compression" or db.get_compression_tip(row["id"]) == row["id"]]
+    if older is not None:
+        before = time.time() - older * 86_400
+        rows = [row for row in rows if row["last_active"] < before]
+    if query is not None:
+        hits = db.search_messages(query, limit=100_000)
+        # What only resembles the question is good to read, not to act upon.
+        found = {db.get_compression_tip(one) for one in {hit["session_id"] for hit in hits if not hit["relaxed"]}}
+        rows = [row for row in rows if row["id"] in found]
+    return [row["id"] for row in rows]

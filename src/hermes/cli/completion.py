@@ -81,7 +81,7 @@ def command(asked: bool, shell: str, words: tuple[str, ...]) -> None:
             raise click.UsageError(f"one shell at a time, not also {words[0]!r}")
         click.echo(SCRIPTS[shell], nl=False)
         return
-    from hermes.cli.completing import candidates
+    from hermes.cli.completers import candidates
 
     if shell == "bash":
         for line in for_bash(words[0] if words else "", words[1] if len(words) > 1 else ""):
@@ -97,7 +97,7 @@ def command(asked: bool, shell: str, words: tuple[str, ...]) -> None:
 
 def for_bash(line: str, breaks: str) -> list[str]:
     """What bash may put in place of the word before the cursor, quoted the way that word was begun."""
-    from hermes.cli.completing import FILES, candidates
+    from hermes.cli.completers import FILES, candidates
 
     typed = Typed(line)
     found = candidates(typed.words[1:], typed.partial)

@@ -12,6 +12,9 @@ from typing import Any
 
 import click
 
+from hermes.cli.common import json_option
+from hermes.cli.completers import complete_key, complete_value
+from hermes.cli.shared import print_json
 from hermes.config import config_path, load_config
 from hermes.config import keys as table
 
@@ -27,11 +30,10 @@ def path() -> None:
 
 
 @command.command(help="Print the value of KEY (model.default, sessions.retention_days, …).")
-@click.argument("key")
+@click.argument("key", shell_complete=complete_key)
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def get(key: str, reveal: bool, as_json: bool) -> None:
-    from hermes.cli.common import NotFound
     from hermes.config.editing import known_type, split_key
 
     keys = split_key(key)
@@ -41,7 +43,7 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
         if value is None and table.is_section(table.members(known_type(keys[:number]))[0]):
             break  # a section that is not set: neither is what would be in it
         if not isinstance(value, dict) or name not in value:
-            raise NotFound(f"{key} is not set; `hermes config set {key} VALUE` sets it")
+            raise click.ClickException(f"{key} is not set; `hermes config set {key} VALUE` sets it")
         value = value[name]
     _print(value if reveal else table.masked(value, keys), as_json)
 
@@ -49,7 +51,7 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
 @command.command(name="show", help="Print what config.yaml sets; with --all every key and its value.")
 @click.option("--all", "everything", is_flag=True, help="Also the keys that have their default.")
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def show(everything: bool, reveal: bool, as_json: bool) -> None:
     from hermes.config.keys import Config
 
@@ -64,11 +66,11 @@ def show(everything: bool, reveal: bool, as_json: bool) -> None:
 
 @command.command(
     name="set",
-    help="Put VALUE under KEY. Without VALUE it is asked for, a secret unseen.",
+    help="Set KEY to VALUE. Without VALUE it is asked for; a secret is not shown while typed.",
     context_settings={"ignore_unknown_options": True},  # -1 is a value
 )
-@click.argument("key")
-@click.argument("value", required=False)
+@click.argument("key", shell_complete=complete_key)
+@click.argument("value", required=False, shell_complete=complete_value)
 def set_(key: str, value: str | None) -> None:
     from hermes.config.editing import known_type, set_value, split_key
 
@@ -83,14 +85,13 @@ def set_(key: str, value: str | None) -> None:
     click.echo(f"{key}: {_one_line(table.masked(_now(keys), keys))}")
 
 
-@command.command(help="Take KEY out of config.yaml: its default holds again.")
-@click.argument("key")
+@command.command(help="Remove KEY from config.yaml: its default applies again.")
+@click.argument("key", shell_complete=complete_key)
 def unset(key: str) -> None:
-    from hermes.cli.common import NotFound
     from hermes.config.editing import unset as remove
 
     if not remove(key):
-        raise NotFound(f"{key} is not set in {config_path()}")
+        raise click.ClickException(f"{key} is not set in {config_path()}")
     click.echo(f"{key}: back to its default")
 
 
@@ -151,7 +152,7 @@ def _edited(copy: Path, before: str | None) -> str | None:
         return None
     with locked() as (target, now):
         if now != before:
-            return f"{target} was changed by someone else meanwhile, and is left as it is"
+            return f"{target} was changed by another process meanwhile, and is left as it is"
         write_whole(target, text)
     click.echo(f"{target} is saved.")
     return None
@@ -205,9 +206,7 @@ def _different(value: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]
 
 def _print(value: Any, as_json: bool) -> None:
     if as_json:
-        import json
-
-        click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+        print_json(value)
     elif isinstance(value, dict) and value:
         import yaml
 

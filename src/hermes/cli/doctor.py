@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import click
+import msgspec
 
-from hermes.cli.findings import Finding
+from hermes.cli.common import json_option
+from hermes.cli.shared import colourful, print_json
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found."""
+
+    name: str
+    state: str  # "well", "remark" or "wrong"
+    text: str
+    hint: str = ""
+
+
+Found = Iterator[Finding]
+
+
+def well(name: str, text: str) -> Finding:
+    """All is as it should be."""
+    return Finding(name, "well", text)
+
+
+def remark(name: str, text: str, hint: str) -> Finding:
+    """It works, but deserves a look."""
+    return Finding(name, "remark", text, hint)
+
+
+def wrong(name: str, text: str, hint: str) -> Finding:
+    """It keeps something from working."""
+    return Finding(name, "wrong", text, hint)
+
 
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
-@click.command(help="What is configured, reachable, wrong, and how to mend it. Changes nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.command(help="Check what is configured, reachable or wrong, and say how to fix it. Changes nothing.")
+@json_option()
 def command(as_json: bool) -> int:
     from hermes.cli.checks import examine
 
@@ -24,7 +56,7 @@ def command(as_json: bool) -> int:
             _print(finding)
     bad = sum(finding.state == "wrong" for finding in findings)
     if as_json:
-        _print_json(findings)
+        print_json({"ok": not bad, "checks": msgspec.to_builtins(findings)})
     else:
         click.echo()
         click.echo(_summary(bad, sum(finding.state == "remark" for finding in findings)))
@@ -33,7 +65,7 @@ def command(as_json: bool) -> int:
 
 def _print(finding: Finding) -> None:
     mark, colour = _MARKS[finding.state]
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+    if colourful():
         mark = click.style(mark, fg=colour, bold=True)
     hint = f" → {finding.hint}" if finding.hint else ""
     click.echo(f"{mark} {finding.name:<15} {_short(finding.text + hint)}")
@@ -43,14 +75,6 @@ def _short(text: str) -> str:
     """The user's own folder as ~, as people (and shells) say."""
     home = os.path.expanduser("~")
     return text.replace(f"{home}/", "~/") if len(home) > 1 else text
-
-
-def _print_json(findings: list[Finding]) -> None:
-    import json
-    from dataclasses import asdict
-
-    sound = all(finding.state != "wrong" for finding in findings)
-    click.echo(json.dumps({"ok": sound, "checks": [asdict(finding) for finding in findings]}, indent=2))
 
 
 def _summary(bad: int, remarks: int) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import confirmed, store
+from hermes.cli.common import confirmed, json_option, yes_option
+from hermes.cli.shared import opened, print_json
 from hermes.config import load_config
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group(
@@ -52,16 +49,14 @@ def _run(insecure: bool, verbose: bool) -> int:
 
 
 @command.command(help="Whether the gateway runs, and how each platform is doing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def status(as_json: bool) -> int:
     from hermes.cli.gateway_status import report, show
 
-    with store(read_only=True) as db:
+    with opened() as db:
         found = report(db, load_config())
     if as_json:
-        import json
-
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
     else:
         show(found)
     return 0 if found["running"] else 1
@@ -75,10 +70,10 @@ def stop() -> int:
 
     from hermes.gateway.startup import running
 
-    with store(read_only=True) as db:
+    with opened() as db:
         found = running(db)
         if not found:
-            click.echo("No gateway runs.", err=True)
+            click.echo("No gateway is running.", err=True)
             return 1
         here = [one for one in found if one.here]
         if not here:
@@ -90,11 +85,13 @@ def stop() -> int:
             except ProcessLookupError:
                 pass  # in this very moment
             except PermissionError:
-                raise click.ClickException(f"process {one.process} belongs to somebody else; stop it as them") from None
+                raise click.ClickException(
+                    f"process {one.process} belongs to another user; stop it as that user"
+                ) from None
         deadline, names = time.monotonic() + 20, {one.name for one in here}
         while left := [one for one in running(db) if one.name in names]:
             if time.monotonic() > deadline:
-                raise click.ClickException(f"process {left[0].process} does not end; look into its log")
+                raise click.ClickException(f"process {left[0].process} does not end; see its log")
             time.sleep(0.05)
     click.echo("The gateway has ended." if len(found) == len(here) else "The gateway of this machine has ended.")
     return 0
@@ -111,7 +108,7 @@ def setup(platform: str | None, no_check: bool) -> int:
 
 @command.command(help="Install the gateway as a service of yours (systemd): it starts with the machine.")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
-@click.option("--yes", is_flag=True, help="Overwrite an older one without asking.")
+@yes_option("Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> int:
     import shutil
 
@@ -128,7 +125,9 @@ def install(only_print: bool, yes: bool) -> int:
     path.write_text(text)
     click.echo(f"Written: {path}")
     if shutil.which("systemctl") is None:
-        click.echo("There is no systemd on this machine: have `hermes gateway` started by what there is.", err=True)
+        click.echo(
+            "systemd is not available on this machine; start `hermes gateway` with another service manager.", err=True
+        )
         return 0
     click.echo(f"Start it, now and with the machine:  systemctl --user enable --now {path.name}")
     click.echo("Keep it running when you log out:    loginctl enable-linger")

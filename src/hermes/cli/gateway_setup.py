@@ -27,7 +27,7 @@ def set_up(platform: str | None, *, check: bool) -> int:
     from hermes.home import get_hermes_home
 
     if not sys.stdin.isatty():
-        raise click.ClickException("setup asks questions, and there is nobody here to ask: write config.yaml by hand")
+        raise click.ClickException("setup asks questions and needs a terminal; without one, write config.yaml by hand")
     if platform is None:
         platform = click.prompt("Which platform?", type=click.Choice(known_platforms()), show_choices=True)
     kind, home = adapter_class(platform), get_hermes_home()

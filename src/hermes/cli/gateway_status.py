@@ -70,7 +70,7 @@ def show(found: dict[str, Any]) -> None:
     elif found["running"]:
         click.echo(f"The gateway runs (process {found['process']} on {found['host']}).")
     else:
-        click.echo("No gateway runs. `hermes gateway` starts it.")
+        click.echo("No gateway is running. `hermes gateway` starts it.")
     if not found["platforms"]:
         click.echo("No platform is set up: `hermes gateway setup` sets one up.")
         return
@@ -105,7 +105,7 @@ def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
         notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log says why")
     if one["error"]:
         when = f" {_span(now - one['error_at'])} ago" if one["error_at"] else ""
-        notes.append(f"{name}: last trouble{when}: {one_line(one['error'])}")
+        notes.append(f"{name}: last error{when}: {one_line(one['error'])}")
     return notes
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hermes import __version__
@@ -16,17 +15,18 @@ from hermes.cli import streams
 
 if TYPE_CHECKING:
     import click
+    from click.shell_completion import CompletionItem
 
 # name → (module, what it says in --help). The object in the module is called `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "chat": ("hermes.cli.chat", "Talk (this is what `hermes` alone does)."),
+    "chat": ("hermes.cli.chat", "Talk in the terminal (what `hermes` alone does)."),
     "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
     "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
     "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
-    "pairing": ("hermes.cli.pairing", "Let people in who wrote to the assistant."),
+    "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke that."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
     "model": ("hermes.cli.model", "Models that run on this machine."),
-    "doctor": ("hermes.cli.doctor", "What is configured, reachable, wrong, and how to mend it."),
+    "doctor": ("hermes.cli.doctor", "Check what is configured, reachable or wrong, and say how to fix it."),
     "completion": ("hermes.cli.completion", "Completion for bash, zsh and fish."),
 }
 
@@ -119,7 +119,7 @@ def _explain(error: Exception) -> int:
         name = f"{error.filename}: " if error.filename else ""
         streams.complain(f"{name}{error.strerror or error}")
     else:
-        streams.complain(f"this should not have happened ({type(error).__name__}: {error}); --debug shows where")
+        streams.complain(f"internal error ({type(error).__name__}: {error}); run it again with --debug to see where")
     return 1
 
 
@@ -127,26 +127,10 @@ def program() -> click.Group:
     """The click command behind `hermes`."""
     import click
 
-    class Program(click.Group):
-        """Loads a command's file when it is asked for; words that name none go to `chat`."""
+    from hermes.cli.groups import LazyGroup
 
-        def list_commands(self, context: click.Context) -> list[str]:
-            return list(COMMANDS)
-
-        def get_command(self, context: click.Context, name: str) -> click.Command | None:
-            if name not in COMMANDS:
-                return None
-            command: click.Command = import_module(COMMANDS[name][0]).command
-            return command
-
-        def resolve_command(
-            self, context: click.Context, words: list[str]
-        ) -> tuple[str | None, click.Command | None, list[str]]:
-            if words[0] not in COMMANDS:
-                from hermes.config import suggestion
-
-                context.fail(f"there is no command `hermes {words[0]}`{suggestion(words[0], COMMANDS)}")
-            return super().resolve_command(context, words)
+    class Program(LazyGroup):
+        """`hermes`; words that begin with an option go to `chat`."""
 
         def invoke(self, context: click.Context) -> Any:
             try:
@@ -154,21 +138,25 @@ def program() -> click.Group:
             except BrokenPipeError as error:
                 raise NobodyReads from error
 
-        def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-            with formatter.section("Commands"):
-                formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
         def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
             first = words[0] if words else None
-            if first is None or (first.startswith("-") and first not in ("--help", "-h", "--version")):
+            if first is None:
+                words = words if context.resilient_parsing else ["chat"]  # resilient: the shell asks what could follow
+            elif first.startswith("-") and first not in ("--help", "-h", "--version"):
                 words = ["chat", *words]
             try:
                 return super().parse_args(context, words)
             except BrokenPipeError as error:  # --help and --version print from here
                 raise NobodyReads from error
 
+        def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+            found = super().shell_complete(context, incomplete)
+            chat = self.get_command(context, "chat") if incomplete.startswith("-") else None
+            return found + (chat.shell_complete(click.Context(chat, parent=context), incomplete) if chat else [])
+
     @click.group(
         cls=Program,
+        table=COMMANDS,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         help="Talk to an agent; every conversation is kept, found and continued.\n\nAlone, `hermes` starts talking:"
         " its options are those of `hermes chat`. `--debug` before or after any command shows where an error came from.",

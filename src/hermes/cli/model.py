@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from hermes.cli.common import confirmed
-
-_BAR = 24
+from hermes.cli.common import confirmed, yes_option
+from hermes.cli.completers import complete_installable
+from hermes.cli.shared import progress
 
 
 @click.group(invoke_without_command=True)
@@ -23,19 +21,18 @@ def command(context: click.Context) -> None:
 def list_models() -> None:
     """What can be installed, and what is."""
     from hermes.agent.installing import MODELS, place_of
-    from hermes.cli.table import Column, screen_width, table
+    from hermes.cli.table import Column, printed
 
     rows = [
         (name, megabytes(model.size), "yes" if place_of(name) is not None else "no", model.about)
         for name, model in MODELS.items()
     ]
     columns = [Column("Name"), Column("Size"), Column("Installed"), Column("What it is", 10)]
-    for text in table(columns, rows, screen_width(), terminal=sys.stdout.isatty()):
-        click.echo(text)
+    click.echo(printed(columns, rows))
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_installable)
 def install(name: str) -> None:
     """Fetch a model (with pip), check it, and keep it in <home>/models."""
     from hermes.agent.installing import install as fetch
@@ -43,14 +40,10 @@ def install(name: str) -> None:
 
     was_there = place_of(name) is not None
     model = known(name)
-    shows = sys.stderr.isatty()
     if not was_there:
-        click.echo(f"Fetching {name} ({megabytes(model.download)}) …", err=True)
-    try:
-        path = fetch(name, _progress if shows else None)
-    finally:
-        if shows and not was_there:
-            click.echo("\r\x1b[K", err=True, nl=False)
+        click.echo(f"Fetching {name} ({megabytes(model.download)})…", err=True)
+    with progress(name, model.download) as step:
+        path = fetch(name, lambda done, total: step(done))
     click.echo(f"{name} {'is there already' if was_there else 'is installed'}: {path}")
     from importlib.util import find_spec
 
@@ -59,8 +52,8 @@ def install(name: str) -> None:
 
 
 @command.command()
-@click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.argument("name", shell_complete=complete_installable)
+@yes_option()
 def remove(name: str, yes: bool) -> None:
     """Delete a model's file."""
     from hermes.agent.installing import known, models_folder
@@ -75,7 +68,7 @@ def remove(name: str, yes: bool) -> None:
 
 
 @command.command()
-@click.argument("name", default="smollm2")
+@click.argument("name", default="smollm2", shell_complete=complete_installable)
 def path(name: str) -> None:
     """Where a model's file is."""
     from hermes.agent.installing import place_of
@@ -89,13 +82,3 @@ def path(name: str) -> None:
 def megabytes(size: int) -> str:
     """Bytes as people say them."""
     return f"{size / 1_000_000:.0f} MB"
-
-
-def _progress(done: int, total: int) -> None:
-    """One line that is drawn over itself."""
-    if total <= 0:
-        return
-    full = round(done / total * _BAR)
-    click.echo(
-        f"\r\x1b[K{'█' * full}{'░' * (_BAR - full)} {done / 1_000_000:.0f} of {megabytes(total)}", err=True, nl=False
-    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import click
 
-from hermes.cli.common import NotFound, store
-from hermes.cli.table import Column, screen_width, table
+from hermes.cli.common import json_option
+from hermes.cli.shared import opened, print_json
+from hermes.cli.table import Column, printed
 from hermes.harmless import one_line
 
 
@@ -17,23 +17,23 @@ def command() -> None:
     pass
 
 
-@command.command("approve", help="Let in whoever was given this code.")
+@command.command("approve", help="Approve the person who was given this code.")
 @click.argument("code")
-@click.option("--owner", is_flag=True, help="It is yourself: this person sees every session and has every tool.")
+@click.option("--owner", is_flag=True, help="This is you: an owner sees every session and may use every tool.")
 def approve(code: str, owner: bool) -> int:
     from hermes.store.gateway_db import GatewayDB
 
-    with store() as db:
+    with opened(writing=True) as db:
         found = GatewayDB(db).approve_pairing(code)
     if found is None:
-        raise NotFound(
-            "nobody has this code; it works once and holds for an hour (`hermes pairing list` shows who waits)"
+        raise click.ClickException(
+            "unknown or expired code; a code works once, for one hour (`hermes pairing list` shows who waits)"
         )
     person = f"{found['platform']}:{found['user_id']}"
     click.echo(f"{one_line(found['name'] or found['user_id'])} ({one_line(person)}) may talk now.")
     if owner:
         make_owner(person)
-        click.echo("They are an owner from the next start of the gateway on (`owner:` in config.yaml).")
+        click.echo("They are an owner after the next start of the gateway (`owner:` in config.yaml).")
     return 0
 
 
@@ -48,21 +48,19 @@ def make_owner(person: str) -> None:
     set_value("owner", json.dumps(list(owners), ensure_ascii=False))
 
 
-@command.command("list", help="Who was let in, and who waits with a code.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@command.command("list", help="Who was approved, and who waits with a code.")
+@json_option()
 def list_(as_json: bool) -> int:
     from hermes.store.gateway_db import GatewayDB
 
-    with store() as db:
+    with opened(writing=True) as db:
         gateway = GatewayDB(db)
         people, waiting = gateway.people(), gateway.waiting_pairings()
     if as_json:
-        import json
-
-        click.echo(json.dumps({"people": people, "waiting": waiting}, indent=2, ensure_ascii=False))
+        print_json({"people": people, "waiting": waiting})
         return 0
     if not people and not waiting:
-        click.echo("Nobody was let in by a code, and nobody waits.")
+        click.echo("No one was approved by a code, and no code is open.")
         return 0
     rows = [
         [f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"since {_day(one['since'])}"] for one in people
@@ -71,7 +69,7 @@ def list_(as_json: bool) -> int:
         minutes = max(0, int((one["expires_at"] - time.time()) // 60))
         rows.append([f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"waits, {minutes} min left"])
     columns = (Column("Person"), Column("Name", least=8, most=40), Column("State"))
-    click.echo("\n".join(table(columns, rows, screen_width(), terminal=sys.stdout.isatty())))
+    click.echo(printed(columns, rows))
     return 0
 
 
@@ -79,17 +77,19 @@ def _day(moment: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(moment))
 
 
-@command.command("revoke", help="Shut somebody out again: PLATFORM:USER, as `list` shows them.")
+@command.command("revoke", help="Revoke an approval: PLATFORM:USER, as `list` shows it.")
 @click.argument("person")
 def revoke(person: str) -> int:
     from hermes.store.gateway_db import GatewayDB
 
     platform, sep, user_id = person.partition(":")
     if not sep or not user_id:
-        raise click.UsageError("name somebody as PLATFORM:USER, as `hermes pairing list` shows them")
-    with store() as db:
+        raise click.UsageError("give PLATFORM:USER, as `hermes pairing list` shows it")
+    with opened(writing=True) as db:
         done = GatewayDB(db).shut_out(platform, user_id)
     if not done:
-        raise NotFound(f"{one_line(person)} was not let in by a code (who is named in config.yaml is removed there)")
+        raise click.ClickException(
+            f"{one_line(person)} was not approved by a code (people named in config.yaml are removed there)"
+        )
     click.echo(f"{one_line(person)} may no longer talk.")
     return 0

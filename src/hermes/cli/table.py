@@ -160,6 +160,11 @@ def _turned() -> re.Pattern[str]:
     return re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe\U00010800-\U00010fff\U0001e800-\U0001efff]")
 
 
+def printed(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
+    """A table as it fits standard output."""
+    return "\n".join(table(columns, rows, screen_width(), terminal=sys.stdout.isatty()))
+
+
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int, *, terminal: bool = False) -> list[str]:
     """The lines of a table: head, rule, rows. Columns that can't be cut stay whole; the others shrink, then go.
 

@@ -22,8 +22,8 @@ from hermes.errors import ConfigError, InvalidInput
 from hermes.home import make_private
 
 HEAD = """\
-# The configuration of Hermes Sessions. Every key has a default; only what differs needs to stand here.
-# `hermes config show --all` lists them all, `hermes config set KEY VALUE` changes one, `hermes doctor` checks the lot.
+# The configuration of Hermes Sessions. Every key has a default; only what differs needs to be set here.
+# `hermes config show --all` lists them all, `hermes config set KEY VALUE` changes one, `hermes doctor` checks it.
 # Secrets are best kept in the environment or in the file .env beside this one, and named here: ${OPENAI_API_KEY}
 """
 _PART = re.compile(r'"([^"]+)"|([^."]+)')
@@ -35,13 +35,13 @@ def split_key(key: str) -> list[str]:
     while True:
         found = _PART.match(key, at)
         if found is None:
-            raise InvalidInput(f"{key!r} is not the name of a key; names are joined by dots: model.default")
+            raise InvalidInput(f"{key!r} is not a configuration key; join names with dots, as in model.default")
         parts.append(found[1] or found[2])
         at = found.end()
         if at == len(key):
             return parts
         if key[at] != ".":
-            raise InvalidInput(f"{key!r} is not the name of a key; names are joined by dots: model.default")
+            raise InvalidInput(f"{key!r} is not a configuration key; join names with dots, as in model.default")
         at += 1
 
 
@@ -55,7 +55,7 @@ def known_type(keys: list[str]) -> Any:
         if not hint:
             same = [key for key in table.every_key() if key.split(".")[-1] == keys[-1]]
             hint = f"; did you mean {same[0]}?" if same else "; `hermes config show --all` lists them"
-        raise InvalidInput(f"nobody knows the key {name}{hint}") from None
+        raise InvalidInput(f"unknown configuration key: {name}{hint}") from None
 
 
 def parsed(text: str, kind: Any, name: str) -> Any:
@@ -70,9 +70,7 @@ def parsed(text: str, kind: Any, name: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise InvalidInput(
-            f"{name}: the value can't be understood as YAML; put lists as [a, b], mappings as {{a: b}}"
-        ) from None
+        raise InvalidInput(f"{name}: not valid YAML; write lists as [a, b] and mappings as {{a: b}}") from None
     if get_origin(members[0]) is list and not isinstance(value, list):
         return [] if value is None else [text if get_args(members[0]) == (str,) else value]
     return value
@@ -141,7 +139,7 @@ def locked(path: Path | None = None) -> Iterator[tuple[Path, str | None]]:
     try:
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigError(f"{path.parent} can't be written ({error.strerror}); mend its permissions") from None
+        raise ConfigError(f"{path.parent} can't be written ({error.strerror}); fix its permissions") from None
     try:
         try:
             import fcntl

@@ -214,8 +214,8 @@ class Unset(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"{self.key}: the variable {self.variable} is not set; put it into the environment or the file .env"
-            f" beside config.yaml (an empty value on purpose: ${{{self.variable}:-}})"
+            f"{self.key}: the variable {self.variable} is not set; set it in the environment or in the file .env"
+            f" beside config.yaml (for an empty value write ${{{self.variable}:-}})"
         )
 
 

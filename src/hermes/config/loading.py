@@ -44,12 +44,12 @@ def read_text(path: Path) -> str | None:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise ConfigError(f"{path} is larger than a configuration can be (1 MB); move it away")
+            raise ConfigError(f"{path} is larger than a configuration may be (1 MB); move it away")
         return content.decode("utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ConfigError(f"{path} can't be read ({error.strerror}); mend its permissions or move it away") from None
+        raise ConfigError(f"{path} can't be read ({error.strerror}); fix its permissions or move it away") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path} line {line}: this is not UTF-8 text; save the file as UTF-8") from None

@@ -57,7 +57,7 @@ def check_text(text: str, path: Path) -> tuple[Config, list[Problem]]:
     import yaml
 
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
-        return Config(), [Problem(1, f"this is larger than a configuration can be ({MOST_BYTES // 1_000_000} MB)")]
+        return Config(), [Problem(1, f"this is larger than a configuration may be ({MOST_BYTES // 1_000_000} MB)")]
     try:
         root = composed(text)
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
@@ -66,7 +66,7 @@ def check_text(text: str, path: Path) -> tuple[Config, list[Problem]]:
     try:
         found = reader.value(Config, root, [], 1) if root is not None else _MISSING
     except (_TooMuch, RecursionError):
-        return Config(), [Problem(1, "this is nested too deeply, or its aliases stand for too much")]
+        return Config(), [Problem(1, "nested too deeply, or its aliases expand to too many values")]
     problems = sorted(reader.problems, key=lambda problem: problem.line)
     config = found if isinstance(found, Config) and not problems else Config()
     config.__dict__["unset_variables"] = tuple(dict.fromkeys(reader.unset))
@@ -124,7 +124,7 @@ class _Reader:
     def _plain_tag(self, node: Any, keys: list[str], line: int) -> bool:
         if node.tag.removeprefix(_TAG) in _KNOWN_TAGS:
             return True
-        self._say(line, f"{_name(keys)}: a YAML tag (!…) means nothing here; a value that begins with ! needs quotes")
+        self._say(line, f"{_name(keys)}: YAML tags (!…) are not supported; a value that begins with ! needs quotes")
         return False
 
     @staticmethod
@@ -164,8 +164,8 @@ class _Reader:
         found = kind(**values)
         whole = not any(one.key.startswith(f"{_name(keys)}.") for one in self.unset)
         if whole and isinstance(found, table.McpServer) and (found.command is None) == (found.url is None):
-            said = "one of command (a program to start) and url (an address)"
-            self._say(line, f"{_name(keys)}: it needs {said}, {'not both' if found.url else 'and has neither'}")
+            said = "command (a program to start) or url (an address)"
+            self._say(line, f"{_name(keys)}: needs {said}, {'not both' if found.url else 'and has neither'}")
         return found
 
     def _mapping(self, inner: Any, node: Any, keys: list[str]) -> dict[str, Any]:
@@ -192,10 +192,10 @@ class _Reader:
             if key_node.tag == f"{_TAG}merge":
                 merged.append(child)
             elif (key := _said(key_node)) is None:
-                self._say(line, f"{_name(keys)}: a key is a word, not a list or a mapping")
+                self._say(line, f"{_name(keys)}: a key must be text, not a list or a mapping")
             elif key in seen:
                 name = _name([*keys, key])
-                self._say(line, f"{name}: it stands here a second time (first in line {seen[key]}); keep one")
+                self._say(line, f"{name}: given twice (first in line {seen[key]}); keep one")
             else:
                 seen[key] = line
                 yield key, line, child
@@ -230,16 +230,16 @@ class _Reader:
         if entry is not None and value not in table.CHOICES[entry]:
             allowed = table.CHOICES[entry]
             hint = suggestion(str(value), allowed) if _may_show(node, keys) else ""
-            self._say(line, f"{_name(keys)}: one of {', '.join(allowed)}{_instead(node, keys)}{hint}")
+            self._say(line, f"{_name(keys)}: expected one of {', '.join(allowed)}{_instead(node, keys)}{hint}")
         entry = table.in_table(table.RANGES, keys)
         if entry is not None and isinstance(value, (int, float)):
             least, most = table.RANGES[entry]
             if (least is not None and value < least) or (most is not None and value > most):
-                self._say(line, f"{_name(keys)}: {_range(least, most)}{_instead(node, keys)}")
+                self._say(line, f"{_name(keys)}: expected {_range(least, most)}{_instead(node, keys)}")
         if table.in_table(table.ADDRESSES, keys) and not re.match(r"https?://[^/\s]", str(value)):
-            self._say(line, f"{_name(keys)}: an address that begins with http:// or https://{_instead(node, keys)}")
+            self._say(line, f"{_name(keys)}: expected a URL that begins with http:// or https://{_instead(node, keys)}")
         if keys[:1] == ["owner"] and len(keys) == 2 and not re.fullmatch(r"[^\s:]+:\S+", str(value)):
-            self._say(line, f"{_name(keys)}: a platform and a user, such as telegram:12345{_instead(node, keys)}")
+            self._say(line, f"{_name(keys)}: expected PLATFORM:USER, such as telegram:12345{_instead(node, keys)}")
         if keys == ["timezone"]:
             self._check_timezone(str(value), node, line)
         return value
@@ -253,18 +253,18 @@ class _Reader:
             known = available_timezones()
             if known:  # else this machine has no list to compare with
                 hint = suggestion(name, known)
-                self._say(line, f"timezone: a name such as Europe/Berlin{_instead(node, ['timezone'])}{hint}")
+                self._say(line, f"timezone: expected a name such as Europe/Berlin{_instead(node, ['timezone'])}{hint}")
 
     def _wrong(self, kind: Any, node: Any, keys: list[str], line: int) -> None:
         wanted = " or ".join(_in_words(member) for member in table.members(kind))
-        self._say(line, f"{_name(keys)}: {wanted}{_instead(node, keys)}")
+        self._say(line, f"{_name(keys)}: expected {wanted}{_instead(node, keys)}")
 
     def _unknown(self, keys: list[str], line: int, known: list[str]) -> None:
         hint = suggestion(keys[-1], known)
         if not hint:
             elsewhere = [name for name in table.every_key() if name.split(".")[-1] == keys[-1]]
             hint = f"; did you mean {elsewhere[0]}?" if elsewhere else ""
-        self._say(line, f"nobody knows the key {_name(keys)}{hint}")
+        self._say(line, f"unknown configuration key: {_name(keys)}{hint}")
 
     def _say(self, line: int, text: str) -> None:
         self.problems.append(Problem(line, text))
@@ -297,13 +297,13 @@ def _empty_like(node: Any) -> Any:
 def _in_words(kind: Any) -> str:
     if table.is_section(kind):
         known = list(table.fields_of(kind))
-        return f"keys below it ({', '.join(known[:3])}{', …' if len(known) > 3 else ''})"
-    return {dict: "names with values below them", list: "a list"}.get(get_origin(kind)) or _WORDS.get(kind, "a value")
+        return f"a section ({', '.join(known[:3])}{', …' if len(known) > 3 else ''})"
+    return {dict: "a mapping", list: "a list"}.get(get_origin(kind)) or _WORDS.get(kind, "a value")
 
 
 def _range(least: float | None, most: float | None) -> str:
     if least is not None and most is not None:
-        return f"from {least:g} to {most:g}"
+        return f"a number from {least:g} to {most:g}"
     return f"{least:g} or more" if least is not None else f"{most:g} or less"
 
 
@@ -320,11 +320,11 @@ def _may_show(node: Any, keys: list[str]) -> bool:
 
 
 def _instead(node: Any, keys: list[str]) -> str:
-    """', not 'soon'': what the file says, unless that is nobody's business."""
+    """', got 'soon'': what the file says, unless it may be a secret."""
     text = _said(node)
     if text is None:
-        return f", not {'a list' if node.id == 'sequence' else 'keys with values'}"
-    return f", not {text!r}" if _may_show(node, keys) else ""
+        return f", got {'a list' if node.id == 'sequence' else 'a mapping'}"
+    return f", got {text!r}" if _may_show(node, keys) else ""
 
 
 def _name(keys: list[str]) -> str:
@@ -336,20 +336,20 @@ def _name(keys: list[str]) -> str:
 
 # What the library says, and what it means to somebody who wrote a file by hand.
 _SAYINGS = {
-    "mapping values are not allowed": "a colon where none can be (look at the indentation; a value with ': ' needs quotes)",
+    "mapping values are not allowed": "unexpected colon (check the indentation; a value with ': ' needs quotes)",
     "cannot start any token": "a value can't begin with a tab, @, ` or % (indent with spaces, put such values in quotes)",
     "could not find expected ':'": "a key without a colon",
-    "did not find expected key": "this does not fit the lines above it (indentation, a quote or a bracket)",
+    "did not find expected key": "does not fit the lines above it (check indentation, quotes and brackets)",
     "did not find expected ',' or": "a bracket is opened and not closed",
     "did not find expected node content": "a value is missing inside the brackets",
-    "did not find expected '-' indicator": "this does not fit the list above it (indentation)",
+    "did not find expected '-' indicator": "does not fit the list above it (check the indentation)",
     "unexpected end of stream": "a quote is opened and not closed",
     "unexpected document indicator": "a quote is opened and not closed",
-    "undefined alias": "a value that begins with * is an alias, and nobody defined it (else put it in quotes)",
-    "another document": "a second document begins here (---); one is all there can be",
-    "document start": "the file goes on after its end (indentation, or a second ---)",
-    "escape": "a backslash inside double quotes with a letter nobody knows (use single quotes)",
-    "block end": "this does not fit the lines above it (indentation, a quote or a bracket)",
+    "undefined alias": "undefined alias (a value that begins with * needs quotes)",
+    "another document": "a second document begins here (---); only one is allowed",
+    "document start": "unexpected text after the end of the document (check the indentation)",
+    "escape": "unknown escape inside double quotes (use single quotes)",
+    "block end": "does not fit the lines above it (check indentation, quotes and brackets)",
 }
 
 
@@ -359,12 +359,12 @@ def _not_yaml(error: BaseException, text: str) -> Problem:
     if mark is not None:
         words = next((plain for saying, plain in _SAYINGS.items() if saying in said), None)
         words = words or re.sub(r"['\"<].*['\"<>]", "…", said) or "it can't be understood"
-        return Problem(mark.line + 1, f"this is not YAML: {words}", mark.column + 1)
+        return Problem(mark.line + 1, f"not valid YAML: {words}", mark.column + 1)
     if isinstance(error, RecursionError):
-        return Problem(1, "this is nested too deeply")
+        return Problem(1, "nested too deeply")
     bad = next((number for number, sign in enumerate(text) if not _printable(sign)), None)
     if bad is None:
-        return Problem(1, "this is not YAML")
+        return Problem(1, "not valid YAML")
     line = text.count("\n", 0, bad) + 1
     column = bad - (text.rfind("\n", 0, bad) + 1) + 1
     return Problem(line, f"the character U+{ord(text[bad]):04X} must not be in a YAML file; remove it", column)

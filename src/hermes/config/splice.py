@@ -1,13 +1,13 @@
 """Changing one value inside the text of a YAML file, so that every other character stays as it was.
 
-A value is replaced where it stands, a new key is added as a line below its neighbours, a removed one takes its lines
-along. What such a small cut can't do (values over many lines, lists in blocks) ruamel.yaml does, which keeps comments and order,
-though not always the spacing. Either way the result is read again and must say exactly what was asked for.
+The parser says where each value begins and ends. A value is replaced where it stands, a new key becomes a line below
+its neighbours, a removed key takes its lines along. The result is parsed again and must say exactly what was asked for;
+where it does not (an anchor that other lines refer to, for example), the file is left alone.
 """
 
 from __future__ import annotations
 
-import io
+from collections.abc import Callable
 from typing import Any
 
 from hermes.config.variables import hidden, unhidden
@@ -16,22 +16,30 @@ from hermes.errors import ConfigError
 
 def with_value(text: str, keys: list[str], value: Any) -> str:
     """The text with a value under a key."""
-    if "\r\n" in text:
-        return with_value(text.replace("\r\n", "\n"), keys, value).replace("\n", "\r\n")
-    text, value = hidden(text), _hidden_in(value)
-    wanted = _assigned(_plain(text), keys, value)
-    ways = [lambda: _cut_in(text, keys, value), lambda: _by_ruamel(text, keys, value)]
-    return unhidden(_first_that_says(wanted, ways, keys))
+    value = _hidden_in(value)
+    return _edited(text, keys, lambda data: _assigned(data, keys, value), lambda text: _cut_in(text, keys, value))
 
 
 def without(text: str, keys: list[str]) -> str:
     """The text without a key (and without the sections that are empty then); KeyError when it is not there."""
-    if "\r\n" in text:
-        return without(text.replace("\r\n", "\n"), keys).replace("\n", "\r\n")
-    text = hidden(text)
-    wanted, gone = _removed(_plain(text), keys)
-    ways = [lambda: _cut_out(text, gone), lambda: _by_ruamel(text, gone, _GONE)]
-    return unhidden(_first_that_says(wanted, ways, keys))
+    gone = _removed(_plain(hidden(text)), keys)[1]
+    return _edited(text, keys, lambda data: _removed(data, keys)[0], lambda text: _cut_out(text, gone))
+
+
+def _edited(text: str, keys: list[str], change: Callable[[Any], Any], cut: Callable[[str], str | None]) -> str:
+    """The text after a cut that changes what it says as `change` changes the data, and nothing else."""
+    import yaml
+
+    lines = hidden(text.replace("\r\n", "\n"))
+    try:
+        result = cut(lines)
+        if result is not None and _plain(result) == change(_plain(lines)):
+            return unhidden(result).replace("\n", "\r\n" if "\r\n" in text else "\n")
+    except yaml.YAMLError:
+        pass
+    raise ConfigError(
+        f"{'.'.join(keys)} can't be changed automatically in this file; change it with `hermes config edit`"
+    )
 
 
 def _hidden_in(value: Any) -> Any:
@@ -42,42 +50,16 @@ def _hidden_in(value: Any) -> Any:
     return hidden(value) if isinstance(value, str) else value
 
 
-class _Gone:
-    """Stands for: no value."""
-
-
-_GONE = _Gone()
-
-
-def _first_that_says(wanted: Any, ways: list[Any], keys: list[str]) -> str:
-    import yaml
-
-    for way in ways:
-        result = way()
-        try:
-            if result is not None and _plain(result) == wanted:
-                return str(result)
-        except yaml.YAMLError:
-            continue
-    raise ConfigError(f"{'.'.join(keys)} can't be changed in this file by a program; `hermes config edit` opens it")
-
-
 def _plain(text: str) -> Any:
+    """What the text says, each value as text."""
     import yaml
 
     return yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)) or {}
 
 
-def _as_text(value: Any) -> Any:
-    """A value as the base loader would read it: everything is text."""
-    import yaml
-
-    return yaml.load(_flow(value), Loader=yaml.BaseLoader)
-
-
 def _assigned(data: Any, keys: list[str], value: Any) -> Any:
     if not keys:
-        return _as_text(value)
+        return _plain(f"[{_flow(value)}]")[0]
     below = data if isinstance(data, dict) else {}
     return {**below, keys[0]: _assigned(below.get(keys[0]), keys[1:], value)}
 
@@ -95,7 +77,7 @@ def _removed(data: Any, keys: list[str]) -> tuple[Any, list[str]]:
 
 
 def _flow(value: Any, style: str | None = None, *, bare: bool = False) -> str:
-    """A value on one line, fit to stand inside brackets too (`bare`: it needs not, and has no quotes it can do without)."""
+    """A value on one line, fit to stand inside brackets too (`bare`: it need not, and has no quotes it can do without)."""
     import yaml
 
     if bare and isinstance(value, str) and "\n" not in value:
@@ -105,140 +87,99 @@ def _flow(value: Any, style: str | None = None, *, bare: bool = False) -> str:
     return dumped.strip()[1:-1]
 
 
-# ------------------------------------------------------------------------------------------------ small cuts
-
-
 def _cut_in(text: str, keys: list[str], value: Any) -> str | None:
     import yaml
 
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if root is None:
+    node, key_node, bare = yaml.compose(text, Loader=yaml.SafeLoader), None, True
+    if node is None:
         head = text if not text or text.endswith("\n") else text + "\n"
-        return head + "\n".join(_nested(keys, _flow(value, bare=True), 0)) + "\n"
-    node, depth, key_node, bare = root, 0, None, True
-    while depth < len(keys) and node.id == "mapping":
-        bare = bare and not node.flow_style
-        entry = _entry(node, keys[depth])
+        return head + _nested(keys, value, 0)
+    for depth, key in enumerate(keys):
+        if node.id != "mapping":  # a section that holds nothing yet
+            return _filled(text, node, key_node, keys[depth:], value)
+        entry = _entry(node, key)
         if entry is None:
-            return _added(text, node, key_node, keys[depth:], value)
+            return _added(text, node, keys[depth:], value)
+        bare = bare and not node.flow_style
         key_node, node = entry
-        depth += 1
-    if depth < len(keys):  # a section that holds nothing yet
-        return _filled(text, node, key_node, keys[depth:], value)
-    return _replaced(text, node, value, bare)
+    return _replaced(text, node, key_node, value, bare)
 
 
 def _entry(node: Any, key: str) -> Any:
     return next((entry for entry in node.value if entry[0].value == key), None)
 
 
-def _replaced(text: str, node: Any, value: Any, bare: bool) -> str | None:
-    start, end = node.start_mark.index, node.end_mark.index
-    old = text[start:end]
-    if "\n" in old or old[:1] in ("&", "*", "!", "|", ">"):
-        return None
-    style = old[0] if isinstance(value, str) and old[:1] in ("'", '"') and node.id == "scalar" else None
-    space = "" if start == 0 or text[start - 1] in " \t" else " "
-    return text[:start] + space + _flow(value, style, bare=bare) + text[end:]
+def _replaced(text: str, node: Any, key_node: Any, value: Any, bare: bool) -> str:
+    start, end = node.start_mark.index, _end(text, node)
+    style = (
+        text[start] if node.id == "scalar" and isinstance(value, str) and text[start:end][:1] in ("'", '"') else None
+    )
+    flow = _flow(value, style, bare=bare)
+    if node.id != "scalar" and not node.flow_style:  # lines below the key: what stands between them stays
+        colon = text.index(":", key_node.end_mark.index) + 1
+        return f"{text[:colon]} {flow}{text[colon:start].rstrip()}{text[end:]}"
+    space = "" if text[start - 1] in " \t" else " "
+    return text[:start] + space + flow + text[end:]
 
 
-def _added(text: str, node: Any, key_node: Any, keys: list[str], value: Any) -> str | None:
+def _added(text: str, node: Any, keys: list[str], value: Any) -> str:
     if node.flow_style:
-        start, end = node.start_mark.index, node.end_mark.index
-        if text[end - 1 : end] != "}":
-            return None
-        inside = text[start + 1 : end - 1].strip()
-        entry = _nested_flow(keys, _flow(value))
-        glue = "" if not inside else ", " if not inside.endswith(",") else " "
-        return text[: end - 1].rstrip(" ") + glue + entry + text[end - 1 :]
-    if not node.value:
-        return None
-    last = _last_leaf(node.value[-1][1])
-    if getattr(last, "style", None) in ("|", ">"):
-        return None
-    end = text.find("\n", last.end_mark.index)
-    head, tail = (text + "\n", "") if end < 0 else (text[: end + 1], text[end + 1 :])
-    return head + "\n".join(_nested(keys, _flow(value, bare=True), node.value[0][0].start_mark.column)) + "\n" + tail
+        end = node.end_mark.index - 1
+        comma = node.value and text[node.value[-1][1].end_mark.index : end].lstrip().startswith(",")
+        glue = "" if not node.value else " " if comma else ", "
+        entry = ": {".join(_flow(key) for key in keys) + f": {_flow(value)}" + "}" * (len(keys) - 1)
+        return text[:end].rstrip(" ") + glue + entry + text[end:]
+    return _with_lines(text, _end(text, node), _nested(keys, value, node.start_mark.column))
 
 
 def _filled(text: str, node: Any, key_node: Any, keys: list[str], value: Any) -> str | None:
     """`section:` with nothing (or null) behind it gets its first key."""
     start, end = node.start_mark.index, node.end_mark.index
-    if node.id != "scalar" or key_node is None:
-        return None
-    if text[start:end] not in ("", "null", "~"):
+    if key_node is None or text[start:end] not in ("", "null", "~"):
         return None
     text = text[:start].rstrip(" \t") + text[end:]
-    stop = text.find("\n", key_node.end_mark.index)
-    head, tail = (text + "\n", "") if stop < 0 else (text[: stop + 1], text[stop + 1 :])
-    return head + "\n".join(_nested(keys, _flow(value, bare=True), key_node.start_mark.column + 2)) + "\n" + tail
+    return _with_lines(text, key_node.end_mark.index, _nested(keys, value, key_node.start_mark.column + 2))
 
 
-def _nested(keys: list[str], value: str, column: int) -> list[str]:
+def _with_lines(text: str, at: int, lines: str) -> str:
+    """The text with lines below the one that `at` stands in."""
+    end = text.find("\n", at)
+    return f"{text}\n{lines}" if end < 0 else text[: end + 1] + lines + text[end + 1 :]
+
+
+def _nested(keys: list[str], value: Any, column: int) -> str:
     lines = [f"{' ' * (column + 2 * depth)}{_flow(key)}:" for depth, key in enumerate(keys)]
-    lines[-1] += f" {value}"
-    return lines
+    return "\n".join(lines) + f" {_flow(value, bare=True)}\n"
 
 
-def _nested_flow(keys: list[str], value: str) -> str:
-    return (
-        "".join(f"{{{_flow(key)}: " if depth else f"{_flow(key)}: " for depth, key in enumerate(keys))
-        + value
-        + "}" * (len(keys) - 1)
-    )
-
-
-def _last_leaf(node: Any) -> Any:
-    while node.id != "scalar" and node.value and not node.flow_style:
-        node = node.value[-1][1] if node.id == "mapping" else node.value[-1]
-    return node
+def _end(text: str, node: Any) -> int:
+    """Where a value ends, without the comments and empty lines that follow it."""
+    start, end, leaf = node.start_mark.index, node.end_mark.index, node
+    while leaf.id != "scalar" and leaf.value and not leaf.flow_style:
+        leaf = leaf.value[-1][1] if leaf.id == "mapping" else leaf.value[-1]
+    if leaf is node and getattr(leaf, "style", None) not in ("|", ">"):
+        return int(end)
+    least = leaf.end_mark.index if start <= leaf.end_mark.index <= end else start  # an alias ends at its anchor
+    while end > least and (not (line := text[text.rfind("\n", 0, end) + 1 : end].strip()) or line.startswith("#")):
+        end = text.rfind("\n", 0, end)
+    return len(text[: max(end, least)].rstrip())
 
 
 def _cut_out(text: str, keys: list[str]) -> str | None:
     import yaml
 
-    node, key_node, above = yaml.compose(text, Loader=yaml.SafeLoader), None, None
+    node, above = yaml.compose(text, Loader=yaml.SafeLoader), None
     for key in keys:
-        above = node
-        key_node, node = _entry(node, key)
-    assert key_node is not None and above is not None
-    last = _last_leaf(node)
-    if above.flow_style or getattr(last, "style", None) in ("|", ">"):
+        above, (key_node, node) = node, _entry(node, key)
+    assert above is not None
+    start, end = key_node.start_mark.index, max(_end(text, node), key_node.end_mark.index)
+    if above.flow_style:
+        at = next(number for number, entry in enumerate(above.value) if entry[0] is key_node)
+        if at + 1 < len(above.value):
+            return text[:start] + text[above.value[at + 1][0].start_mark.index :]
+        return text[: above.value[at - 1][1].end_mark.index] + text[end:]
+    begin = text.rfind("\n", 0, start) + 1
+    if text[begin:start].strip():
         return None
-    begin = text.rfind("\n", 0, key_node.start_mark.index) + 1
-    if text[begin : key_node.start_mark.index].strip():
-        return None
-    end = text.find("\n", last.end_mark.index)
-    return text[:begin] + ("" if end < 0 else text[end + 1 :])
-
-
-# ------------------------------------------------------------------------------------------------ everything else
-
-
-def _by_ruamel(text: str, keys: list[str], value: Any) -> str:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.comments import CommentedMap
-    from ruamel.yaml.util import load_yaml_guess_indent
-
-    _, indent, offset = load_yaml_guess_indent(text)
-    editor = YAML(typ="rt")
-    editor.preserve_quotes, editor.width, editor.allow_unicode = True, 10**9, True
-    editor.indent(mapping=2, sequence=indent or 2, offset=offset or 0)
-    editor.representer.add_representer(
-        type(None), lambda self, _: self.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
-    data = editor.load(text)
-    if data is None:
-        data = CommentedMap()
-    inner = data
-    for key in keys[:-1]:
-        if not isinstance(inner.get(key), dict):
-            inner[key] = CommentedMap()
-        inner = inner[key]
-    if isinstance(value, _Gone):
-        del inner[keys[-1]]
-    else:
-        inner[keys[-1]] = YAML(typ="rt").load(_flow(value))
-    out = io.StringIO()
-    editor.dump(data, out)
-    return out.getvalue()
+    stop = text.find("\n", end)
+    return text[:begin] + ("" if stop < 0 else text[stop + 1 :])

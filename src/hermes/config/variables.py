@@ -51,7 +51,7 @@ def read_env(path: Path) -> dict[str, str]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise ConfigError(f"{path} can't be read ({error.strerror}); mend its permissions or move it away") from None
+        raise ConfigError(f"{path} can't be read ({error.strerror}); fix its permissions or move it away") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8 or move it away") from None
     values: dict[str, str] = {}

@@ -39,9 +39,9 @@ def decoded(data: bytes) -> Any:
     try:
         return json.loads(data.decode("utf-8", "surrogatepass"))  # escaped lone surrogates are fine for Python's own
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON ({error.msg}, at character {error.pos + 1})") from None
+        raise ValueError(f"not JSON ({error.msg}, at character {error.pos + 1})") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"no UTF-8 (byte {error.start + 1})") from None
+        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -1,21 +1,41 @@
-"""`hermes sessions list`: the latest conversations, one line each."""
+"""`hermes sessions list` and `browse`: the latest conversations, one line each, or all of them on a full screen."""
 
 from __future__ import annotations
 
+import os
+import sys
+
 import click
 
+from hermes.cli.common import ROWS, json_option, source_option
 from hermes.cli.sessions.quick import print_list
+from hermes.cli.shared import opened, zone
 
 
 @click.command("list", help="The latest conversations, by their last activity.")
-@click.option("--source", metavar="S", help="Only those of this source (cli, telegram, …).")
+@source_option("Only those of this source (cli, telegram, …).")
 @click.option("--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many.")
 @click.option("--tag", metavar="TAG", help="Only those with this tag.")
 @click.option("--pinned", is_flag=True, help="Only pinned ones.")
 @click.option("--archived", is_flag=True, help="Only archived ones.")
 @click.option("--all", "every", is_flag=True, help="Every one, archived ones too.")
-@click.option("--json", "as_json", is_flag=True, help="The rows as a JSON array; times are seconds since 1970.")
+@json_option(ROWS)
 def list_(
     source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, every: bool, as_json: bool
 ) -> None:
     print_list(source, limit, tag, pinned, archived, every, as_json)
+
+
+@click.command("browse")
+def browse_() -> None:
+    """Look through every conversation on a full screen: filter, search inside, preview, resume, rename, delete."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("the browser needs a terminal; `hermes sessions list` and `search` work everywhere")
+    from hermes.chat.browse import browse
+
+    with opened(writing=True) as db:
+        chosen = browse(db, zone())
+    if chosen is not None:
+        sys.stdout.flush()
+        # A fresh process: the conversation starts with nothing of the browser left in memory or in the terminal.
+        os.execv(sys.executable, [sys.executable, "-m", "hermes.cli.main", f"--resume={chosen}"])

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import find_session
-from hermes.cli.sessions.options import filtered_ids, filters, is_filter
+from hermes.cli.common import filtered_ids, filters, find_session, is_filter
+from hermes.cli.completers import complete_session, complete_sessions
 from hermes.cli.sessions.removing import called
-from hermes.cli.sessions.shared import counted, opened
+from hermes.cli.shared import counted, opened
 from hermes.harmless import one_line
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(help='Give a session a title: all words after ID, quoted or not. "" takes the title away.')
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", shell_complete=complete_session)
 @click.argument("words", nargs=-1, required=True, metavar="TITLE…")
 def rename(session: str, words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
@@ -48,7 +48,7 @@ def _apply(ids: list[str], change: Callable[[str], bool], done: str, db: Session
     elif changed:
         print(f"{counted(len(changed), 'session')} are {done}")
     else:
-        click.echo("hermes: no session is like that; nothing was changed", err=True)
+        click.echo("hermes: no session matches; nothing was changed", err=True)
     return 0 if changed else 1
 
 
@@ -56,7 +56,7 @@ def _marking(name: str, text: str, done: str, change: Callable[[SessionDB, str],
     """A command that sets or clears one mark."""
 
     @click.command(name, help=text)
-    @click.argument("words", nargs=-1, metavar="[ID]…")
+    @click.argument("words", nargs=-1, metavar="[ID]…", shell_complete=complete_sessions)
     @filters
     def mark(words: tuple[str, ...], **filtered: Any) -> int:
         with opened(writing=True) as db:
@@ -87,7 +87,7 @@ def _tagging(name: str, text: str, change: Callable[[SessionDB, str, tuple[str, 
     """A command that adds or removes tags. With a filter, every word is a tag; else the first is the session."""
 
     @click.command(name, help=text)
-    @click.argument("words", nargs=-1, required=True, metavar="[ID] TAG…")
+    @click.argument("words", nargs=-1, required=True, metavar="[ID] TAG…", shell_complete=complete_session)
     @filters
     def tagging(words: tuple[str, ...], **filtered: Any) -> int:
         named = () if is_filter(filtered) else words[:1]

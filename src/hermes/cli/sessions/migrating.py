@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.sessions.shared import configuration, counted, note, opened, progress
+from hermes.cli.shared import configuration, counted, note, opened, progress
 from hermes.harmless import one_line
 from hermes.store.engines.choosing import without_password
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(
     help="Copy the whole record to another store: postgresql://USER@HOST/DATABASE, or sqlite:///PATH. Every row is compared"
-    " afterwards. Said again after it was cut short, it goes on where it was. The record here stays as it is."
+    " afterwards. Run again after an interruption, it continues. The record here stays as it is."
 )
 @click.option(
     "--to",
@@ -44,7 +44,7 @@ def migrate(given: str | None, rls: bool | None, tenants: tuple[str, ...]) -> No
     if pairs and not rls:
         raise click.UsageError("--tenant goes with --rls.")
     if given is None and rls is None:
-        raise click.UsageError("Say where to (--to URL), or --rls.")
+        raise click.UsageError("Give --to URL, or --rls.")
     url = None if given is None else _filled_in(given)
     if url is not None:
         _copy(url, str(given))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hermes.cli.sessions.shared import EVERY, configuration, opened, print_json
-from hermes.cli.table import Column, screen_width, table
-from hermes.times import ago, zone_of
+from hermes.cli.shared import EVERY, opened, print_json, zone
+from hermes.cli.table import Column, printed
+from hermes.times import ago
 
 NO_TITLE = "—"
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
@@ -54,23 +53,21 @@ def print_list(
     if as_json:
         print_json(rows)
     elif not rows:
-        print(START if empty else "No session is like that. `hermes sessions list --all` shows every one.")
+        print(START if empty else "No session matches. `hermes sessions list --all` lists every session.")
     else:
-        print("\n".join(screen(rows)))
+        print(screen(rows))
 
 
-def screen(rows: list[dict[str, Any]]) -> list[str]:
-    """The list as lines: with titles where there are any, else with sources."""
-    where = zone_of(configuration().timezone)
+def screen(rows: list[dict[str, Any]]) -> str:
+    """The list as a table: with titles where there are any, else with sources."""
+    where = zone()
     ages = [ago(row["last_active"], where) for row in rows]
     previews = [row["preview"] or "" for row in rows]
     ids = [row["id"] for row in rows]
     if any(row["title"] for row in rows):
         columns = [Column("Title", 8, 40, 3), Column("Preview", 8), Column("Last Active", 11, worth=2), Column("ID")]
         titles = [row["title"] or NO_TITLE for row in rows]
-        lines = zip(titles, previews, ages, ids, strict=True)
-        return table(columns, lines, screen_width(), terminal=sys.stdout.isatty())
+        return printed(columns, zip(titles, previews, ages, ids, strict=True))
     columns = [Column("Preview", 8, worth=3), Column("Last Active", 11, worth=2), Column("Src", 3, 12), Column("ID")]
     sources = [row["source"] for row in rows]
-    lines = zip(previews, ages, sources, ids, strict=True)
-    return table(columns, lines, screen_width(), terminal=sys.stdout.isatty())
+    return printed(columns, zip(previews, ages, sources, ids, strict=True))

@@ -6,16 +6,24 @@ running process holds is never touched. A conversation that was compressed is on
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import Ambiguous, NotFound, confirmed, find_session
-from hermes.cli.sessions.options import days
-from hermes.cli.sessions.shared import age, configuration, counted, note, opened, print_json, progress, zone
-from hermes.cli.table import Column, screen_width, table
+from hermes.cli.common import (
+    ROWS,
+    Ambiguous,
+    confirmed,
+    days,
+    find_session,
+    json_option,
+    source_option,
+    yes_option,
+)
+from hermes.cli.completers import complete_sessions, complete_trashed
+from hermes.cli.shared import age, configuration, counted, note, opened, print_json, progress, zone
+from hermes.cli.table import Column, printed
 from hermes.harmless import one_line
 from hermes.times import ago, date
 
@@ -24,12 +32,6 @@ if TYPE_CHECKING:
 
 DAY = 86_400
 _SHOWN = 20
-
-
-class Refused(click.ClickException):
-    """It may not be done; exit status 1."""
-
-    exit_code = 1
 
 
 def called(session: dict[str, Any]) -> str:
@@ -42,9 +44,9 @@ def called(session: dict[str, Any]) -> str:
     help="Put sessions in the trash. ID is an id, the beginning of one, or a title. A conversation that was compressed"
     " goes whole."
 )
-@click.argument("words", nargs=-1, required=True, metavar="ID…")
+@click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_sessions)
 @click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@yes_option()
 def delete(words: tuple[str, ...], now: bool, yes: bool) -> None:
     with opened(writing=True) as db:
         named = (db.get_compression_chain(find_session(db, word))[-1] for word in words)
@@ -73,7 +75,7 @@ class _Conversation:
 
     def refuse_live(self) -> None:
         if any(self.db.is_live(part) for part in self.parts):
-            raise Refused(f"{self.called} is live: a running process holds it; leave it there first")
+            raise click.ClickException(f"{self.called} is in use by a running process; leave it there first")
 
 
 def _with_earlier(parts: list[str]) -> str:
@@ -95,7 +97,7 @@ def _until() -> str:
 
 
 @click.command(help="Take sessions out of the trash. ID is an id, the beginning of one, or the title it had.")
-@click.argument("words", nargs=-1, required=True, metavar="ID…")
+@click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_trashed)
 def restore(words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
         trashed = db.list_trash()
@@ -103,7 +105,7 @@ def restore(words: tuple[str, ...]) -> None:
         for session_id in list(dict.fromkeys(named)):
             parts = db.get_compression_chain(session_id)
             db.restore_session(session_id, whole=True)
-            print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is back")
+            print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is restored")
 
 
 def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
@@ -118,10 +120,10 @@ def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
             return str(found[0])
         if found:
             listed = "\n".join(f"  {one}" for one in found[:10])
-            raise Ambiguous(f"several sessions in the trash are called {word}; name one of these:\n{listed}")
+            raise Ambiguous(f"several sessions in the trash match {word}; give one of these ids:\n{listed}")
     if db.get_session(word) is not None:
-        raise Refused(f"{word} is not in the trash")
-    raise NotFound(f"nothing in the trash is called {word!r}; `hermes sessions trash` shows what there is")
+        raise click.ClickException(f"{word} is not in the trash")
+    raise click.ClickException(f"no session in the trash matches {word!r}; `hermes sessions trash` lists them")
 
 
 def _newest(trashed: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -133,8 +135,8 @@ def _newest(trashed: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @click.command(help="What is in the trash, and until when it can be restored.")
 @click.option("--empty", is_flag=True, help="Delete all of it for good, now.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--json", "as_json", is_flag=True, help="The rows as a JSON array; times are seconds since 1970.")
+@yes_option()
+@json_option(ROWS)
 def trash(empty: bool, yes: bool, as_json: bool) -> None:
     with opened(writing=empty) as db:
         rows = db.list_trash()
@@ -151,10 +153,10 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
                     step(done)
             print(f"deleted {number} for good")
         else:
-            print("\n".join(_trash_screen(_newest(rows))))
+            print(_trash_screen(_newest(rows)))
 
 
-def _trash_screen(rows: list[dict[str, Any]]) -> list[str]:
+def _trash_screen(rows: list[dict[str, Any]]) -> str:
     where, kept_for = zone(), configuration().sessions.trash_days
     columns = [
         Column("Title", 8, 40, 2),
@@ -170,7 +172,7 @@ def _trash_screen(rows: list[dict[str, Any]]) -> list[str]:
         )
         for row in rows
     ]  # fmt: skip
-    return table(columns, cells, screen_width(), terminal=sys.stdout.isatty())
+    return printed(columns, cells)
 
 
 @click.command(
@@ -180,19 +182,19 @@ def _trash_screen(rows: list[dict[str, Any]]) -> list[str]:
 @click.option(
     "--older-than", type=days, default=90.0, metavar="D", help="Days without activity: 90 (the default), 12h, 2w."
 )
-@click.option("--source", metavar="S", help="Only sessions of this source.")
+@source_option("Only sessions of this source.")
 @click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@yes_option()
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
     with opened(writing=not dry_run) as db:
         ids = db.prunable_sessions(older_than, source, whole=True)
         if not ids:
             print(f"Nothing to prune: no ended session is older than {age(older_than)}.")
             return
-        print("\n".join(_prune_screen(db, ids)))
+        print(_prune_screen(db, ids))
         if dry_run:
-            print(f"{counted(len(ids), 'session')} would go (nothing was changed).")
+            print(f"{counted(len(ids), 'session')} would be removed (nothing was changed).")
             return
         where = "for good" if now else "in the trash"
         confirmed(f"{'Delete' if now else 'Put'} {counted(len(ids), 'session')} {where}?", yes=yes)
@@ -217,7 +219,7 @@ def _remove(db: SessionDB, ids: list[str], now: bool) -> int:
     return gone
 
 
-def _prune_screen(db: SessionDB, ids: list[str]) -> list[str]:
+def _prune_screen(db: SessionDB, ids: list[str]) -> str:
     """What would go: the first few by name."""
     where = zone()
     rows = []
@@ -237,5 +239,4 @@ def _prune_screen(db: SessionDB, ids: list[str]) -> list[str]:
         Column("Msgs", 4, worth=1),
         Column("ID"),
     ]
-    lines = table(columns, rows, screen_width(), terminal=sys.stdout.isatty())
-    return [*lines, f"… and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else lines
+    return printed(columns, rows) + (f"\n… and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")

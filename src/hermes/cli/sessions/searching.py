@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from hermes.cli.common import find_session
-from hermes.cli.sessions.options import moment
-from hermes.cli.sessions.shared import (
+from hermes.cli.common import find_session, json_option, moment, session_option, source_option
+from hermes.cli.completers import complete_model
+from hermes.cli.shared import (
     BOLD,
     CYAN,
     DIM,
@@ -36,24 +36,26 @@ _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
-@click.command(help='Find what was said.\n\nWords, "phrases", OR, NOT (-word), prefix*.')
+@click.command(help='Search the messages.\n\nWords, "phrases", OR, NOT (-word), prefix*.')
 @click.argument("query", nargs=-1, required=True)
 @click.option(
     "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Most hits."
 )
-@click.option("--source", multiple=True, metavar="S", help="Only in sessions of this source; may be repeated.")
+@source_option("Only in sessions of this source; may be repeated.", multiple=True)
 @click.option(
     "--role", multiple=True, metavar="ROLE", help="Only messages of user, assistant, tool …; may be repeated."
 )
 @click.option("--since", callback=moment(False), metavar="WHEN", help="From then on: 2026-01-31, 7d, yesterday.")
 @click.option("--until", callback=moment(True), metavar="WHEN", help="Up to then, that day included.")
-@click.option("--session", metavar="ID", help="Only in this session (all parts of a compressed one).")
-@click.option("--model", metavar="M", help="Only what this model said, or sessions with it.")
+@session_option("--session", text="Only in this session (all parts of a compressed one).")
+@click.option(
+    "--model", metavar="M", shell_complete=complete_model, help="Only what this model said, or sessions with it."
+)
 @click.option("--title", metavar="WORDS", help="Only in sessions whose title has this in it.")
 @click.option("--tag", metavar="TAG", help="Only in sessions with this tag.")
 @click.option("--tool", metavar="TOOL", help="Only calls and results of this tool.")
 @click.option("--user", metavar="USER", help="Only in sessions of this user.")
-@click.option("--json", "as_json", is_flag=True, help="The hits as a JSON array; times are seconds since 1970.")
+@json_option("The hits as a JSON array; times are seconds since 1970.")
 def search(
     query: tuple[str, ...], limit: int, source: tuple[str, ...], role: tuple[str, ...], since: float | None,
     until: float | None, session: str | None, model: str | None, title: str | None, tag: str | None, tool: str | None,
@@ -70,10 +72,10 @@ def search(
         print_json(hits)
     elif hits:
         if all(hit["relaxed"] for hit in hits):
-            note("no message has all of these words; these come nearest")
+            note("no message has all of these words; these are the closest")
         print("\n".join(screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty())))
     if not hits:
-        note(f"nothing found for {one_line(words)!r}")
+        note(f"no messages match {one_line(words)!r}")
     return 0 if hits else 1
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.sessions.shared import configuration, counted, index, opened, print_json, progress, size_of
+from hermes.cli.common import json_option
+from hermes.cli.shared import configuration, counted, index, opened, print_json, progress, size_of
 from hermes.errors import StoreCorrupt
 from hermes.harmless import one_line
 
@@ -31,7 +32,7 @@ def database_bytes(path: Path) -> int:
 
 
 @click.command(help="How many sessions and messages there are, by source, and how large the record is.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@json_option("As a JSON object.")
 def stats(as_json: bool) -> None:
     with opened() as db:
         sources = db.source_counts()
@@ -53,7 +54,7 @@ def stats(as_json: bool) -> None:
 @click.command(
     help="Whether the record is sound: file, every row, index, references, counters, attachments, transcripts."
 )
-@click.option("--json", "as_json", is_flag=True, help="What was found, as a JSON array.")
+@json_option("What was found, as a JSON array.")
 def check(as_json: bool) -> int:
     try:
         with opened(writing=True) as db:
@@ -65,7 +66,7 @@ def check(as_json: bool) -> int:
         print_json(found)
     elif found:
         _list(found)
-        click.echo("hermes: `hermes sessions repair` mends what can be mended", err=True)
+        click.echo("hermes: `hermes sessions repair` repairs what can be repaired", err=True)
     else:
         print(summary)
     return 1 if found else 0
@@ -91,10 +92,10 @@ def _list(found: list[Finding]) -> None:
 
 
 @click.command(
-    help="Mend what `check` finds. Nothing is dropped, and a copy of the file is kept beside it. What damage took comes back"
-    " from the transcripts; what someone changed or removed in the database does not."
+    help="Repair what `check` finds. Nothing is dropped, and a copy of the file is kept beside it. What damage took comes back"
+    " from the transcripts; what was changed or removed in the database on purpose does not."
 )
-@click.option("--rebuild-index", is_flag=True, help="Make the full-text index anew in any case.")
+@click.option("--rebuild-index", is_flag=True, help="Rebuild the full-text index in any case.")
 @click.option(
     "--from-transcripts", is_flag=True, help="Where database and transcript differ, bring back what the transcript has."
 )
@@ -118,7 +119,7 @@ def repair(rebuild_index: bool, from_transcripts: bool, from_database: bool) -> 
 
     path = default_database()
     if store_url(configuration()) is not None or path.is_dir():
-        raise click.ClickException(f"{path} can't be mended from here; restore a backup")
+        raise click.ClickException(f"{path} can't be repaired from here; restore a backup")
     steps = salvage(path, companion(path, "sessions"))
     with opened(writing=True) as db:
         return _repaired(db, how, steps)
@@ -133,7 +134,7 @@ def _repaired(db: SessionDB, how: dict[str, bool], steps: list[str]) -> int:
     if any(finding["kind"] == "transcript-differs" for finding in left):
         click.echo(
             "hermes: where database and transcript differ, nothing was changed: `hermes sessions repair --from-transcripts`"
-            " brings back what the transcripts have, `--from-database` writes the transcripts anew",
+            " brings back what the transcripts have, `--from-database` rewrites the transcripts",
             err=True,
         )
     if not left:

@@ -96,7 +96,13 @@ def print_json(value: Any) -> None:
 
     from hermes.interop.jsonl import encoded
 
-    put(msgspec.json.format(encoded(value), indent=2) + b"\n")
+    try:
+        text = msgspec.json.format(encoded(value), indent=2)
+    except ValueError:  # msgspec reads no escaped half of a surrogate pair
+        import json
+
+        text = json.dumps(value, indent=2).encode()
+    put(text + b"\n")
 
 
 def put(data: bytes) -> None:

@@ -1,0 +1,166 @@
+"""What the shell offers at the cursor: sessions, sources, models, configuration keys. Commands and options are click's.
+
+Each completer is given to a parameter as its `shell_complete`. The record is read once, by one short query, and never
+made. Nothing here may fail loudly: the user is in the middle of typing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import click
+    from click.shell_completion import CompletionItem
+
+Candidate = tuple[str, str]  # what would be inserted, and what it is
+Completer = Callable[["click.Context", "click.Parameter", str], "list[CompletionItem]"]
+FILES: Candidate = (":files", "")  # the shell completes file names itself
+RECENT = 200
+
+
+def candidates(words: list[str], partial: str) -> list[Candidate]:
+    """What could follow these words (those after `hermes`), beginning with `partial`."""
+    from click.shell_completion import ShellComplete
+
+    from hermes.cli.main import program
+
+    before = [word for word in words if word != "--debug"]
+    option = partial[: partial.index("=") + 1] if partial.startswith("--") and "=" in partial else ""
+    try:
+        found = ShellComplete(program(), {}, "hermes", "").get_completions(before, partial)
+    except Exception:  # half a line, a broken config, a locked store: there is nothing to offer
+        return []
+    if any(item.type in ("file", "dir") for item in found):
+        return [FILES] if not option else []
+    return list(dict.fromkeys((option + item.value, item.help or "") for item in found))
+
+
+def _completer(offer: Callable[[click.Context, str], list[Candidate]], *, first: bool = False) -> Completer:
+    """A completer of what `offer` finds; `first`: only for the first of several words."""
+
+    def complete(context: click.Context, parameter: click.Parameter, partial: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if first and parameter.nargs < 0 and context.params.get(parameter.name or ""):
+            return []
+        found, low = offer(context, partial), partial.casefold()
+        return [CompletionItem(value, help=about) for value, about in found if value.casefold().startswith(low)]
+
+    return complete
+
+
+def complete_files(context: click.Context, parameter: click.Parameter, partial: str) -> list[CompletionItem]:
+    """The shell's own completion of file names."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(partial, type="file")]
+
+
+def _sessions(context: click.Context, partial: str) -> list[Candidate]:
+    """Ids when an id is begun; else titles, and the ids of sessions without one."""
+    if re.match(r"\d", partial):
+        by_title = {str(row["id"]): _about(row) for row in _recent()}
+        with _record() as db:
+            ids = db.session_ids_with_prefix(partial, 50) if db is not None else []
+        found = [(session_id, by_title.get(session_id, "")) for session_id in ids]
+        return found + [(str(row["title"]), "") for row in _recent() if row.get("title")]
+    named = [(str(row["title"]), str(row["id"])) for row in _recent() if row.get("title")]
+    return named + [(str(row["id"]), _about(row)) for row in _recent() if not row.get("title")][:20]
+
+
+def _trashed(context: click.Context, partial: str) -> list[Candidate]:
+    """What `restore` can bring back."""
+    with _record() as db:
+        rows = db.list_trash() if db is not None else []
+    return [(str(row["id"]), _about(row)) for row in rows]
+
+
+def _models(context: click.Context, partial: str) -> list[Candidate]:
+    """Names of models seen lately, configured, or built in."""
+    from hermes.config import load_config
+
+    config = load_config()
+    named = [
+        config.model.default,
+        *(getattr(config.auxiliary, task, None) for task in ("title", "summary", "compression")),
+    ]
+    names = [item if isinstance(item, str) else getattr(item, "model", None) for item in named]
+    names += [row.get("model") for row in _recent()]
+    return [(name, "") for name in dict.fromkeys([*filter(None, names), "embedded", "extractive"])]
+
+
+def _keys(context: click.Context, partial: str) -> list[Candidate]:
+    """Every key, also those below names that are in the file (mcp_servers.NAME.url)."""
+    from hermes.config import load_config
+    from hermes.config.keys import every_key
+
+    found = every_key()
+    try:
+        for name in load_config().mcp_servers:
+            label = f'"{name}"' if "." in name else name
+            found += [f"mcp_servers.{label}.{part}" for part in ("command", "args", "env", "url", "headers")]
+    except Exception:  # the file is wrong: the keys are still the keys
+        pass
+    return [(key, "") for key in found]
+
+
+def _values(context: click.Context, partial: str) -> list[Candidate]:
+    """What may stand under a key, where only a few things may."""
+    from hermes.config.keys import CHOICES, in_table, members, type_at
+
+    key = str(context.params["key"])
+    keys = key.split(".")
+    entry = in_table(CHOICES, keys)
+    if entry is not None:
+        return [(choice, "") for choice in CHOICES[entry]]
+    if key == "model.default" or (keys[0] == "auxiliary" and keys[-1] == "model"):
+        return _models(context, partial)
+    return [("true", ""), ("false", "")] if bool in members(type_at(keys)) else []
+
+
+def _sources(context: click.Context, partial: str) -> list[Candidate]:
+    return [(source, "") for source in dict.fromkeys(str(row["source"]) for row in _recent())]
+
+
+def _installable(context: click.Context, partial: str) -> list[Candidate]:
+    from hermes.agent.installing import MODELS
+
+    return [(name, known.about) for name, known in MODELS.items()]
+
+
+complete_session = _completer(_sessions, first=True)
+complete_sessions = _completer(_sessions)
+complete_trashed = _completer(_trashed)
+complete_source = _completer(_sources)
+complete_model = _completer(_models)
+complete_installable = _completer(_installable)
+complete_key = _completer(_keys)
+complete_value = _completer(_values)
+
+# ------------------------------------------------------------------------------------------------ the record
+
+_rows: list[dict[str, Any]] | None = None
+
+
+def _recent() -> list[dict[str, Any]]:
+    global _rows
+    if _rows is None:
+        with _record() as db:
+            _rows = db.list_sessions_rich(limit=RECENT, order_by_last_active=True) if db is not None else []
+    return _rows
+
+
+def _record() -> Any:
+    """The store, for reading; None (in a `with`) when there is none yet."""
+    from contextlib import nullcontext
+
+    from hermes.config import load_config
+    from hermes.store.opening import open_existing
+
+    return open_existing(load_config()) or nullcontext(None)
+
+
+def _about(row: dict[str, Any]) -> str:
+    return " ".join(str(row.get("title") or row.get("preview") or "").split())[:60]

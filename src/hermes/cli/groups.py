@@ -1,0 +1,53 @@
+"""A group of commands whose files are loaded one by one, when a command is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+Commands = dict[str, tuple[str, str]]  # name → (module, what it says in --help)
+
+
+class LazyGroup(click.Group):
+    """Finds a command in its module: as `command`, or by its own name (with `_` after it where Python needs the word)."""
+
+    def __init__(self, *args: Any, table: Commands, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.table = table
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in self.table:
+            return None
+        module = vars(import_module(self.table[name][0]))
+        found: click.Command = module.get("command") or module.get(name) or module[f"{name}_"]
+        return found
+
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if words[0] not in self.table and not words[0].startswith("-"):
+            from hermes.config import suggestion
+
+            hint = suggestion(words[0], self.table)
+            context.fail(f"unknown command `{context.command_path} {words[0]}`{hint}")
+        return super().resolve_command(context, words)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        named = [
+            CompletionItem(name, help=text) for name, (_, text) in self.table.items() if name.startswith(incomplete)
+        ]
+        return named + click.Command.shell_complete(self, context, incomplete)
