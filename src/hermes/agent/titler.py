@@ -1,7 +1,8 @@
 """A title for a new conversation, made in the background after its first exchange.
 
-Once per session, over all processes (a lease remembers that it was done), and never over a title that someone set by
-hand, not even while the model is still thinking. Whatever goes wrong, nobody but the missing title notices.
+Once per session, over all processes, and never over a title that a user set, not even while the model is still writing.
+A lease keeps two processes from titling one session at the same time; a row of state_meta says that it was done, and goes
+with the session. A failure costs the title and nothing else.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from hermes.agent.passages import EXTRACTIVE
 from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
 from hermes.agent.side_tasks import can_write, without_thinking
 from hermes.errors import TitleClash
+from hermes.store.titles import titled_key, titling_lease
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.store.db import SessionDB
 
 TIMEOUT = 60.0
-_WHILE_WORKING, _FOR_GOOD = 300.0, 100 * 365 * 86_400.0  # seconds: a crashed attempt is repeated, a finished one is not
+_LEASE_SECONDS = 300.0  # a crashed attempt is repeated after this time
 _LONGEST = 100  # characters of a title
 _TRIES = 20
 AT_ONCE = 4  # titles in the making at one time
@@ -127,10 +129,17 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
     asked, answered = first_exchange(db.get_messages(session_id))
     if not asked and not answered:
         return
-    name = f"title:{session_id}"
-    token = db.acquire_lease(name, f"{os.getpid()}-{secrets.token_hex(4)}", _WHILE_WORKING)
-    if token is None:
+    lease, done = titling_lease(session_id), titled_key(session_id)
+    token = db.acquire_lease(lease, f"{os.getpid()}-{secrets.token_hex(4)}", _LEASE_SECONDS)
+    if token is None:  # another process is at it; or an earlier version did it, which kept the lease for ever
         return
+    if db.get_meta(done) is None:
+        _set_title(db, session_id, asked, answered, model)
+        db.set_meta(done, "1")
+    db.release_lease(lease, token)
+
+
+def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model: Model | None) -> None:
     from hermes.agent.headings import title_of
 
     title = _by_model(asked, answered, model) or title_of(asked, answered)
@@ -140,7 +149,6 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
             break
         except TitleClash:
             continue  # another session took it between the two calls
-    db.renew_lease(name, token, _FOR_GOOD)
 
 
 def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered: str) -> str:
