@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.lease_renewer import KeptLease, kept
 from hermes.agent.planning import edges_of, plan
 from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
 from hermes.agent.side_tasks import asked_aside, can_write, without_thinking
@@ -160,27 +160,15 @@ def _commit(
 
 @contextmanager
 def _alone(db: SessionDB, session_id: str) -> Iterator[int]:
-    """Hold the right to compress a session, renewed by a thread for as long as the model takes; the lease's token."""
+    """Hold the right to compress a session, renewed for as long as the model takes; the lease's token."""
     name, holder = f"compress:{session_id}", f"{os.getpid()}-{secrets.token_hex(4)}"
     token = db.acquire_lease(name, holder, LEASE_SECONDS)
     if token is None:
         raise InvalidInput(f"session {session_id} is being compressed by another process; wait for it to finish")
-    finished = threading.Event()
-
-    def renew() -> None:
-        while not finished.wait(LEASE_SECONDS / 4):
-            try:
-                db.renew_lease(name, token, LEASE_SECONDS)
-            except Exception:  # tried again in a moment; whether it still holds is looked at in the end
-                continue
-
-    thread = threading.Thread(target=renew, daemon=True, name="hermes-compress-lease")
-    thread.start()
     try:
-        yield token
+        with kept(db, KeptLease(name, token, LEASE_SECONDS)):
+            yield token
     finally:
-        finished.set()
-        thread.join()
         with suppress(StoreError):  # it runs out by itself; what was done must not look as if it had failed
             db.release_lease(name, token)
 

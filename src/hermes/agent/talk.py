@@ -19,10 +19,10 @@ from typing import Any
 
 from hermes.agent.conversation import TOOL_BUDGET, as_text, prepared
 from hermes.agent.events import Event, Followed, Notice
-from hermes.agent.holding import Hold
 from hermes.agent.keeping import as_message, keep_reply, keep_result, recover
 from hermes.agent.model import Message, Model, Reply
 from hermes.agent.running import Result
+from hermes.agent.session_leases import SessionLease
 from hermes.agent.tools.base import Context
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.drafts import Draft
@@ -43,7 +43,7 @@ class Talk:
         self._context = context
         self._db = context.db
         self._source, self._columns = source, columns
-        self._hold = Hold(context.db, source=source)
+        self._hold = SessionLease(context.db, source=source)
         self._fence: tuple[str, int] | None = None  # the lease this turn stores under; None: another had it before us
         self._told = False  # that another program is here too
         self._masking_told = False
@@ -90,7 +90,7 @@ class Talk:
             busy = self.answering()
             if busy is not None:  # somebody else's turn, in the moment in which this one found the end of the chain
                 raise SessionBusy(self.session_id, busy)
-        if self._hold.held() is None and not self._told:
+        if self._hold.session() is None and not self._told:
             self._told = True
             yield Notice("another program has this conversation open as well")
         with self.fenced():
@@ -114,9 +114,8 @@ class Talk:
     def hold(self) -> bool:
         """Make the session live; False while another process holds it."""
         self._hold.take(self.session_id)
-        held = self._hold.held()
-        self._fence = None if held is None else held[:2]
-        return held is not None
+        self._fence = self._hold.session()
+        return self._fence is not None
 
     def answering(self) -> str | None:
         """Be the one who answers in the session, until `end_turn`; else who does (`cli`, `telegram` …).
@@ -139,8 +138,7 @@ class Talk:
 
     def _lease(self) -> tuple[str, int] | None:
         """What this turn stores under: the session, or its turn alone where another process has it open."""
-        held = self._hold.held()
-        return self._hold.turn() if held is None else held[:2]
+        return self._hold.session() or self._hold.turn()
 
     def end_turn(self) -> None:
         """The turn is over; others may answer."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.holding import is_gone, is_ours
+from hermes.agent.session_leases import is_gone, is_ours
 from hermes.commands.finding import continued, find
 from hermes.commands.text import shortened
 from hermes.errors import InvalidInput

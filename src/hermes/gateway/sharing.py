@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.agent.holding import is_gone
+from hermes.agent.session_leases import is_gone
 from hermes.errors import HermesError
 from hermes.store import instances, mail
 from hermes.store.instances import Instance, lease_of, platform_lease

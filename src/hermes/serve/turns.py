@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.holding import source_of
 from hermes.agent.model import Model
+from hermes.agent.session_leases import source_of
 from hermes.agent.tools.toolbox import FOR_EVERYONE
 from hermes.agent.turn import Turn
 from hermes.errors import HermesError

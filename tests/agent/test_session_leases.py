@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.holding import Hold, free_from_the_dead, is_gone
+from hermes.agent.session_leases import SessionLease, is_gone, release_dead
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def dead_process() -> int:
 
 
 def test_a_hold_outlives_its_time_as_long_as_the_process_does(held: Any) -> None:
-    hold = Hold(held, ttl=2.0)
+    hold = SessionLease(held, ttl=2.0)
     assert hold.take("one")
     until = time.monotonic() + 4.0
     while time.monotonic() < until:
@@ -42,7 +42,7 @@ def test_a_hold_outlives_its_time_as_long_as_the_process_does(held: Any) -> None
 
 
 def test_one_session_at_a_time(held: Any) -> None:
-    hold = Hold(held)
+    hold = SessionLease(held)
     hold.take("one")
     hold.take("two")
     assert (held.is_live("one"), held.is_live("two")) == (False, True)
@@ -53,7 +53,7 @@ def test_one_session_at_a_time(held: Any) -> None:
 
 
 def test_what_another_holds_is_theirs(held: Any) -> None:
-    mine, theirs = Hold(held), Hold(held)
+    mine, theirs = SessionLease(held), SessionLease(held)
     assert theirs.take("one")
     assert not mine.take("one")
     mine.release()
@@ -65,15 +65,15 @@ def test_what_another_holds_is_theirs(held: Any) -> None:
 
 def test_a_dead_process_of_this_machine_does_not_keep_its_session(held: Any) -> None:
     held.hold_session("one", f"{socket.gethostname()}:{dead_process()}:abcd", 120.0)
-    hold = Hold(held)
+    hold = SessionLease(held)
     assert hold.take("one")
     hold.release()
 
 
 def test_a_process_of_another_machine_is_believed_until_its_time_is_over(held: Any) -> None:
     held.hold_session("one", f"elsewhere:{dead_process()}:abcd", 120.0)
-    assert not free_from_the_dead(held, "one")
-    assert not Hold(held).take("one")
+    assert not release_dead(held, "one")
+    assert not SessionLease(held).take("one")
     assert held.is_live("one")
 
 
@@ -85,7 +85,7 @@ def test_nobody_is_taken_for_dead_without_proof(holder: str) -> None:
 
 
 def beating() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "hermes-hold"]
+    return [thread for thread in threading.enumerate() if thread.name == "hermes-leases"]
 
 
 def until(true: Any) -> None:
@@ -97,7 +97,7 @@ def until(true: Any) -> None:
 
 def test_many_holds_of_a_store_have_one_heart(db: Any) -> None:
     until(lambda: not beating())
-    holds = [Hold(db, ttl=2.0) for _ in range(50)]
+    holds = [SessionLease(db, ttl=2.0) for _ in range(50)]
     for number, hold in enumerate(holds):
         db.create_session(f"s{number}", "cli")
         assert hold.take(f"s{number}")
@@ -116,7 +116,7 @@ def test_a_closed_store_stops_its_heart(make_db: Any) -> None:
     until(lambda: not beating())
     db = make_db()
     db.create_session("one", "cli")
-    hold = Hold(db, ttl=0.4)
+    hold = SessionLease(db, ttl=0.4)
     assert hold.take("one")
     db.close()
     until(lambda: not beating())
@@ -125,7 +125,7 @@ def test_a_closed_store_stops_its_heart(make_db: Any) -> None:
 
 def test_who_forgets_to_let_go_holds_on_no_longer_than_its_lease(held: Any) -> None:
     until(lambda: not beating())
-    hold = Hold(held, ttl=1.0)
+    hold = SessionLease(held, ttl=1.0)
     assert hold.take("one")
     del hold
     gc.collect()
@@ -134,7 +134,7 @@ def test_who_forgets_to_let_go_holds_on_no_longer_than_its_lease(held: Any) -> N
 
 
 def test_what_was_lost_in_a_long_sleep_is_taken_again_when_it_is_free(held: Any) -> None:
-    hold = Hold(held, ttl=1.0)
+    hold = SessionLease(held, ttl=1.0)
     assert hold.take("one")
     with closing(sqlite3.connect(held.path)) as sql:  # as if this machine had slept, and another had come and gone
         sql.execute("UPDATE leases SET holder = 'elsewhere:1:x', token = token + 1, expires_at = 0")
@@ -145,7 +145,7 @@ def test_what_was_lost_in_a_long_sleep_is_taken_again_when_it_is_free(held: Any)
 
 
 def test_the_session_of_another_is_taken_when_they_leave(held: Any) -> None:
-    theirs, mine = Hold(held), Hold(held, ttl=1.0)
+    theirs, mine = SessionLease(held), SessionLease(held, ttl=1.0)
     assert theirs.take("one")
     assert not mine.take("one")
     theirs.release()
@@ -154,7 +154,7 @@ def test_the_session_of_another_is_taken_when_they_leave(held: Any) -> None:
 
 
 def test_letting_go_soon_lets_go_and_a_turn_that_comes_before_keeps_it(held: Any) -> None:
-    hold, other = Hold(held), Hold(held)
+    hold, other = SessionLease(held), SessionLease(held)
     assert hold.take("one")
     assert other.take("two")
     hold.release_soon()
@@ -165,13 +165,13 @@ def test_letting_go_soon_lets_go_and_a_turn_that_comes_before_keeps_it(held: Any
         assert time.monotonic() < until
         time.sleep(0.01)
     assert held.is_live("two")
-    assert not Hold(held).take("two")
+    assert not SessionLease(held).take("two")
     other.release()
-    assert Hold(held).take("two")
+    assert SessionLease(held).take("two")
 
 
 def test_leases_are_renewed_though_others_let_go_all_the_time(held: Any) -> None:
-    hold, busy = Hold(held, ttl=1.2), Hold(held)
+    hold, busy = SessionLease(held, ttl=1.2), SessionLease(held)
     assert hold.take("one")
     until = time.monotonic() + 3.0
     while time.monotonic() < until:
@@ -188,7 +188,7 @@ def test_many_that_take_and_let_go_at_once_end_with_nobody_holding(held: Any) ->
         held.create_session(name, "cli")
 
     def work(name: str) -> None:
-        hold = Hold(held)
+        hold = SessionLease(held)
         for _ in range(40):
             assert hold.take(name)
             hold.release_soon()
