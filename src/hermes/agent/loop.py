@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 ROUNDS = 40
+_LOOK = 0.2  # seconds between two looks whether another process still answers
 _ALWAYS_FITS = 6_000  # characters
 _CONCLUDE = (
     f"You have used your tools {ROUNDS} times in a row, which is the limit for one turn. Answer now, without tools:"
@@ -240,6 +241,20 @@ class Agent:
         Given back when the turn is over, or with `let_go`. A turn that begins while another answers ends with SessionBusy.
         """
         return self._talk.answering()
+
+    def wait_for_turn(self, waiting: Callable[[str], None], pause: Callable[[float], object]) -> bool:
+        """Be the one who answers, as soon as no other process does; `waiting` is called once with who does.
+
+        `pause(seconds)` passes the time between two looks; when it returns something true, the wait is given up with False.
+        """
+        told = False
+        while (who := self.answering()) is not None:
+            if not told:
+                told = True
+                waiting(who)
+            if pause(_LOOK):
+                return False
+        return True
 
     def fenced(self) -> AbstractContextManager[None]:
         """What is stored in this block is stored only if the session did not pass to another since we took hold of it."""

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.passages import EXTRACTIVE
 from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
 from hermes.agent.side_tasks import can_write, without_thinking
-from hermes.errors import TitleClash
+from hermes.errors import InvalidInput, TitleClash
 from hermes.store.titles import titled_key, titling_lease
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
 
 TIMEOUT = 60.0
 _LEASE_SECONDS = 300.0  # a crashed attempt is repeated after this time
@@ -167,6 +168,22 @@ def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered
         if db.resolve_session_by_title(candidate) is None:
             return candidate
     return db.get_next_title_in_lineage(title)
+
+
+def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
+    """Give a session the title that `user` chose for it, or one like it if another session has that by now; the title.
+
+    A number at its end would tell that others have sessions of this name: only a user who may see those gets one.
+    """
+    try:
+        db.set_session_title(session_id, wanted)
+        return wanted
+    except InvalidInput:
+        holder = db.resolve_session_by_title(wanted)
+        seen = holder is None or db.get_session(holder, visible_to=user) is not None
+        name = db.get_next_title_in_lineage(wanted) if seen else title_apart(db, session_id, wanted)
+        db.set_session_title(session_id, name)
+        return name
 
 
 def title_apart(db: SessionDB, session_id: str, title: str) -> str:

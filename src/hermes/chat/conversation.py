@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from hermes.agent.conversations import Conversations
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.chat import leaving, resume
 from hermes.chat.turns import Turns
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 
+TITLE_SECONDS = 10.0  # for the title of a session that is left
 WAITING = "Another process is answering in this conversation ({}); waiting…"
 
 
@@ -91,18 +93,23 @@ class Conversation:
         self._toolbox = Toolbox(config)
         self._toolbox.start()
         self._turns = Turns(voice.ask, typed_stops=_busy(config) == "interrupt")
-        self.agent = self._made(new_session_id(), model, Path.cwd())
+        self._agents: Conversations[Agent] = Conversations(patience=TITLE_SECONDS)
+        self.agent = self._agent_of(new_session_id(), model, Path.cwd())
 
     # ------------------------------------------------------------------------------------------ what it is
 
-    def _made(self, session_id: str, model: Model, cwd: Path) -> Agent:
-        """An agent for a session. It gets its tools with the first turn: the prompt never waits for them."""
+    def _agent_of(self, session_id: str, model: Model, cwd: Path) -> Agent:
+        """The agent of a session, in the place of the one before. It gets its tools with the first turn."""
         from hermes.agent.loop import Agent
 
-        return Agent(
-            self.db, self.config, model, session_id=session_id, source=self.platform, confirm=self._confirm,
-            user=self.user, cwd=cwd,
-        )  # fmt: skip
+        def make() -> Agent:
+            return Agent(
+                self.db, self.config, model, session_id=session_id, source=self.platform, confirm=self._confirm,
+                user=self.user, cwd=cwd,
+            )  # fmt: skip
+
+        self._agents.drop(self.platform)
+        return self._agents.take(self.platform, session_id, make)
 
     def _equip(self) -> None:
         if self.agent.tools or not self.agent.model.calls_tools:
@@ -151,13 +158,8 @@ class Conversation:
 
     def _wait_for_turn(self) -> None:
         """Wait until no other process answers in this session; NotSent when the user would rather not."""
-        told = False
         try:
-            while (who := self.agent.answering()) is not None:
-                if not told:
-                    told = True
-                    self.voice.note(WAITING.format(who))
-                time.sleep(0.2)
+            self.agent.wait_for_turn(lambda who: self.voice.note(WAITING.format(who)), time.sleep)
         except KeyboardInterrupt:
             raise NotSent from None
 
@@ -165,12 +167,11 @@ class Conversation:
         """Give the session the title that was chosen before it existed."""
         if self.pending_title is None or self.db.get_session(self.session_id) is None:
             return
+        from hermes.agent.titler import set_chosen_title
+
         wanted, self.pending_title = self.pending_title, None
-        try:
-            self.db.set_session_title(self.session_id, wanted)
-        except InvalidInput:  # someone took the name meanwhile
-            name = self.db.get_next_title_in_lineage(wanted)
-            self.db.set_session_title(self.session_id, name)
+        name = set_chosen_title(self.db, self.session_id, wanted, self.user)
+        if name != wanted:
             self.voice.note(f'"{wanted}" was taken meanwhile; this session is called "{name}".')
 
     # ------------------------------------------------------------------------------------------ going elsewhere
@@ -189,8 +190,7 @@ class Conversation:
             back = resume.Restored(self.agent.cwd, self.agent.model)
         else:
             back = resume.restore(row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model)
-        self.agent.close()
-        self.agent = self._made(session_id, back.model, back.cwd)
+        self.agent = self._agent_of(session_id, back.model, back.cwd)
         self.agent.hold()
         self.db.reopen_session(session_id)
         self.pending_title = None
@@ -216,8 +216,7 @@ class Conversation:
         else:
             from hermes.agent.ids import new_session_id
 
-            self.agent.close()
-            self.agent, self.pending_title = self._made(new_session_id(), self._default_model, Path.cwd()), None
+            self.agent, self.pending_title = self._agent_of(new_session_id(), self._default_model, Path.cwd()), None
         if ending is not None and old != self.session_id:
             leaving.end(self.db, old, ending)
         self.since = time.time()
@@ -241,7 +240,7 @@ class Conversation:
         slow.daemon = True
         slow.start()
         try:
-            self.agent.close()
+            self._agents.drop(self.platform)
         except KeyboardInterrupt:
             pass  # the user does not want to wait for a title
         finally:

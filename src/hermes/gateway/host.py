@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.ids import new_session_id
+from hermes.agent.titler import set_chosen_title
 from hermes.commands.registry import GATEWAY
-from hermes.errors import InvalidInput, ModelError
+from hermes.errors import ModelError
 from hermes.gateway.agents import home_of
 from hermes.gateway.events import Chat, Sender, as_json, from_json
 from hermes.gateway.questions import Question, wording
@@ -90,7 +91,7 @@ class Seat:
             gateway, route = self._gateway, self.route
             whose = None if route.shared else self._who.id
             home = home_of(gateway.home, route.platform, whose or route.key, owner=self.is_owner and not route.shared)
-            self._agent = gateway.agents.take(
+            self._agent = gateway.agents.of(
                 route.key, self.session_id, source=route.platform, home=home, confirm=self.confirm,
                 user_id=None if route.shared else route.user_id, parent=route.previous_id,
             )  # fmt: skip
@@ -125,17 +126,7 @@ class Seat:
         if wanted is None or db.get_session(self.session_id) is None:
             return
         self.set_pending_title(None)
-        try:
-            db.set_session_title(self.session_id, wanted)
-        except InvalidInput:  # someone took the name meanwhile
-            holder = db.resolve_session_by_title(wanted)
-            if holder is None or db.get_session(holder, visible_to=self.user) is not None:
-                name = db.get_next_title_in_lineage(wanted)
-            else:  # a number would tell that others have one of this name
-                from hermes.agent.titler import title_apart
-
-                name = title_apart(db, self.session_id, wanted)
-            db.set_session_title(self.session_id, name)
+        set_chosen_title(db, self.session_id, wanted, self.user)
 
     def confirm(self, question: str) -> bool:
         """Ask whoever began this turn; no, when nobody answers within five minutes."""
@@ -173,15 +164,12 @@ class Seat:
 
     def wait_for_turn(self) -> bool:
         """Wait until no other process answers in the session, and say so; False when the gateway stops before."""
-        told = False
-        while (who := self.agent.answering()) is not None:
-            if not told:
-                told = True
-                _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
-                self._gateway.post(self.chat, WAITING.format(who), at_once=True)
-            if self._gateway.halted.wait(0.2):
-                return False
-        return True
+
+        def waiting(who: str) -> None:
+            _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
+            self._gateway.post(self.chat, WAITING.format(who), at_once=True)
+
+        return self.agent.wait_for_turn(waiting, self._gateway.halted.wait)
 
     def let_go(self) -> None:
         """Between turns others may go on with the session."""

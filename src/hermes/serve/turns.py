@@ -8,13 +8,13 @@ Where several servers share a store, a session is given back when its turn ends:
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.conversations import Conversations
 from hermes.agent.model import Model
 from hermes.agent.session_leases import source_of
 from hermes.agent.tools.toolbox import FOR_EVERYONE
@@ -39,16 +39,13 @@ WAIT = 600.0  # seconds in which a turn on another server comes to its end: call
 PAUSE = 0.1  # seconds between two looks whether it has
 
 
-@dataclass(slots=True, eq=False)
-class _Line:
-    """Those who want to talk in one session."""
+@dataclass(slots=True, frozen=True)
+class _Taken:
+    """A conversation that is the caller's until it leaves."""
 
     name: str
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0  # those who wait, and the one who talks
-    agent: ServedAgent | None = None
-    again: bool = False  # the words of the next turn stand in the record already
-    leaving: asyncio.TimerHandle | None = None
+    agent: ServedAgent
+    again: bool = False  # the words of the turn stand in the record already
 
 
 class Turns:
@@ -58,67 +55,70 @@ class Turns:
         self.places = Places(db, config, home)
         self._db, self._config, self._home = db, config, home
         self._tools = tools
-        self._lines: dict[str, _Line] = {}
+        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=LINGER)
         self._running: set[ServedTurn] = set()
-        self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def begin(self, ask: Ask, model: Model) -> ServedTurn:
         """Begin the turn a request asks for, as soon as its session is free."""
         if self._closed:
             raise Problem(503, "the server is stopping", code="stopping", retry_after=5)
-        if sum(line.users for line in self._lines.values()) >= MOST_AT_ONCE:
+        if self._conversations.users() >= MOST_AT_ONCE:
             raise Problem(429, "the server is busy with many requests", code="rate_limit_exceeded", retry_after=2)
         tools = await self._tools()
         if ask.caller is not None:  # not the owner: nothing that reaches into the machine
             tools = [tool for tool in tools if tool.name in FOR_EVERYONE]
         names = [tool.name for tool in tools]
-        line = await self._line_of(ask, model, names)
-        if line is None:
+        taken = await self._going_on(ask, model, names)
+        if taken is None:
             place = await asyncio.to_thread(self.places.find, ask, aside=True)
             session_id = await asyncio.to_thread(self.places.open, place, ask, model, names, Path.cwd())
-            line = await self._enter(session_id)
+            await self._enter(session_id)
             try:
-                await asyncio.to_thread(self._agent, line, session_id, model, ask.caller)
+                taken = _Taken(
+                    session_id, await asyncio.to_thread(self._agent, session_id, session_id, model, ask.caller)
+                )
             except BaseException:
-                self._leave(line)
+                self._conversations.leave(session_id)
                 raise
-        return self._started(line, ask, tools)
+        return self._started(taken, ask, tools)
 
-    async def _line_of(self, ask: Ask, model: Model, names: Sequence[str]) -> _Line | None:
-        """The session that goes on, with nobody else talking in it; None where a new one (or a branch) is to be made.
+    async def _going_on(self, ask: Ask, model: Model, names: Sequence[str]) -> _Taken | None:
+        """The conversation that goes on, as the caller's own; None where a new one (or a branch) is to be made.
 
-        Whoever names a session waits until it is free. Who was only recognised does not: a session that is in use has
-        gone on since.
+        A caller that names a session waits until it is free. One that was only recognised does not: a session that is in
+        use has gone on since.
         """
         while True:
             place = await asyncio.to_thread(self.places.find, ask)
             if not place.goes_on:
                 return None
             name = await asyncio.to_thread(self.places.chain, str(place.session_id))
-            if ask.session_id is None and name in self._lines and self._lines[name].users:
+            if ask.session_id is None and self._conversations.users(name):
                 return None
-            line = await self._enter(name)
-            taken: bool | None = None
+            await self._enter(name)
+            taken: _Taken | None = None
+            busy = False  # another program has it
             end = asyncio.get_running_loop().time() + WAIT
             try:
                 while True:
                     place = await asyncio.to_thread(self.places.find, ask)  # somebody may have talked there meanwhile
                     if not place.goes_on or await asyncio.to_thread(self.places.chain, str(place.session_id)) != name:
                         break
-                    taken = await asyncio.to_thread(self._take, line, place, ask, model, names)
+                    taken = await asyncio.to_thread(self._take, name, place, ask, model, names)
+                    busy = taken is None
                     if taken or ask.session_id is None or asyncio.get_running_loop().time() > end:
                         break
                     if not await asyncio.to_thread(self._is_another_servers, str(place.session_id)):
                         break
-                    taken = None
+                    busy = False
                     await asyncio.sleep(PAUSE)
             finally:
-                if not taken:
-                    self._leave(line)
-            if taken:
-                return line
-            if taken is False:
+                if taken is None:
+                    self._conversations.leave(name)
+            if taken is not None:
+                return taken
+            if busy:
                 if ask.session_id is None:
                     return None
                 raise Problem(
@@ -126,72 +126,33 @@ class Turns:
                     code="session_busy",
                 )  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------ lines
-
-    async def _enter(self, name: str) -> _Line:
-        """Be the one who talks in a session."""
-        line = self._lines.setdefault(name, _Line(name))
-        if line.users > LONGEST_LINE:
+    async def _enter(self, name: str) -> None:
+        """Have a conversation for oneself, until `leave`."""
+        if self._conversations.users(name) > LONGEST_LINE:
             raise Problem(429, "many requests wait for this session already", code="rate_limit_exceeded", retry_after=2)
-        line.users += 1
-        if line.leaving is not None:
-            line.leaving.cancel()
-            line.leaving = None
+        ticket = self._conversations.queue(name)
         try:
-            await line.lock.acquire()
+            await asyncio.wrap_future(ticket)
         except BaseException:
-            line.users -= 1
-            self._tidy(line)
+            if not ticket.cancel():  # it was ours in this very moment
+                self._conversations.leave(name)
             raise
-        return line
-
-    def _leave(self, line: _Line) -> None:
-        """Let the next one talk."""
-        line.users -= 1
-        line.lock.release()
-        self._tidy(line)
-
-    def _tidy(self, line: _Line) -> None:
-        if line.users or line.lock.locked():  # whoever is there will see to it
-            return
-        if line.agent is None:
-            self._lines.pop(line.name, None)
-        elif not self._closed:
-            line.leaving = asyncio.get_running_loop().call_later(LINGER, self._see_off, line)
-
-    def _see_off(self, line: _Line) -> None:
-        """Nobody has come back: let the agent go, unless a process it started is still running."""
-        line.leaving = None
-        if line.agent is not None and line.agent.background_running():
-            self._tidy(line)
-            return
-        chore = asyncio.create_task(self._dismiss(line))
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
-
-    async def _dismiss(self, line: _Line) -> None:
-        async with line.lock:  # who comes now waits: two agents must not hold one session
-            agent, line.agent = line.agent, None
-            if agent is not None:
-                await _in_daemon(agent.close)
-        self._tidy(line)
 
     # ------------------------------------------------------------------------------------------ in threads
 
-    def _take(self, line: _Line, place: Place, ask: Ask, model: Model, tools: Sequence[str]) -> bool:
-        """Hold an existing session, then bring it up to what the caller knows; False while another program holds it.
+    def _take(self, name: str, place: Place, ask: Ask, model: Model, tools: Sequence[str]) -> _Taken | None:
+        """Hold an existing session, then bring it up to what the caller knows; None while another program holds it.
 
         Another API server may keep it for what runs in its background: that does not keep us from answering.
         """
         session_id = str(place.session_id)
-        agent = self._agent(line, session_id, model, ask.caller)
+        agent = self._agent(name, session_id, model, ask.caller)
         if not agent.hold() and not self._is_another_servers(session_id):
-            return False
+            return None
         if agent.answering() is not None:
-            return False
-        line.again = place.asked
+            return None
         self.places.open(place, ask, model, tools, agent.cwd)
-        return True
+        return _Taken(name, agent, again=place.asked)
 
     def _is_another_servers(self, session_id: str) -> bool:
         """Whether a session is held by an API server (or by nobody any more), on a store that several of them share."""
@@ -200,36 +161,35 @@ class Turns:
         holder = self._db.session_holder(session_id)
         return holder is None or source_of(holder) == SOURCE
 
-    def _give_back(self, line: _Line) -> None:
+    def _give_back(self, agent: ServedAgent) -> None:
         """The turn is over: another server may have the next one."""
-        agent = line.agent
-        if agent is not None and self._db.is_shared and not agent.background_running():
+        if self._db.is_shared and not agent.background_running():
             with suppress(HermesError):  # it runs out by itself
                 agent.let_go()
 
-    def _agent(self, line: _Line, session_id: str, model: Model, caller: str | None) -> ServedAgent:
-        if line.agent is None:
+    def _agent(self, name: str, session_id: str, model: Model, caller: str | None) -> ServedAgent:
+        def make() -> ServedAgent:
             row = self._db.get_session(session_id)
             cwd = Path(row["cwd"]) if row is not None and row["cwd"] else Path.cwd()
-            line.agent = ServedAgent(
+            return ServedAgent(
                 self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
                 cwd=cwd if cwd.is_dir() else Path.cwd(),
             )  # fmt: skip
-        line.again = False
-        line.agent.model = model
-        line.agent.session_id = session_id
-        line.agent.context.user = user_of(caller)
-        line.agent.context.home = home_of(self._home, caller)
-        return line.agent
 
-    def _started(self, line: _Line, ask: Ask, tools: Sequence[Tool]) -> ServedTurn:
-        agent = line.agent
-        assert agent is not None
-        job = _Job(self._db, self.places, agent, ask, again=line.again)
+        agent = self._conversations.take(name, None, make)
+        agent.model = model
+        agent.session_id = session_id
+        agent.context.user = user_of(caller)
+        agent.context.home = home_of(self._home, caller)
+        return agent
+
+    def _started(self, taken: _Taken, ask: Ask, tools: Sequence[Tool]) -> ServedTurn:
+        agent = taken.agent
+        job = _Job(self._db, self.places, agent, ask, again=taken.again)
 
         def over() -> None:
             self._running.discard(turn)
-            self._leave(line)
+            self._conversations.leave(taken.name)
 
         def begin() -> Turn:
             agent.equip(tools, ask.tools)
@@ -239,7 +199,7 @@ class Turns:
             try:
                 return job.account(words, error)
             finally:
-                self._give_back(line)  # before the caller hears that it is over, and asks the next server
+                self._give_back(agent)  # before the caller hears that it is over, and asks the next server
 
         turn = ServedTurn(begin, account, over)
         turn.session_id = agent.session_id
@@ -257,27 +217,7 @@ class Turns:
             turn.stop()
         if turns:
             await asyncio.wait([asyncio.ensure_future(turn.ended()) for turn in turns], timeout=seconds)
-        for line in list(self._lines.values()):
-            if line.leaving is not None:
-                line.leaving.cancel()
-        free = [line for line in self._lines.values() if not line.users and line.agent is not None]
-        going = [*self._chores, *(asyncio.ensure_future(self._dismiss(line)) for line in free)]
-        if going:
-            await asyncio.wait(going, timeout=seconds)
-
-
-async def _in_daemon(work: Callable[[], None]) -> None:
-    """Do something slow (an agent's last title) in a thread that does not keep the program from ending."""
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
-
-    def run() -> None:
-        with suppress(Exception):  # a closed store: what is held there runs out by itself
-            work()
-        with suppress(RuntimeError):  # the program has ended
-            loop.call_soon_threadsafe(done.set)
-
-    threading.Thread(target=run, name="hermes-api-agent-goes", daemon=True).start()
-    await done.wait()
+        await asyncio.to_thread(self._conversations.close, seconds)
 
 
 class _Job:
