@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from hermes.agent.embedded import EmbeddedModel, find_model
 from hermes.agent.embedded_prompt import fitted, in_circles, looked_up, shortened, tokens
-from hermes.agent.installing import MODELS, install, installed, models_folder, place_of
 from hermes.agent.model import Piece, Reply
+from hermes.agent.model_files import MODELS, install, installed, models_folder, place_of
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
 from hermes_state import SessionDB
 from tests.support.program import environment, run, start

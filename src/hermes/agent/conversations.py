@@ -8,6 +8,7 @@ itself queues up (`queue`, `leave`); a door that has an order of its own only ta
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import deque
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from hermes.agent.loop import Agent
+
 
 KEPT = 256  # agents that are kept between turns
 A = TypeVar("A", bound="Agent")
@@ -211,3 +213,8 @@ class Conversations(Generic[A]):
             thread.start()
         for thread in closing:
             thread.join(max(0.0, end - time.monotonic()))
+
+
+def new_session_id(*, gateway: bool = False) -> str:
+    """`YYYYMMDD_HHMMSS_` and six random hex digits; eight for a session of the gateway."""
+    return f"{time.strftime('%Y%m%d_%H%M%S')}_{secrets.token_hex(4 if gateway else 3)}"

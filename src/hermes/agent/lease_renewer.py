@@ -25,7 +25,7 @@ BEATS = 4  # renewals in the lifetime of a lease
 Held = tuple[str, int, float]  # a lease: its name, token and time to live
 
 
-class Keeper(Protocol):
+class LeaseKeeper(Protocol):
     """What holds leases that are renewed together."""
 
     ttl: float
@@ -100,15 +100,15 @@ class LeaseRenewer:
     def __init__(self, db: SessionDB) -> None:
         self._db = ref(db)  # a store that nothing else refers to need not be kept for this
         self._lock = threading.Lock()
-        self._keepers: WeakSet[Keeper] = WeakSet()
+        self._keepers: WeakSet[LeaseKeeper] = WeakSet()
         self._beaten: dict[float, float] = {}  # when those with this time to live were last renewed
         self._changed = threading.Event()
-        self._parting: list[Keeper] = []
+        self._parting: list[LeaseKeeper] = []
         self._gathering = threading.Lock()  # held while leases are given back
         self._given: list[tuple[str, int]] = []  # leases that are to be given back
         self._thread: threading.Thread | None = None
 
-    def keep(self, keeper: Keeper) -> None:
+    def keep(self, keeper: LeaseKeeper) -> None:
         """Renew this keeper's leases from now on."""
         with self._lock:
             self._keepers.add(keeper)
@@ -117,14 +117,14 @@ class LeaseRenewer:
                 self._changed.set()
             self._run()
 
-    def leave(self, keeper: Keeper) -> None:
+    def leave(self, keeper: LeaseKeeper) -> None:
         """No longer; with the last one the thread ends."""
         with self._lock:
             self._keepers.discard(keeper)
             if not self._keepers:
                 self._changed.set()
 
-    def part(self, keeper: Keeper) -> None:
+    def part(self, keeper: LeaseKeeper) -> None:
         """Give back in a moment what it parts with."""
         with self._lock:
             self._parting.append(keeper)

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.passages import EXTRACTIVE
-from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.session_search.passages import EXTRACTIVE
 from hermes.agent.side_tasks import can_write, without_thinking
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.titles import titled_key, titling_lease
@@ -141,7 +141,7 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
 
 
 def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model: Model | None) -> None:
-    from hermes.agent.headings import title_of
+    from hermes.agent.offline.title import title_of
 
     title = _by_model(asked, answered, model) or title_of(asked, answered)
     for _ in range(_TRIES):
@@ -160,7 +160,7 @@ def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered
     holder = db.resolve_session_by_title(title)
     if holder is None:
         return title
-    from hermes.agent.headings import told_apart
+    from hermes.agent.offline.title import told_apart
 
     session = db.get_session(session_id)
     when = session["started_at"] if session else time.time()
@@ -191,7 +191,7 @@ def title_apart(db: SessionDB, session_id: str, title: str) -> str:
 
     It is made different by a word of this conversation or by its date, as the titles are that sessions get by themselves.
     """
-    from hermes.agent.headings import told_apart
+    from hermes.agent.offline.title import told_apart
 
     session = db.get_session(session_id)
     when = session["started_at"] if session else time.time()
@@ -229,7 +229,7 @@ def _by_model(asked: str, answered: str, model: Model | None) -> str | None:
 
 def clean_title(answer: str) -> str | None:
     """The title in a model's answer, of 3 to 7 words; None when there is none to be found."""
-    from hermes.agent.headings import cut_title, word_count
+    from hermes.agent.offline.title import cut_title, word_count
 
     text = without_thinking(clean(answer))[:2000]
     text = re.sub(r"(?m)^\s*(?:```|~~~)\w*\s*$", "", text)

@@ -176,7 +176,7 @@ def _arguments(path: list[str], before: list[str], partial: str) -> list[Candida
     if path == ["completion"]:
         return [(shell, "") for shell in ("bash", "zsh", "fish")] if not before else []
     if path[:1] == ["model"] and len(path) == 2 and path[1] != "list":
-        from hermes.agent.installing import MODELS
+        from hermes.agent.model_files import MODELS
 
         return [(name, known.about) for name, known in MODELS.items()] if not before else []
     return []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.lease_renewer import KeptLease, kept
-from hermes.commands.handing import patience  # a claim holds so long without a sign of life
+from hermes.commands.handoff_commands import patience  # a claim holds so long without a sign of life
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import DM, OWN, OWN_ID, Chat, Event, as_json, from_json
 from hermes.gateway.host import taken_from

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.ids import new_session_id
+from hermes.agent.conversations import new_session_id
 from hermes.agent.titler import set_chosen_title
 from hermes.commands.registry import GATEWAY
 from hermes.errors import ModelError

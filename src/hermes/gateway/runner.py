@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.agent.choose import named_model
+from hermes.agent.model_choice import named_model
 from hermes.commands.registry import GATEWAY, is_known, known, parse
 from hermes.errors import HermesError, PlatformError, PlatformUnreachable, StoreGone
 from hermes.gateway import hooks, renewal, resets
@@ -45,7 +45,7 @@ from hermes.store import instances, mail, routes
 from hermes.store.gateway_db import GatewayDB
 
 if TYPE_CHECKING:
-    from hermes.agent.endpoint import EndpointModel
+    from hermes.agent.endpoint.client import EndpointModel
     from hermes.agent.model import Model
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter

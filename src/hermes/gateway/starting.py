@@ -90,7 +90,7 @@ def check_api_server(config: Config, *, insecure: bool = False) -> None:
     """ConfigError or MissingExtra when the API server can't run as configured, or would let strangers in."""
     config.require_set("api_server")
     try:
-        from hermes.serve.guard import check_api
+        from hermes.serve.authorization import check_api
     except ImportError as error:
         raise MissingExtra("the API server", "serve") from error
     check_api(config.api_server.host, config.api_server.token, config.api_server.keys, insecure=insecure)
@@ -219,7 +219,7 @@ async def serve(
     insecure: bool = False,
 ) -> None:
     """Run these platforms, and the API server if it is enabled, until SIGTERM or Ctrl-C."""
-    from hermes.agent.choose import choose_model
+    from hermes.agent.model_choice import choose_model
     from hermes.gateway.runner import Gateway
 
     with only_one(db) as token:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.events import Done, Followed, Restarted, Text, ToolStarted
-from hermes.agent.events import Notice as TurnNotice
-from hermes.agent.turn import Stop, Turn
+from hermes.agent.turn import Done, Followed, Restarted, Stop, Text, ToolStarted, Turn
+from hermes.agent.turn import Notice as TurnNotice
 from hermes.commands.registry import parse, run_command, text_of
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway import renewal

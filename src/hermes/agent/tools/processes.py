@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.arguments import choice_of, number_of
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.base import Context, Tool, choice_of, number_of
 from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines, shortened
 from hermes.errors import ToolError
 
