@@ -58,15 +58,6 @@ MODELS: dict[str, KnownModel] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """A model file that is there."""
-
-    name: str
-    path: Path
-    bytes: int
-
-
 def models_folder(home: Path | None = None) -> Path:
     """Where model files are kept."""
     return (get_hermes_home() if home is None else home) / "models"
@@ -87,12 +78,6 @@ def place_of(name: str, home: Path | None = None) -> Path | None:
         return path if path.stat().st_size == model.size else None
     except OSError:
         return None
-
-
-def installed(home: Path | None = None) -> list[Installed]:
-    """The models that are there."""
-    found = [(name, place_of(name, home)) for name in MODELS]
-    return [Installed(name, path, MODELS[name].size) for name, path in found if path is not None]
 
 
 def remove(name: str, home: Path | None = None) -> bool:

@@ -109,18 +109,26 @@ class Turn(Iterator[Event]):
         self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str = "hermes-turn"
     ) -> threading.Thread:
         """Run the turn in a thread of its own. It calls `tell` with each event and, at the end, `over` with the error."""
-        thread = threading.Thread(target=self._work, args=(tell, over), name=name, daemon=True)
-        thread.start()
-        return thread
+        return run_turn(lambda: self, tell, over, name=name)
 
-    def _work(self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None]) -> None:
+
+def run_turn(
+    begin: Callable[[], Turn], tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str
+) -> threading.Thread:  # fmt: skip
+    """Make a turn and run it, in a thread of its own. `tell` gets each event; `over` the error at the end, if there is one."""
+
+    def work() -> None:
         error: BaseException | None = None
         try:
-            for event in self:
+            for event in begin():
                 tell(event)
         except BaseException as problem:  # whatever it is, the door must hear of it
             error = problem
         over(error)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class Work:

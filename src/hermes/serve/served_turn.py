@@ -20,7 +20,7 @@ from typing import Any
 from hermes.agent.loop import Agent
 from hermes.agent.model import Reply
 from hermes.agent.tools.base import Context, Tool
-from hermes.agent.turn import Done, Event, Events, Followed, Stop, Text, Thought, ToolStarted, Turn
+from hermes.agent.turn import Done, Event, Events, Followed, Stop, Text, Thought, ToolStarted, Turn, run_turn
 from hermes.errors import ToolError
 
 _BETWEEN = "\n\n"  # what stands between the words before and after a tool has run
@@ -117,10 +117,11 @@ class ServedTurn:
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._ended = asyncio.Event()
         self._stop = Stop()
+        self._words = ReplyWords()
 
     def start(self) -> None:
         """Begin."""
-        threading.Thread(target=self._work, name="hermes-api-turn", daemon=True).start()
+        run_turn(lambda: self._stop.bind(self._begin()), self._tell, self._end, name="hermes-api-turn")
 
     async def next(self, seconds: float | None = None) -> Item | None:
         """The next item; None when there is none for so long."""
@@ -138,28 +139,21 @@ class ServedTurn:
         """Wait until it is over."""
         await self._ended.wait()
 
-    def _work(self) -> None:
-        words = ReplyWords()
-        error: BaseException | None = None
-        try:
-            for event in self._stop.bind(self._begin()):
-                self._tell(event, words)
-        except BaseException as problem:  # whatever it is, whoever waits must hear of it
-            error = problem
-        try:
-            outcome = self._account(words, error)
-        except BaseException as problem:
-            outcome = Outcome(self.session_id, words.whole, error=error or problem)
-        self._post(self._finish, outcome)
-
-    def _tell(self, event: Event, words: ReplyWords) -> None:
-        text = words.take(event)
+    def _tell(self, event: Event) -> None:
+        text = self._words.take(event)
         if text:
             self._post(self._items.put_nowait, ReplyPiece(text))
         elif isinstance(event, Thought):
             self._post(self._items.put_nowait, ReasoningPiece(event.text))
         elif isinstance(event, Followed):
             self.session_id = event.session_id
+
+    def _end(self, error: BaseException | None) -> None:
+        try:
+            outcome = self._account(self._words, error)
+        except BaseException as problem:
+            outcome = Outcome(self.session_id, self._words.whole, error=error or problem)
+        self._post(self._finish, outcome)
 
     def _post(self, action: Callable[[Any], None], thing: Any) -> None:
         try:

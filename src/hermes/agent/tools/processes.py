@@ -233,11 +233,6 @@ def running(context: Context) -> int:
     return sum(process.status is None for _, process in background(context).all())
 
 
-def close_processes(context: Context) -> None:
-    """End every background process of this agent; no more can be started."""
-    background(context).close()
-
-
 def _run(context: Context, arguments: dict[str, Any]) -> str:
     action = choice_of(arguments, "action", ("list", "read", "wait", "kill"))
     if action == "list":
