@@ -1,8 +1,8 @@
 """The API server: this agent for any program that speaks OpenAI's protocol.
 
 Each request is one turn. It goes on in the session named by the header X-Hermes-Session-Id, else in the one that the
-conversation it carries belongs to; see request_sessions.py. Who has the token is the owner; every other key (`api_server.keys`) is a
-user of its own, who sees their own sessions and has no tools that reach into the machine.
+conversation it carries belongs to (request_sessions.py). The token is the owner's; every other key (`api_server.keys`) is
+a user of its own, who sees their own sessions and has no tools that reach into the machine.
 """
 
 from __future__ import annotations
