@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import Agent
 from hermes.config import Auxiliary, Config
 from tests.support.aimock import aimock

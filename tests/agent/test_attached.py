@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.conversation import prepared
+from hermes.agent.prompt_messages import prepared
 from hermes.agent.tokens import estimate_tokens
 from tests.support.wire import Wire, call, delta, end, said, sse
 

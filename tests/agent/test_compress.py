@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.compress import compress, estimate_tokens, plan, prompt_tokens, too_long
-from hermes.agent.endpoint import EndpointModel
-from hermes.agent.planning import edges_of
-from hermes.agent.quoting import CLOSE, OPEN
-from hermes.agent.summaries import SUMMARY_MARK
+from hermes.agent.compress import compress, edges_of, estimate_tokens, plan, prompt_tokens, too_long
+from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.history_text import CLOSE, OPEN
+from hermes.agent.offline.summary import SUMMARY_MARK
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionNotFound
 from tests.support.aimock import fixtures_of, free_port
@@ -535,8 +534,8 @@ def test_counts_from_before_a_compression_are_not_believed(db) -> None:
 
 
 def test_a_turn_goes_on_in_the_compressed_child_and_the_model_is_shown_the_notes(db, make_agent, aimock) -> None:
-    from hermes.agent.conversation import UNANSWERED
-    from hermes.agent.events import Followed
+    from hermes.agent.prompt_messages import UNANSWERED
+    from hermes.agent.turn import Followed
 
     talk(db, "s", *[f"message number {n} " + "words " * 1000 for n in range(20)], title="the parser")
     notes = {"match": {"userMessage": "Write the notes"}, "response": {"content": NOTES}}

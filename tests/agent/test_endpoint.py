@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.model import Piece, Reply
 from hermes.errors import ContextTooLong, MissingExtra, ModelError, ModelRefused, ModelUnreachable, RateLimited
 from tests.support.aimock import fixtures_of, free_port

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.events import Done, ToolFinished
-from hermes.agent.recall import session_search
+from hermes.agent.session_search.tool import session_search
 from hermes.agent.tools.processes import process
 from hermes.agent.tools.terminal import terminal
+from hermes.agent.turn import Done, ToolFinished
 from hermes.errors import InvalidInput
 from tests.support.wire import STALL, Wire, call, delta, end, said, sse
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.conversation import LOST
-from hermes.agent.events import Done, Followed, Notice, Text
-from hermes.agent.talk import WENT_ON
+from hermes.agent.prompt_messages import LOST
 from hermes.agent.tools.base import Tool
+from hermes.agent.turn import Done, Followed, Notice, Text
+from hermes.agent.turn_session import WENT_ON
 from hermes.errors import InvalidInput
 from hermes.store.drafts import Draft
 from hermes_state import SessionDB

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.events import Done, Text, ToolFinished, ToolStarted
-from hermes.agent.running import AT_ONCE
+from hermes.agent.tool_calls import AT_ONCE
 from hermes.agent.tools.base import Context, Tool
-from hermes.agent.turn import Stop
+from hermes.agent.turn import Done, Stop, Text, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput
 from tests.support.aimock import fixtures_of
 from tests.support.wire import STALL, Wire, call, delta, end, said, sse

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.conversation import LOST
-from hermes.agent.events import Done, Notice, Text
-from hermes.agent.keeping import recover
+from hermes.agent.prompt_messages import LOST
+from hermes.agent.turn import Done, Notice, Text
+from hermes.agent.turn_records import recover
 from hermes.errors import StoreClosed
 from hermes.store.drafts import Draft, left_behind
 from hermes_state import SessionDB
@@ -26,7 +26,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from hermes_state import SessionDB
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import Agent
 from hermes.agent.tools.base import Tool
 from hermes.config import Config

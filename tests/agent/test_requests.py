@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.endpoint.transport import encoded
 from hermes.agent.model import Reply
-from hermes.agent.requests import encoded
 from hermes.errors import ContextTooLong, ModelError, ModelRefused, ModelUnreachable, RateLimited
 from hermes.harmless import encodable
 from tests.support.wire import CUT, Answer, Wire, error, said, sse

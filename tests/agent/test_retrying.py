@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.events import Done, Followed, Notice, Restarted, Text
-from hermes.agent.retries import TRIES, pause
+from hermes.agent.endpoint.failures import TRIES, pause
 from hermes.agent.tools.base import Tool
+from hermes.agent.turn import Done, Followed, Notice, Restarted, Text
 from hermes.config import Config
 from hermes.errors import ContextTooLong, ModelRefused, ModelUnreachable, RateLimited
 from tests.support.aimock import free_port

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.endpoint import EndpointModel
-from hermes.agent.headings import word_count
-from hermes.agent.quoting import CLOSE, OPEN
+from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.history_text import CLOSE, OPEN
+from hermes.agent.offline.title import word_count
 from hermes.agent.titler import AT_ONCE, clean_title, start_titling
 from hermes.errors import ModelUnreachable
 from tests.support.aimock import fixtures_of, free_port
@@ -94,6 +94,23 @@ def test_titling_happens_once_even_if_the_title_is_taken_away(db) -> None:
     db.set_session_title("s", "")
     assert titled(db, "s", model) is None
     assert len(model.asked) == 1
+
+
+def test_what_was_titled_is_noted_in_the_record_and_no_lease_is_left(db) -> None:
+    talk(db, "s", ASKED, "Sure.")
+    assert titled(db, "s", Canned("By the clever model")) == "By the clever model"
+    assert db.lease_holder("title:s") is None
+    assert db.get_meta("titled:s") == "1"
+    db.delete_session("s")
+    assert db.get_meta("titled:s") is None
+
+
+def test_a_lease_without_end_of_an_earlier_version_counts_as_titled(db) -> None:
+    talk(db, "s", ASKED, "Sure.")
+    assert db.acquire_lease("title:s", "4711-abcdef", 100 * 365 * 86_400.0) == 1
+    model = Canned("By the clever model")
+    assert titled(db, "s", model) is None
+    assert model.asked == []
 
 
 def test_two_at_once_ask_the_model_once(make_db) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint import EndpointModel
-from hermes.agent.events import Done, Notice, Text, Thought, ToolFinished, ToolStarted
-from hermes.agent.ids import new_session_id
+from hermes.agent.conversations import new_session_id
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import ROUNDS
 from hermes.agent.tools.base import Context, Tool
+from hermes.agent.turn import Done, Notice, Text, Thought, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput, ModelRefused, ToolError
 from tests.support.aimock import fixtures_of
 from tests.support.wire import Wire, call, delta, end, said, sse
@@ -140,7 +140,7 @@ def test_a_session_gets_its_title_after_the_first_exchange(make_agent: Any) -> N
 
 
 def test_a_model_without_tools_is_not_offered_any(db: Any, make_agent: Any) -> None:
-    from hermes.agent.extractive import ExtractiveModel
+    from hermes.agent.offline.assistant import ExtractiveModel
 
     db.create_session("old", "cli")
     db.append_message("old", "user", "we decided that the parser is called Fennel")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hermes.agent.events import Done, Followed, Notice, Text, ToolFinished, ToolStarted
+from hermes.agent.turn import Done, Followed, Notice, Text, ToolFinished, ToolStarted
 from hermes.chat.markdown import blocks, markdown
 from hermes.chat.render import REFRESH_SECONDS, LiveDisplay, PlainDisplay, short_argument
 

@@ -502,7 +502,9 @@ CUTS = [  # a file, a key, a value, and the file afterwards (None: left alone)
 )
 def test_only_the_value_is_cut_whatever_stands_around_it(text: str, key: str, value: object, after: str | None) -> None:
     if after is None:
-        with pytest.raises(ConfigError, match=r"can't be changed automatically in this file; change it with `hermes config edit`"):
+        with pytest.raises(
+            ConfigError, match=r"can't be changed automatically in this file; change it with `hermes config edit`"
+        ):
             with_value(text, key.split("."), value)
     else:
         assert with_value(text, key.split("."), value) == after

@@ -465,7 +465,7 @@ def test_a_local_server_is_found(home: Path, server: Server) -> None:
 
 
 def test_an_embedded_model_with_the_wrong_hash(home: Path) -> None:
-    from hermes.agent.installing import MODELS
+    from hermes.agent.model_files import MODELS
 
     folder = home / "models"
     folder.mkdir(mode=0o700)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint import EndpointModel
-from hermes.chat.conversation import Conversation
+from hermes.agent.endpoint.client import EndpointModel
+from hermes.chat.terminal_conversation import TerminalConversation
 from hermes.commands.registry import run_command, text_of
 from hermes.config import Config
 from hermes_state import SessionDB
@@ -64,7 +64,7 @@ class Talk:
     def __init__(self, db: SessionDB, server: ModelServer, config: Config | None = None) -> None:
         self.db, self.server, self.voice = db, server, Listener()
         model = EndpointModel("test-model", server.base_url, "x")
-        self.conversation = Conversation(db, config or Config(), model, self.voice, yes=False, keep_model=False)
+        self.conversation = TerminalConversation(db, config or Config(), model, self.voice, yes=False, keep_model=False)
 
     def type(self, line: str) -> str:
         """What is said to a line."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.chat.prompt import completions
+from hermes.chat.input_line import completions
 from hermes.commands.registry import GATEWAY, TERMINAL, known
 from hermes.config import Config
 from tests.chat.server import Call, ModelServer

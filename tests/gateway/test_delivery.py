@@ -472,7 +472,7 @@ def test_stop_is_heard_even_in_the_moment_a_turn_begins(lab: PlainLab, model: Ec
 
 
 def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    from hermes.agent.holding import Hold
+    from hermes.agent.session_leases import SessionLease
 
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("first")
@@ -480,7 +480,7 @@ def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, mode
         (row,) = gateway.db.list_sessions_rich(source="plain")
         until(lambda: not gateway.db.is_live(row["id"]))  # between turns anybody may have it
         with SessionDB(hermes_home / "state.db") as db:
-            hold = Hold(db)
+            hold = SessionLease(db)
             assert hold.take(row["id"])
             lab.say("second")
             until(lambda: lab.shown()[1:] == ["echo: second"])

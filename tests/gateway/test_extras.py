@@ -32,7 +32,7 @@ PARTS: dict[str, list[str]] = {
         "hermes.cli.sessions",
         "hermes.interop",
     ],
-    "chat": ["hermes.agent.endpoint", "hermes.agent.tools", "hermes.chat", "hermes.commands", "openai", "mcp"],
+    "chat": ["hermes.agent.endpoint.client", "hermes.agent.tools", "hermes.chat", "hermes.commands", "openai", "mcp"],
     "embedded": ["hermes.agent.embedded", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],

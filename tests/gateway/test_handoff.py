@@ -243,7 +243,7 @@ def test_only_the_owner_hands_over(lab: PlainLab, other: ForgetfulLab, model: Ec
 def test_a_turn_elsewhere_is_not_handed_over_in_the_middle(
     lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path
 ) -> None:
-    from hermes.agent.holding import Hold
+    from hermes.agent.session_leases import SessionLease
 
     there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
     with running([lab, other], hermes_home, model.base_url, **there) as gateway:
@@ -252,7 +252,7 @@ def test_a_turn_elsewhere_is_not_handed_over_in_the_middle(
         (row,) = gateway.db.list_sessions_rich(source="plain")
         until(lambda: not gateway.db.is_live(row["id"]))
         with SessionDB(hermes_home / "state.db") as db:
-            hold = Hold(db)
+            hold = SessionLease(db)
             assert hold.take(row["id"])
             lab.say("/handoff forgetful")
             until(lambda: "another program" in lab.shown()[-1])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.extractive import ExtractiveModel
+from hermes.agent.offline.assistant import ExtractiveModel
 from hermes.gateway import media
 from hermes.gateway.media import image_type, text_in
 from hermes.store.db import SessionDB

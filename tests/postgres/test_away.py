@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint import EndpointModel
-from hermes.agent.events import Text
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import Agent
+from hermes.agent.turn import Text
 from hermes.config import Config
 from hermes.errors import InvalidInput, StoreError, StoreUnreachable
 from hermes.store.engines.postgres import engine as engine_module

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint import EndpointModel
-from hermes.agent.events import Done
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import Agent
+from hermes.agent.turn import Done
 from hermes.config import Auxiliary, Config
 from hermes.store.drafts import left_behind
 from hermes_state import SessionDB
@@ -141,8 +141,8 @@ def test_a_claimer_who_was_stopped_cannot_complete_what_another_claimed(store: S
 CHILD = """
 import json, sys, time
 from pathlib import Path
-from hermes.agent.endpoint import EndpointModel
-from hermes.agent.events import Text
+from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.turn import Text
 from hermes.agent.loop import Agent
 from hermes.agent.tools.base import Tool
 from hermes.config import Config

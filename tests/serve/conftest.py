@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.serve.api import api_app
 from hermes.serve.server import HttpServer

@@ -11,7 +11,7 @@ import pytest
 from hermes.agent.tools.base import Tool
 from hermes.config import Config
 from hermes.errors import ConfigError
-from hermes.serve.guard import check_api
+from hermes.serve.authorization import check_api
 from tests.support.wire import Wire, error, said
 
 HELLO = [{"role": "user", "content": "hello"}]

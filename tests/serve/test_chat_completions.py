@@ -171,7 +171,7 @@ def test_a_session_may_have_a_name_in_any_script(serve: Any, make_db: Any) -> No
 
 
 def test_a_slow_title_does_not_part_a_conversation(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes.serve.turns.LINGER", 0.0)
+    monkeypatch.setattr("hermes.serve.served_conversations.LINGER", 0.0)
     asked, may_answer = threading.Event(), threading.Event()
 
     def slowly(body: dict[str, Any]) -> str:
@@ -215,7 +215,7 @@ def test_a_session_that_is_open_elsewhere_is_left_alone(serve: Any, make_db: Any
 
 
 def test_a_session_is_free_for_others_soon_after_its_turn(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes.serve.turns.LINGER", 0.05)
+    monkeypatch.setattr("hermes.serve.served_conversations.LINGER", 0.05)
     with Wire([said("Hi.")]) as wire:
         served = serve(wire)
         served.client().chat.completions.create(model="fake", messages=HELLO)
@@ -396,7 +396,7 @@ def test_after_a_compression_the_same_conversation_is_still_one(serve: Any) -> N
 
 
 def test_a_long_silence_is_filled_with_signs_of_life(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes.serve.stream.SILENCE", 0.05)
+    monkeypatch.setattr("hermes.serve.event_stream.SILENCE", 0.05)
     monkeypatch.setattr("hermes.serve.api.SILENCE", 0.05)
     with Wire([sse(0.5, delta(content="At last."), end())]) as wire:
         served = serve(wire)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.conversation import LOST
+from hermes.agent.prompt_messages import LOST
 from hermes.agent.tools.base import Tool
 from tests.support.labs.base import until
 from tests.support.wire import Wire, call, delta, end, said, sse
@@ -177,7 +177,7 @@ def test_dangerous_commands_are_not_run_since_nobody_can_be_asked(serve: Any, tm
 def test_a_process_in_the_background_lives_until_the_server_stops(
     serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("hermes.serve.turns.LINGER", 0.05)
+    monkeypatch.setattr("hermes.serve.served_conversations.LINGER", 0.05)
     mark = tmp_path / "pid"
     command = json.dumps({"command": f"echo $$ > {mark}; sleep 600", "background": True})
     start = sse(delta(tool_calls=[call("terminal", command, index=0, id="c1")]), end("tool_calls"))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from openai import OpenAI
 from starlette.applications import Starlette
 
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.serve.api import api_app
@@ -85,7 +85,7 @@ def test_turns_of_one_session_wait_for_each_other(serve: Any, make_db: Any) -> N
 def test_a_long_line_for_one_session_is_told_to_come_later(
     serve: Any, make_db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes.serve.turns.LONGEST_LINE", 0)
+    monkeypatch.setattr("hermes.serve.served_conversations.LONGEST_LINE", 0)
     db = make_db()
     db.create_session("s1", "cli")
     with Wire([sse(delta(content="Hm"), STALL)]) as wire:
@@ -158,7 +158,7 @@ def test_a_server_that_lists_nothing_still_has_its_own_model(serve: Any) -> None
 
 
 def test_without_any_model_the_history_answers(serve: Any, make_db: Any) -> None:
-    from hermes.agent.extractive import ExtractiveModel
+    from hermes.agent.offline.assistant import ExtractiveModel
 
     db = make_db()
     db.create_session("old", "cli")
@@ -223,7 +223,7 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from hermes_state import SessionDB
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.serve.api import api_app
 from hermes.serve.server import HttpServer

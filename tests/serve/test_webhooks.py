@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.quoting import CLOSE, OPEN
+from hermes.agent.history_text import CLOSE, OPEN
 from hermes.config import parse_config
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.gateway.events import Chat, as_json
 from hermes.gateway.platforms.webhook import Webhook
-from hermes.serve.prompts import LONGEST, prompt_for
-from hermes.serve.signatures import Refused, verify
+from hermes.serve.webhook_signatures import BadSignature, verify
+from hermes.serve.webhooks import LONGEST, prompt_for
 from hermes.store.gateway_db import GatewayDB
 from tests.serve.hooks import SECRET, STANDARD_SECRET, Hooked, signed
 from tests.support.gateway import Clock
@@ -215,7 +215,7 @@ def test_stripes_way_plain_signatures_and_gitlabs_token_are_understood(hooked: A
     body=st.binary(max_size=50),
 )  # fmt: skip
 def test_no_header_made_up_without_the_secret_is_believed(headers: dict[str, str], body: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(BadSignature):
         verify(headers, body, SECRET, time.time())
 
 

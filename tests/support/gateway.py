@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.config import Config
 from hermes.config.loading import parse_config
 from hermes.gateway.platforms import adapter_class

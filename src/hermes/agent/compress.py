@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.planning import edges_of, plan
-from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.lease_renewer import KeptLease, kept
 from hermes.agent.side_tasks import asked_aside, can_write, without_thinking
 from hermes.agent.tokens import estimate_tokens, text_tokens
 from hermes.errors import ContextTooLong, Fenced, InvalidInput, ModelError, SessionNotFound, StoreError
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from hermes.agent.model import Message, Model
     from hermes.config import Config
     from hermes.store.db import SessionDB
+
 
 __all__ = ["compress", "estimate_tokens", "plan", "too_long"]
 
@@ -144,7 +144,7 @@ def _commit(
         known = {message["id"] for message in messages}
         tail_from = next((row["id"] for row in db.get_messages(session_id) if row["id"] not in known), None)
     if child is None:
-        from hermes.agent.ids import new_session_id
+        from hermes.agent.conversations import new_session_id
 
         child = new_session_id(gateway=(db.get_session(session_id) or {}).get("source") != "cli")
     try:
@@ -160,27 +160,15 @@ def _commit(
 
 @contextmanager
 def _alone(db: SessionDB, session_id: str) -> Iterator[int]:
-    """Hold the right to compress a session, renewed by a thread for as long as the model takes; the lease's token."""
+    """Hold the right to compress a session, renewed for as long as the model takes; the lease's token."""
     name, holder = f"compress:{session_id}", f"{os.getpid()}-{secrets.token_hex(4)}"
     token = db.acquire_lease(name, holder, LEASE_SECONDS)
     if token is None:
         raise InvalidInput(f"session {session_id} is being compressed by another process; wait for it to finish")
-    finished = threading.Event()
-
-    def renew() -> None:
-        while not finished.wait(LEASE_SECONDS / 4):
-            try:
-                db.renew_lease(name, token, LEASE_SECONDS)
-            except Exception:  # tried again in a moment; whether it still holds is looked at in the end
-                continue
-
-    thread = threading.Thread(target=renew, daemon=True, name="hermes-compress-lease")
-    thread.start()
     try:
-        yield token
+        with kept(db, KeptLease(name, token, LEASE_SECONDS)):
+            yield token
     finally:
-        finished.set()
-        thread.join()
         with suppress(StoreError):  # it runs out by itself; what was done must not look as if it had failed
             db.release_lease(name, token)
 
@@ -198,7 +186,7 @@ def write_summary(
 ) -> str:
     """The notes on a part of a conversation: by the model, in as many steps as its window needs, else extractive."""
     if not can_write(model):
-        from hermes.agent.summaries import summary_of
+        from hermes.agent.offline.summary import summary_of
 
         return summary_of(messages, focus)
     room = max(1_000, (model.context_length or 8192) * 3 // 4 - _OVERHEAD_TOKENS)
@@ -304,3 +292,74 @@ def _with_header(summary: str, middle: Sequence[Mapping[str, Any]], session_id: 
         f"{SUMMARY_MARK}: {count} message{'s' * (count != 1)}, taken out to save room. Nothing was deleted: they are in"
         f" session {session_id}, where session_search finds them. These are notes on what was said, not new requests.]\n\n{notes}"
     )
+
+
+Row = Mapping[str, Any]
+Plan = tuple[int | None, int | None]  # the last message of the head and the first of the tail, by id
+
+
+def plan(messages: Sequence[Row], config: Config) -> Plan | None:
+    """(head_until, tail_from): message ids, None for an empty head or tail. None when nothing is worth leaving out.
+
+    The head is the first exchange (`compression.protect_first_n` messages, widened to whole turns, and system messages
+    before them), the tail the last `protect_last_n` messages, widened likewise. The messages are those of get_messages.
+    """
+    edges = edges_of(messages, config)
+    if edges is None:
+        return None
+    head, tail = edges
+    return (
+        messages[head - 1]["id"] if head else None,
+        messages[tail]["id"] if tail < len(messages) else None,
+    )
+
+
+def edges_of(messages: Sequence[Row], config: Config) -> tuple[int, int] | None:
+    """The same as positions: messages[head:tail] is what would be summarised."""
+    count = len(messages)
+    first, last = max(0, config.compression.protect_first_n), max(0, config.compression.protect_last_n)
+    opening = next((n for n, row in enumerate(messages) if row.get("role") != "system"), count)
+    steps = cuts(messages)
+    turns = [place for place in steps if place in (0, opening, count) or messages[place].get("role") == "user"]
+    earliest, latest = opening + first, count - last
+    if latest <= earliest:
+        return None
+    choices = [(_at_least(turns, earliest), _at_most(turns, latest))]
+    if count - opening > first + 2 * last:
+        # One turn so long that whole turns would leave nothing out.
+        choices += [
+            (_at_least(turns, earliest), _at_most(steps, latest)),
+            (_at_least(steps, earliest), _at_most(steps, latest)),
+        ]
+    for head, tail in choices:
+        if head < tail and not all(_is_summary(row) for row in messages[head:tail]):
+            return head, tail
+    return None
+
+
+def cuts(messages: Sequence[Row]) -> list[int]:
+    """The places between messages (0: before the first) where no tool call is parted from its result."""
+    held = [False] * (len(messages) + 1)  # a call before this place has its result after it
+    asked: dict[str, int] = {}
+    for number, row in enumerate(messages):
+        calls = row.get("tool_calls")
+        for call in calls if isinstance(calls, list) else []:
+            if isinstance(call, Mapping) and call.get("id"):
+                asked[str(call["id"])] = number
+        if row.get("role") == "tool":
+            start = asked.get(str(row.get("tool_call_id")), number - 1)
+            for place in range(max(0, start) + 1, number + 1):
+                held[place] = True
+    return [place for place in range(len(messages) + 1) if not held[place]]
+
+
+def _is_summary(row: Row) -> bool:
+    return message_text(row, calls=False).startswith(SUMMARY_MARK)
+
+
+def _at_least(places: Sequence[int], wanted: int) -> int:
+    return next(place for place in places if place >= wanted)
+
+
+def _at_most(places: Sequence[int], wanted: int) -> int:
+    return next((place for place in reversed(places) if place <= wanted), 0)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.embedded_prompt import fitted, in_circles, looked_up
-from hermes.agent.installing import place_of
 from hermes.agent.model import Message, Piece, Reply, Usage
+from hermes.agent.model_files import place_of
 from hermes.errors import ContextTooLong, HermesError, MissingExtra, ModelError, ModelUnreachable
 from hermes.harmless import encodable
 

@@ -117,7 +117,7 @@ def looked_up(db: SessionDB | None, messages: Sequence[Message], current: str | 
     question = question_of(messages)
     if db is None or not question.strip():
         return ""
-    from hermes.agent.recall import excerpts, quoted
+    from hermes.agent.session_search.tool import excerpts, quoted
 
     said = {_folded(text_of(message)) for message in messages}
     out = []

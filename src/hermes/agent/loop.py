@@ -5,7 +5,7 @@ message before the model is asked, each reply when it is whole (its pieces lie i
 result when there is one. So the process may die at any line, and the next one goes on from the record.
 
 A process that was stopped for so long that another went on with its session stores nothing more: the turn ends with
-Fenced (talk.py), and what it had heard stays in the draft.
+Fenced (turn_session.py), and what it had heard stays in the draft.
 
 A reply whose stream breaks off is asked for again from its beginning: a Notice says so, the pieces that follow begin
 anew, and the record gets the whole reply once. If no try succeeds, what had arrived is kept as an interrupted reply.
@@ -20,15 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.agent.conversation import TOOL_BUDGET
-from hermes.agent.events import Done, Event, Followed, Notice, Restarted, Text, Thought
+from hermes.agent.endpoint.failures import pause
 from hermes.agent.model import LooksUp, Message, Model, Reply
 from hermes.agent.prices import load as load_prices
-from hermes.agent.retries import pause
-from hermes.agent.running import INTERRUPTED, Result, read_call, run_calls
-from hermes.agent.talk import Content, Keep, Talk
+from hermes.agent.prompt_messages import TOOL_BUDGET
+from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.base import Context, Tool
-from hermes.agent.turn import Events, Stop, Turn, Work
+from hermes.agent.turn import Done, Event, Events, Followed, Notice, Restarted, Stop, Text, Thought, Turn, Work
+from hermes.agent.turn_session import Content, Keep, TurnSession
 from hermes.errors import (
     ContextTooLong,
     Fenced,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 ROUNDS = 40
+_LOOK = 0.2  # seconds between two looks whether another process still answers
 _ALWAYS_FITS = 6_000  # characters
 _CONCLUDE = (
     f"You have used your tools {ROUNDS} times in a row, which is the limit for one turn. Answer now, without tools:"
@@ -110,7 +110,9 @@ class Agent:
         )  # fmt: skip
         if user_id is None and user is not None:
             user_id = user[1]
-        self._talk = Talk(self.context, source, user_id=user_id, parent_session_id=parent_session_id, kind=kind)
+        self._session = TurnSession(
+            self.context, source, user_id=user_id, parent_session_id=parent_session_id, kind=kind
+        )
 
     # ------------------------------------------------------------------------------------------ for the doors
 
@@ -153,16 +155,16 @@ class Agent:
 
     def _talked(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
         with self._underway(cancel):
-            if (yield from self._talk.enter(self.model, self._new_prompt)):
+            if (yield from self._session.enter(self.model, self._new_prompt)):
                 yield Notice("the last reply had been cut off by a crash; what had arrived of it was kept")
             try:
-                self._talk.say(content, keep)
+                self._session.say(content, keep)
             except Fenced:  # stopped for long in this very moment: somebody was here meanwhile
                 if keep is not None:
                     raise  # and may have taken this message, too
-                yield from self._talk.enter(self.model, self._new_prompt)
-                self._talk.say(content)
-            yield from self._talk.untold()
+                yield from self._session.enter(self.model, self._new_prompt)
+                self._session.say(content)
+            yield from self._session.untold()
             yield from self._answer()
 
     def hear(self, content: Content, *, keep: Keep | None = None) -> Turn:
@@ -171,9 +173,9 @@ class Agent:
 
     def _heard(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
         with self._underway(cancel):
-            yield from self._talk.enter(self.model, self._new_prompt)
-            self._talk.say(content, keep)
-            yield from self._talk.untold()
+            yield from self._session.enter(self.model, self._new_prompt)
+            self._session.say(content, keep)
+            yield from self._session.untold()
             yield Done("")
 
     def go_on(self, message_id: int | None = None) -> Turn:
@@ -188,13 +190,13 @@ class Agent:
 
     def _resumed(self, cancel: threading.Event, message_id: int | None) -> Events:
         with self._underway(cancel):
-            reply = self._talk.answered(message_id)
+            reply = self._session.answered(message_id)
             if reply is not None:
                 yield Done(reply)
                 return
-            if (yield from self._talk.enter(self.model, self._new_prompt)):
+            if (yield from self._session.enter(self.model, self._new_prompt)):
                 yield Restarted("a crash cut the reply off; it starts over")
-            self._talk.take_up()
+            self._session.take_up()
             yield from self._answer()
 
     def retry(self) -> Turn:
@@ -205,8 +207,8 @@ class Agent:
         with self._underway(cancel):
             if self.db.get_session(self.session_id) is None:
                 raise InvalidInput("there is nothing to answer again: this conversation has not begun")
-            yield from self._talk.enter(self.model, self._new_prompt)
-            if not self._talk.take_back():
+            yield from self._session.enter(self.model, self._new_prompt)
+            if not self._session.take_back():
                 raise InvalidInput("there is nothing to answer again: no message of yours is here")
             yield from self._answer()
 
@@ -232,25 +234,39 @@ class Agent:
 
     def hold(self) -> bool:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
-        return self._talk.hold()
+        return self._session.hold()
 
     def answering(self) -> str | None:
         """Be the one who answers in the session from now on, before a turn begins; else who does (`cli`, `telegram` …).
 
         Given back when the turn is over, or with `let_go`. A turn that begins while another answers ends with SessionBusy.
         """
-        return self._talk.answering()
+        return self._session.answering()
+
+    def wait_for_turn(self, waiting: Callable[[str], None], pause: Callable[[float], object]) -> bool:
+        """Be the one who answers, as soon as no other process does; `waiting` is called once with who does.
+
+        `pause(seconds)` passes the time between two looks; when it returns something true, the wait is given up with False.
+        """
+        told = False
+        while (who := self.answering()) is not None:
+            if not told:
+                told = True
+                waiting(who)
+            if pause(_LOOK):
+                return False
+        return True
 
     def fenced(self) -> AbstractContextManager[None]:
         """What is stored in this block is stored only if the session did not pass to another since we took hold of it."""
-        return self._talk.fenced()
+        return self._session.fenced()
 
     def let_go(self, *, soon: bool = False) -> None:
         """Between turns: the session is no longer live, and others may go on with it; the next turn takes it again.
 
         `soon`: in a moment, together with others; cheaper where there are many.
         """
-        self._talk.let_go(soon=soon)
+        self._session.let_go(soon=soon)
 
     def close(self, *, patience: float = 10.0) -> None:
         """Let go of everything: background processes and connections of the tools, and the session.
@@ -264,7 +280,7 @@ class Agent:
             stop = getattr(thing, "close", None)
             if callable(stop):
                 stop()
-        self._talk.let_go()
+        self._session.let_go()
 
     @contextmanager
     def _underway(self, cancel: threading.Event) -> Iterator[None]:
@@ -275,11 +291,11 @@ class Agent:
             yield
         finally:
             if not self.gathers:
-                self._talk.end_turn()
+                self._session.end_turn()
             self._busy.release()
 
     def _new_prompt(self) -> str:
-        from hermes.agent.prompt import system_prompt
+        from hermes.agent.system_prompt import system_prompt
 
         names = set(self.tools) if self.model.calls_tools else set()
         cwd = self.cwd if self.context.user is None and not self.shared else None  # the owner's alone
@@ -300,7 +316,7 @@ class Agent:
             calls = reply.tool_calls and not concluding
             if calls:
                 yield from self._run_tools(reply)
-            yield from self._talk.untold()
+            yield from self._session.untold()
             if not calls or self._cancel.is_set():
                 break
         if reply.finish_reason in ("length", "content_filter"):
@@ -312,8 +328,8 @@ class Agent:
 
     def _ask(self, *, concluding: bool) -> Generator[Event, None, Reply]:
         """One whole reply, stored. Tries again where that may help, makes room where it is needed."""
-        talk, model = self._talk, self.model
-        draft = talk.draft(model)
+        session, model = self._session, self.model
+        draft = session.draft(model)
         budget, tries, overflows = TOOL_BUDGET, 0, 0
         heard: list[str] = []  # the words shown of this try, or of the last one that had any
         try:
@@ -321,14 +337,14 @@ class Agent:
                 if overflows == 0 and (yield from self._make_room()):
                     draft = self._moved(draft)
                 try:
-                    reply = yield from self._listen(talk.messages(budget), draft, heard, concluding)
-                    return talk.keep(reply, model, heard)
+                    reply = yield from self._listen(session.messages(budget), draft, heard, concluding)
+                    return session.keep(reply, model, heard)
                 except ContextTooLong:
                     overflows += 1
                     if overflows == 1 and self.config.compression.enabled and (yield from self._compress()):
                         draft = self._moved(draft)
                         continue
-                    smaller = talk.smaller(budget)
+                    smaller = session.smaller(budget)
                     if smaller is None:
                         raise
                     budget = smaller
@@ -343,13 +359,13 @@ class Agent:
                     else:
                         yield Notice(f"{error} (trying again in {wait:.0f} s)")
                     if self._cancel.wait(wait):
-                        return talk.keep(Reply(finish_reason="interrupted"), model, heard)
+                        return session.keep(Reply(finish_reason="interrupted"), model, heard)
                     draft.restart()
         except Fenced:
             raise  # another process goes on here
         except BaseException as error:  # also when nobody listens any more, or Ctrl-C: what was shown is kept
             if heard and not (isinstance(error, StoreError) and error.maybe_stored):
-                talk.keep(Reply(finish_reason="interrupted"), model, heard)
+                session.keep(Reply(finish_reason="interrupted"), model, heard)
             if isinstance(error, ModelError):
                 self._note_failure(error)
             raise
@@ -359,7 +375,7 @@ class Agent:
 
     def _note_failure(self, error: ModelError) -> None:
         """The record tells that there was no answer, and why. That it can't be noted must not hide the error itself."""
-        with suppress(HermesError), self._talk.fenced():
+        with suppress(HermesError), self._session.fenced():
             self.db.record_event(self.session_id, MODEL_ERROR, str(error))
 
     def _listen(
@@ -402,10 +418,10 @@ class Agent:
         calls = [read_call(raw, self.tools) for raw in reply.tool_calls]
         if self._cancel.is_set():
             for call in calls:
-                self._talk.store(Result(call, INTERRUPTED, False, 0.0))
+                self._session.store(Result(call, INTERRUPTED, False, 0.0))
             return
         self.context.state["model"] = self.model  # session_search has it summarise what it finds
-        yield from run_calls(calls, self.tools, self.context, self._talk.store, stop=self._cancel.set)
+        yield from run_calls(calls, self.tools, self.context, self._session.store, stop=self._cancel.set)
 
     def _ask_user(self, question: str) -> bool:
         """One question at a time, though tools run side by side."""
@@ -417,7 +433,7 @@ class Agent:
         if self._titled or not self.titles:
             return
         self._titled = True
-        from hermes.agent.choose import auxiliary_model
+        from hermes.agent.model_choice import auxiliary_model
         from hermes.agent.titler import start_titling
 
         self._titling = start_titling(self.db, self.session_id, auxiliary_model(self.config, "title", self.model))
@@ -432,31 +448,30 @@ class Agent:
         settings, before = self.config.compression, self._compressed_at
         if not settings.enabled or self.model.kind == "extractive":  # that one reads no conversation, only the question
             return False
-        if before is not None and len(self._talk.history) - before <= settings.protect_last_n:
+        if before is not None and len(self._session.history) - before <= settings.protect_last_n:
             return False
-        if self._talk.is_short(_ALWAYS_FITS):  # asking the server about its window can wait
+        if self._session.is_short(_ALWAYS_FITS):  # asking the server about its window can wait
             return False
         from hermes.agent.compress import too_long
 
-        if not too_long(self._talk.messages(), self.config, self.model):
+        if not too_long(self._session.messages(), self.config, self.model):
             return False
         return (yield from self._compress())
 
     def _compress(self) -> Generator[Event, None, bool]:
         """Go on in a compressed child; False when that is not possible, and then nothing has changed."""
-        from hermes.agent.choose import auxiliary_model
-        from hermes.agent.compress import compress
-        from hermes.agent.planning import edges_of
+        from hermes.agent.compress import compress, edges_of
+        from hermes.agent.model_choice import auxiliary_model
 
         old = self.session_id
-        self._compressed_at = len(self._talk.history)
-        if edges_of(self._talk.history, self.config) is None:  # one long question: there is nothing to leave out
+        self._compressed_at = len(self._session.history)
+        if edges_of(self._session.history, self.config) is None:  # one long question: there is nothing to leave out
             if self.model.kind == "embedded":
                 yield Notice("that is more than this small model can read: it is shown the beginning and the end of it")
             return False
         yield Notice("the conversation grows too long for the model; compressing it (nothing is deleted)")
         try:
-            with self._talk.fenced():
+            with self._session.fenced():
                 child = compress(
                     self.db, old, auxiliary_model(self.config, "compression", self.model), self.config,
                     cancelled=self._cancel.is_set,
@@ -468,12 +483,12 @@ class Agent:
             return False
         if child == old:
             return False
-        self._talk.go_to(child)
-        self._compressed_at = len(self._talk.history)
+        self._session.go_to(child)
+        self._compressed_at = len(self._session.history)
         yield Followed(old, child)
         return True
 
     def _moved(self, draft: Draft) -> Draft:
         """The draft for the session the conversation goes on in."""
         draft.close(keep=False)
-        return self._talk.draft(self.model)
+        return self._session.draft(self.model)

@@ -1,7 +1,8 @@
 """A title for a new conversation, made in the background after its first exchange.
 
-Once per session, over all processes (a lease remembers that it was done), and never over a title that someone set by
-hand, not even while the model is still thinking. Whatever goes wrong, nobody but the missing title notices.
+Once per session, over all processes, and never over a title that a user set, not even while the model is still writing.
+A lease keeps two processes from titling one session at the same time; a row of state_meta says that it was done, and goes
+with the session. A failure costs the title and nothing else.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.passages import EXTRACTIVE
-from hermes.agent.quoting import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.session_search.passages import EXTRACTIVE
 from hermes.agent.side_tasks import can_write, without_thinking
-from hermes.errors import TitleClash
+from hermes.errors import InvalidInput, TitleClash
+from hermes.store.titles import titled_key, titling_lease
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
 
 TIMEOUT = 60.0
-_WHILE_WORKING, _FOR_GOOD = 300.0, 100 * 365 * 86_400.0  # seconds: a crashed attempt is repeated, a finished one is not
+_LEASE_SECONDS = 300.0  # a crashed attempt is repeated after this time
 _LONGEST = 100  # characters of a title
 _TRIES = 20
 AT_ONCE = 4  # titles in the making at one time
@@ -127,11 +130,18 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
     asked, answered = first_exchange(db.get_messages(session_id))
     if not asked and not answered:
         return
-    name = f"title:{session_id}"
-    token = db.acquire_lease(name, f"{os.getpid()}-{secrets.token_hex(4)}", _WHILE_WORKING)
-    if token is None:
+    lease, done = titling_lease(session_id), titled_key(session_id)
+    token = db.acquire_lease(lease, f"{os.getpid()}-{secrets.token_hex(4)}", _LEASE_SECONDS)
+    if token is None:  # another process is at it; or an earlier version did it, which kept the lease for ever
         return
-    from hermes.agent.headings import title_of
+    if db.get_meta(done) is None:
+        _set_title(db, session_id, asked, answered, model)
+        db.set_meta(done, "1")
+    db.release_lease(lease, token)
+
+
+def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model: Model | None) -> None:
+    from hermes.agent.offline.title import title_of
 
     title = _by_model(asked, answered, model) or title_of(asked, answered)
     for _ in range(_TRIES):
@@ -140,7 +150,6 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
             break
         except TitleClash:
             continue  # another session took it between the two calls
-    db.renew_lease(name, token, _FOR_GOOD)
 
 
 def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered: str) -> str:
@@ -151,7 +160,7 @@ def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered
     holder = db.resolve_session_by_title(title)
     if holder is None:
         return title
-    from hermes.agent.headings import told_apart
+    from hermes.agent.offline.title import told_apart
 
     session = db.get_session(session_id)
     when = session["started_at"] if session else time.time()
@@ -161,12 +170,28 @@ def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered
     return db.get_next_title_in_lineage(title)
 
 
+def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
+    """Give a session the title that `user` chose for it, or one like it if another session has that by now; the title.
+
+    A number at its end would tell that others have sessions of this name: only a user who may see those gets one.
+    """
+    try:
+        db.set_session_title(session_id, wanted)
+        return wanted
+    except InvalidInput:
+        holder = db.resolve_session_by_title(wanted)
+        seen = holder is None or db.get_session(holder, visible_to=user) is not None
+        name = db.get_next_title_in_lineage(wanted) if seen else title_apart(db, session_id, wanted)
+        db.set_session_title(session_id, name)
+        return name
+
+
 def title_apart(db: SessionDB, session_id: str, title: str) -> str:
     """A title like this one that no session has; for who may not see which one has it, so without a number that would tell.
 
     It is made different by a word of this conversation or by its date, as the titles are that sessions get by themselves.
     """
-    from hermes.agent.headings import told_apart
+    from hermes.agent.offline.title import told_apart
 
     session = db.get_session(session_id)
     when = session["started_at"] if session else time.time()
@@ -204,7 +229,7 @@ def _by_model(asked: str, answered: str, model: Model | None) -> str | None:
 
 def clean_title(answer: str) -> str | None:
     """The title in a model's answer, of 3 to 7 words; None when there is none to be found."""
-    from hermes.agent.headings import cut_title, word_count
+    from hermes.agent.offline.title import cut_title, word_count
 
     text = without_thinking(clean(answer))[:2000]
     text = re.sub(r"(?m)^\s*(?:```|~~~)\w*\s*$", "", text)

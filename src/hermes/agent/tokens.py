@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hermes.agent.scripts import DENSE
-
+# Scripts written without spaces between words (Korean has spaces).
+DENSE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
 _DENSE = re.compile(f"[{DENSE}\uac00-\ud7ff\U0001f000-\U0001faff]")
 PER_MESSAGE = 4
 PER_ATTACHMENT = 1_000

@@ -9,9 +9,75 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from hermes.agent.events import Event
+
+@dataclass(slots=True, frozen=True)
+class Text:
+    """The next piece of the reply. `anew`: its first one after a try that broke off; the pieces of that try are void."""
+
+    text: str
+    anew: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Thought:
+    """The next piece of the model's reasoning, where the endpoint shows it."""
+
+    text: str
+
+
+@dataclass(slots=True, frozen=True)
+class ToolStarted:
+    """A tool is about to run."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(slots=True, frozen=True)
+class ToolFinished:
+    """A tool has run; a failure is a result as well."""
+
+    call_id: str
+    name: str
+    ok: bool
+    text: str
+    seconds: float
+
+
+@dataclass(slots=True, frozen=True)
+class Notice:
+    """Something the user should know, in one line."""
+
+    text: str
+
+
+@dataclass(slots=True, frozen=True)
+class Restarted(Notice):
+    """A notice that the reply starts over: the pieces shown so far are void."""
+
+
+@dataclass(slots=True, frozen=True)
+class Followed:
+    """The conversation goes on in another session (it was compressed)."""
+
+    old_session_id: str
+    session_id: str
+
+
+@dataclass(slots=True, frozen=True)
+class Done:
+    """The end of the turn, always the last event."""
+
+    text: str
+    interrupted: bool = False
+
+
+Event = Text | Thought | ToolStarted | ToolFinished | Notice | Followed | Done
+
 
 Events = Generator[Event, None, None]
 
@@ -43,18 +109,26 @@ class Turn(Iterator[Event]):
         self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str = "hermes-turn"
     ) -> threading.Thread:
         """Run the turn in a thread of its own. It calls `tell` with each event and, at the end, `over` with the error."""
-        thread = threading.Thread(target=self._work, args=(tell, over), name=name, daemon=True)
-        thread.start()
-        return thread
+        return run_turn(lambda: self, tell, over, name=name)
 
-    def _work(self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None]) -> None:
+
+def run_turn(
+    begin: Callable[[], Turn], tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str
+) -> threading.Thread:  # fmt: skip
+    """Make a turn and run it, in a thread of its own. `tell` gets each event; `over` the error at the end, if there is one."""
+
+    def work() -> None:
         error: BaseException | None = None
         try:
-            for event in self:
+            for event in begin():
                 tell(event)
         except BaseException as problem:  # whatever it is, the door must hear of it
             error = problem
         over(error)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class Work:

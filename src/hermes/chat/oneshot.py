@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hermes.chat.conversation import Conversation
-from hermes.chat.leaving import resume_line
 from hermes.chat.render import console, display_for
+from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
+from hermes.chat.terminal_conversation import TerminalConversation
 from hermes.commands.text import shortened
 from hermes.harmless import harmless
 from hermes.store import housekeeping
@@ -82,7 +82,9 @@ def ask(
 ) -> int:
     """Ask once and print the answer; the exit status."""
     voice = PipeVoice()
-    conversation = Conversation(db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd)
+    conversation = TerminalConversation(
+        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd
+    )
     status = 0
     try:
         if session_id is not None and not conversation.open(session_id):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hermes.commands.changing import exchanges, is_summary
+from hermes.commands.edit_commands import exchanges, is_summary
 from hermes.commands.text import counted, message_count, said
 from hermes.harmless import harmless
 from hermes.store.events import described, woven

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from hermes.agent.events import Done, Event, Followed, Notice, Text, ToolFinished, ToolStarted
+from hermes.agent.turn import Done, Event, Followed, Notice, Text, ToolFinished, ToolStarted
 from hermes.chat.markdown import blocks, markdown
 from hermes.commands.text import shortened
 from hermes.harmless import harmless, one_line

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hermes.chat.conversation import Conversation, NotSent
 from hermes.chat.keyboard import Typing, quiet_keyboard
 from hermes.chat.render import console, display_for
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
+from hermes.chat.terminal_conversation import NotSent, TerminalConversation
 from hermes.commands.registry import run_command, text_of
 from hermes.commands.text import shortened
 from hermes.errors import HermesError, ModelError, StoreError
@@ -118,7 +118,9 @@ def talk(
 ) -> int:
     """Talk until the user leaves; the exit status."""
     voice = TerminalVoice()
-    conversation = Conversation(db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd)
+    conversation = TerminalConversation(
+        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd
+    )
 
     def sitting() -> int:
         if session_id is not None and not conversation.open(session_id):
@@ -136,7 +138,7 @@ def talk(
     return status
 
 
-def banner(voice: TerminalVoice, conversation: Conversation) -> None:
+def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
     """What answers here, and how to get on."""
     from rich.text import Text
 
@@ -167,7 +169,7 @@ def _goodbye(voice: TerminalVoice, lines: list[str]) -> None:
         pass
 
 
-def _loop(conversation: Conversation, voice: TerminalVoice) -> int:
+def _loop(conversation: TerminalConversation, voice: TerminalVoice) -> int:
     read = _reader(conversation, voice) if voice.comfortable else _read_plainly
     hinted = False
     while not conversation.leaving:
@@ -184,7 +186,7 @@ def _loop(conversation: Conversation, voice: TerminalVoice) -> int:
     return 0
 
 
-def _answer(conversation: Conversation, voice: TerminalVoice, line: str) -> None:
+def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str) -> None:
     """One line of the user's: a command, or something said. What goes wrong is told; the conversation goes on."""
     try:
         if not run_command(conversation, line.strip() if line.startswith("/") else line):
@@ -208,9 +210,9 @@ def _tell(voice: TerminalVoice, error: HermesError) -> None:
     voice.screen.print()
 
 
-def _reader(conversation: Conversation, voice: TerminalVoice) -> Callable[[], str]:
+def _reader(conversation: TerminalConversation, voice: TerminalVoice) -> Callable[[], str]:
     """How lines are read on a terminal."""
-    from hermes.chat.prompt import Pastes, prompt_session, readable
+    from hermes.chat.input_line import Pastes, prompt_session, readable
     from hermes.home import get_hermes_home
 
     pastes = Pastes()

@@ -1,16 +1,20 @@
-"""Coming back to a session: which one, whether it is free, and what of it can be restored."""
+"""Coming back to a session, and leaving one: which one, whether it is free, what of it can be restored, and how the user comes
+back to it."""
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.holding import is_gone, is_ours
-from hermes.commands.finding import continued, find
-from hermes.commands.text import shortened
+from hermes.agent.session_leases import is_gone, is_ours
+from hermes.commands.session_choice import continued, find
+from hermes.commands.session_commands import USER_EXIT
+from hermes.commands.text import duration, message_count, shortened
 from hermes.errors import InvalidInput
+from hermes.harmless import harmless
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -81,8 +85,8 @@ def restore(row: dict[str, Any], model: Model, *, cwd: bool, keep_model: bool) -
 
 def _at_the_same_place(model: Model, name: str) -> Model | None:
     """The model of this name behind the same endpoint, if the endpoint lists it."""
-    from hermes.agent.asking import listed_models
-    from hermes.agent.endpoint import EndpointModel
+    from hermes.agent.endpoint.client import EndpointModel
+    from hermes.agent.endpoint.servers import listed_models
 
     if not isinstance(model, EndpointModel) or model.base_url is None:
         return None
@@ -92,3 +96,32 @@ def _at_the_same_place(model: Model, name: str) -> Model | None:
     return EndpointModel(
         name, model.base_url, model.api_key, kind=model.kind, timeout=model.timeout, provider=model.provider
     )
+
+
+def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:
+    """End a session, if anything was said in it; whether it was."""
+    if db.get_session(session_id) is None:
+        return False
+    db.end_session(session_id, reason)
+    return True
+
+
+def farewell(db: SessionDB, session_id: str, since: float) -> list[str]:
+    """What is said on leaving: which session, how long, how much, and the line that resumes it. [] if nothing was said."""
+    row = db.get_session(session_id)
+    if row is None:
+        return []
+    return [
+        f"Session   {session_id}",
+        f"Title     {harmless(row['title'] or '—')}",
+        f"Duration  {duration(time.time() - since)}",
+        f"Messages  {message_count(db, row):,}",
+        f"Resume    {resume_line(session_id)}",
+    ]
+
+
+def resume_line(session_id: str) -> str:
+    """What to type in a shell to go on with a session."""
+    import shlex
+
+    return f"hermes -r {shlex.quote(session_id)}"

@@ -47,8 +47,8 @@ def command(
     """
     if continued is not None and resumed is not None:
         raise click.UsageError("give -c or -r, not both", click.get_current_context())
-    from hermes.chat.conversation import folder_is_there
     from hermes.chat.oneshot import ask, joined, piped_text
+    from hermes.chat.terminal_conversation import folder_is_there
     from hermes.config import load_config
     from hermes.store.opening import open_configured
 
@@ -63,7 +63,7 @@ def command(
     with open_configured(config) as db:
         _writable(db)
         session_id = _wanted(db, continued, resumed)
-        from hermes.agent.choose import choose_model
+        from hermes.agent.model_choice import choose_model
 
         settings = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": model_name is not None}
         model = choose_model(config, db)

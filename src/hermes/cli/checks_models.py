@@ -29,8 +29,8 @@ def _variables() -> dict[str, str]:
 
 def model(config: Config) -> Found:
     """The model that is configured, in config.yaml or by the environment."""
-    from hermes.agent.choose import key_for
-    from hermes.agent.endpoint import OPENAI, OPENROUTER
+    from hermes.agent.endpoint.client import OPENAI, OPENROUTER
+    from hermes.agent.model_choice import key_for
 
     variables = _variables()
     name = config.model.default or variables.get("HERMES_MODEL") or None
@@ -53,7 +53,7 @@ def model(config: Config) -> Found:
 
 
 def _on_this_machine(name: str) -> Finding:
-    from hermes.agent.local import find_servers
+    from hermes.agent.endpoint.servers import find_servers
 
     for found in find_servers():
         if name in found.models or f"{name}:latest" in found.models:
@@ -64,7 +64,7 @@ def _on_this_machine(name: str) -> Finding:
 
 def auxiliaries(config: Config) -> Found:
     """Models for side tasks, where they have an address of their own."""
-    from hermes.agent.choose import key_for
+    from hermes.agent.model_choice import key_for
 
     variables = _variables()
     for task in ("title", "summary", "compression"):
@@ -82,7 +82,7 @@ def _endpoint(label: str, name: str | None, base_url: str, key: str | None, sect
     """One question to an endpoint, and what its answer means."""
     import httpx
 
-    from hermes.agent.asking import is_near, without_password
+    from hermes.agent.endpoint.servers import is_near, without_password
 
     shown = without_password(base_url)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -125,7 +125,7 @@ def _listed(answer: Any) -> list[str] | None:
 
 def local_servers(config: Config) -> Found:
     """Servers on this machine, on their usual ports."""
-    from hermes.agent.local import find_servers
+    from hermes.agent.endpoint.servers import find_servers
 
     if os.environ.get("HERMES_NO_LOCAL"):
         yield well("local servers", "not looked for (HERMES_NO_LOCAL)")
@@ -142,7 +142,7 @@ def embedded(config: Config) -> Found:
     """The small model that needs no network: is its file there, and is it the right one?"""
     import hashlib
 
-    from hermes.agent.installing import MODELS, models_folder
+    from hermes.agent.model_files import MODELS, models_folder
 
     folder = models_folder(get_hermes_home())
     there = [
@@ -186,7 +186,7 @@ def _mcp(name: str, server: McpServer) -> Finding:
         return well(label, f"{Path(found)} is there")
     import httpx
 
-    from hermes.agent.asking import is_near, without_password
+    from hermes.agent.endpoint.servers import is_near, without_password
 
     url = server.url or ""
     shown = without_password(url)

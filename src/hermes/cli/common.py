@@ -53,7 +53,7 @@ class Ambiguous(click.ClickException):
 
 def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
     """The session a person means: an exact id, else an exact title, else a unique id prefix."""
-    from hermes.commands.finding import find
+    from hermes.commands.session_choice import find
 
     found = find(db, words, resuming=resuming)
     if found.session_id is not None:

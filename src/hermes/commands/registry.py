@@ -132,7 +132,8 @@ def command(
 
 def load() -> dict[str, Command]:
     """The registry, filled."""
-    from hermes.commands import asking, changing, going, handing  # noqa: F401  (each registers its commands)
+    # each registers its commands
+    from hermes.commands import edit_commands, handoff_commands, info_commands, session_commands  # noqa: F401
 
     return REGISTRY
 

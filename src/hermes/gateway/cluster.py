@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.agent.holding import is_gone
+from hermes.agent.session_leases import is_gone
 from hermes.errors import HermesError, StoreGone
 from hermes.store.instances import Instance, choose, lease_of, platform_lease
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hermes.commands.handing import patience  # a claim holds so long without a sign of life
+from hermes.agent.lease_renewer import KeptLease, kept
+from hermes.commands.handoff_commands import patience  # a claim holds so long without a sign of life
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import OWN, OWN_ID, Chat, Event, as_json, from_json
 from hermes.gateway.participants import taken_from
@@ -44,12 +45,23 @@ class Claim:
 
     async def do(self, change: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Change something in the store; Fenced when the claim has passed to another."""
+        return await asyncio.to_thread(self._fenced, change, *given, **named)
 
-        def fenced() -> Any:
-            with self.db.fenced(f"handoff:{self.session_id}", self.token):
-                return change(*given, **named)
+    def lease(self) -> KeptLease:
+        """The lease of the claim, which is renewed together with the session's row."""
+        name, seconds = f"handoff:{self.session_id}", patience()
 
-        return await asyncio.to_thread(fenced)
+        def renew() -> bool:
+            return bool(self._fenced(self.db.heartbeat_handoff, self.session_id, lease=seconds))
+
+        def failed(error: HermesError) -> None:
+            _log.warning("the claim on %s could not be renewed: %s", self.session_id, error)
+
+        return KeptLease(name, self.token, seconds, renew=renew, failed=failed)
+
+    def _fenced(self, change: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        with self.db.fenced(f"handoff:{self.session_id}", self.token):
+            return change(*given, **named)
 
 
 class Handoffs:
@@ -90,12 +102,9 @@ class Handoffs:
             if token is None:
                 return
             claim = Claim(db, session_id, token)
-            beat = asyncio.create_task(self._beat(claim))
-            try:
+            with kept(db, claim.lease()):
                 placed, event = await self._bring(claim, platform, asked_at)
                 await self._inbox.speak(placed.key, event)
-            finally:
-                beat.cancel()
             if not await claim.do(db.complete_handoff, session_id):
                 raise PlatformError("whoever asked for it has given it up")
             if (notice := self._notices.get(session_id)) is not None:
@@ -121,14 +130,6 @@ class Handoffs:
             await claim.do(self._services.db.fail_handoff, claim.session_id, why)
         except HermesError as error:
             _log.error("that a handoff failed could not be noted: %s", error)  # its lease runs out
-
-    async def _beat(self, claim: Claim) -> None:
-        while True:
-            await asyncio.sleep(patience() / 4)
-            try:
-                await claim.do(self._services.db.heartbeat_handoff, claim.session_id, lease=patience())
-            except HermesError as error:
-                _log.warning("the claim on %s could not be renewed: %s", claim.session_id, error)
 
     async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Placed, Event]:
         """Make the place and bind it to the session; where it is, and what the agent is to answer there."""

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.choose import named_model
+from hermes.agent.model_choice import named_model
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
 
 if TYPE_CHECKING:

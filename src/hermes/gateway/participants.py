@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.ids import new_session_id
+from hermes.agent.conversations import new_session_id
+from hermes.agent.titler import set_chosen_title
 from hermes.commands.registry import GATEWAY
-from hermes.errors import InvalidInput, ModelError
+from hermes.errors import ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
 from hermes.gateway.events import Chat, Sender, as_json, from_json
@@ -133,7 +134,7 @@ class Participant:
             services, route = self._services, self.route
             whose = None if route.shared else self._who.id
             home = home_of(services.home, route.platform, whose or route.key, owner=self.is_owner and not route.shared)
-            self._agent = services.agents.take(
+            self._agent = services.agents.of(
                 route.key, self.session_id, source=route.platform, home=home, confirm=self.confirm,
                 user_id=None if route.shared else route.user_id, parent=route.previous_id,
             )  # fmt: skip
@@ -168,17 +169,7 @@ class Participant:
         if wanted is None or db.get_session(self.session_id) is None:
             return
         self.set_pending_title(None)
-        try:
-            db.set_session_title(self.session_id, wanted)
-        except InvalidInput:  # someone took the name meanwhile
-            holder = db.resolve_session_by_title(wanted)
-            if holder is None or db.get_session(holder, visible_to=self.user) is not None:
-                name = db.get_next_title_in_lineage(wanted)
-            else:  # a number would tell that others have one of this name
-                from hermes.agent.titler import title_apart
-
-                name = title_apart(db, self.session_id, wanted)
-            db.set_session_title(self.session_id, name)
+        set_chosen_title(db, self.session_id, wanted, self.user)
 
     def confirm(self, question: str) -> bool:
         """Ask whoever began this turn; no, when nobody answers within five minutes."""
@@ -216,15 +207,12 @@ class Participant:
 
     def wait_for_turn(self) -> bool:
         """Wait until no other process answers in the session, and say so; False when the gateway stops before."""
-        told = False
-        while (who := self.agent.answering()) is not None:
-            if not told:
-                told = True
-                _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
-                self._services.outbox.post(self.chat, WAITING.format(who), at_once=True)
-            if self._services.halted.wait(0.2):
-                return False
-        return True
+
+        def waiting(who: str) -> None:
+            _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
+            self._services.outbox.post(self.chat, WAITING.format(who), at_once=True)
+
+        return self.agent.wait_for_turn(waiting, self._services.halted.wait)
 
     def let_go(self) -> None:
         """Between turns others may go on with the session."""

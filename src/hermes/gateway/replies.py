@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.events import Done, Followed, Restarted, Text, ToolStarted
-from hermes.agent.events import Notice as TurnNotice
-from hermes.agent.turn import Turn
+from hermes.agent.turn import Done, Followed, Restarted, Text, ToolStarted, Turn
+from hermes.agent.turn import Notice as TurnNotice
 from hermes.commands.registry import parse, run_command, text_of
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway.events import Event, as_json, is_own

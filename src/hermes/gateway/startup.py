@@ -8,11 +8,12 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.lease_renewer import KeptLease, kept
 from hermes.config.keys import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra, StoreGone
 from hermes.gateway.platforms import adapter_class
@@ -84,7 +85,7 @@ def check_api_server(config: Config, *, insecure: bool = False) -> None:
     """ConfigError or MissingExtra when the API server can't run as configured, or would let strangers in."""
     config.require_set("api_server")
     try:
-        from hermes.serve.guard import check_api
+        from hermes.serve.authorization import check_api
     except ImportError as error:
         raise MissingExtra("the API server", "serve") from error
     check_api(config.api_server.host, config.api_server.token, config.api_server.keys, insecure=insecure)
@@ -151,7 +152,7 @@ class Running:
 
 def running(db: SessionDB) -> list[Running]:
     """Who is the gateway of a store, or who they are where several share it; [] when nobody is, or it was killed."""
-    from hermes.agent.holding import is_gone
+    from hermes.agent.session_leases import is_gone
     from hermes.gateway.cluster import boot
     from hermes.store.gateway_db import GatewayDB
 
@@ -180,7 +181,7 @@ def _running(name: str) -> Running:
 @contextmanager
 def only_one(db: SessionDB) -> Iterator[int | None]:
     """Be the gateway of a store, or say who is. The token of the lease; None where several may share the store."""
-    from hermes.agent.holding import is_gone
+    from hermes.agent.session_leases import is_gone
 
     if db.is_shared:
         yield None
@@ -205,15 +206,14 @@ def only_one(db: SessionDB) -> Iterator[int | None]:
 
 async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecure: bool = False) -> None:
     """Run these platforms, and the API server if it is enabled, until SIGTERM or Ctrl-C."""
-    from hermes.agent.choose import choose_model
+    from hermes.agent.model_choice import choose_model
     from hermes.gateway.runner import Gateway
 
     with only_one(db) as token:
         ending = asyncio.Event()
         gone: list[StoreGone] = []
         # From now on, since a model may take minutes to load. Where several share the store, each has its own way.
-        beat = None if token is None else asyncio.create_task(_beat(db, token, ending, gone))
-        try:
+        with nullcontext() if token is None else kept(db, _lease(token, ending, gone)):
             model = await asyncio.to_thread(choose_model, config, db)
             _log.info("%s answers", model.describe())
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -235,9 +235,6 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
                 await end
             if gone:
                 raise gone[0]
-        finally:
-            if beat is not None:
-                beat.cancel()
 
 
 def _asked_to_end(ending: asyncio.Event) -> None:
@@ -344,24 +341,23 @@ def _address(config: Config, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
-async def _beat(db: SessionDB, token: int, ending: asyncio.Event, gone: list[StoreGone]) -> None:
-    """Show that we live; if somebody else is the gateway by now (we slept too long), we are not.
+def _lease(token: int, ending: asyncio.Event, gone: list[StoreGone]) -> KeptLease:
+    """The lease of the one gateway of a store. If it passed to another (we slept too long), this one ends.
 
     A store whose file was deleted or replaced does not come back by itself: then the gateway ends, with that error.
     """
-    while True:
-        await asyncio.sleep(LEASE_SECONDS / 3)
-        try:
-            ours = await asyncio.to_thread(db.renew_lease, LEASE, token, LEASE_SECONDS)
-        except StoreGone as error:
+    loop = asyncio.get_running_loop()
+
+    def lost() -> None:
+        _log.error("another gateway has taken over; this one ends")
+        loop.call_soon_threadsafe(ending.set)
+
+    def failed(error: HermesError) -> None:
+        if isinstance(error, StoreGone):
             _log.error("the gateway ends: %s", error)
             gone.append(error)
-            ending.set()
-            return
-        except HermesError as error:
-            _log.warning("the sign of life could not be given: %s", error)
-            continue
-        if not ours:
-            _log.error("another gateway has taken over; this one ends")
-            ending.set()
-            return
+            loop.call_soon_threadsafe(ending.set)
+        else:
+            _log.warning("the lease could not be renewed: %s", error)
+
+    return KeptLease(LEASE, token, LEASE_SECONDS, lost=lost, failed=failed)

@@ -1,8 +1,8 @@
 """The API server: this agent for any program that speaks OpenAI's protocol.
 
 Each request is one turn. It goes on in the session named by the header X-Hermes-Session-Id, else in the one that the
-conversation it carries belongs to; see places.py. Who has the token is the owner; every other key (`api_server.keys`) is a
-user of its own, who sees their own sessions and has no tools that reach into the machine.
+conversation it carries belongs to (request_sessions.py). The token is the owner's; every other key (`api_server.keys`) is
+a user of its own, who sees their own sessions and has no tools that reach into the machine.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from hermes.agent.model import Model
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.errors import HermesError
 from hermes.serve import completions, responses
-from hermes.serve.asks import Ask
-from hermes.serve.bodies import parse_json, read_body
-from hermes.serve.guard import CALLER, Guard, check_api
+from hermes.serve.api_errors import ApiError, api_error_of, unforeseen
+from hermes.serve.api_requests import ApiRequest
+from hermes.serve.authorization import CALLER, Guard, check_api
+from hermes.serve.event_stream import SILENCE, EventStream, JsonBody
 from hermes.serve.models import Models
-from hermes.serve.problems import Problem, problem_of, unforeseen
+from hermes.serve.request_bodies import parse_json, read_body
+from hermes.serve.served_conversations import ServedConversations
+from hermes.serve.served_turn import Item, Outcome, ServedTurn
 from hermes.serve.server import is_loopback
-from hermes.serve.stream import SILENCE, EventStream, Json
-from hermes.serve.turn import Item, Outcome, ServedTurn
-from hermes.serve.turns import Turns
 
 if TYPE_CHECKING:
     from hermes.agent.tools.base import Tool
@@ -71,7 +71,7 @@ def api_app(
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, secrets=secrets, strangers=not is_loopback(config.api_server.host))],
-        exception_handlers={Problem: _told, HermesError: _told, HTTPException: _plain, Exception: _unforeseen},
+        exception_handlers={ApiError: _told, HermesError: _told, HTTPException: _plain, Exception: _unforeseen},
         lifespan=api.lifespan,
     )
 
@@ -84,7 +84,7 @@ class _Api:
     ) -> None:
         self._db, self._config, self._model, self._home = db, config, model, home
         self._given = tools
-        self._turns: Turns
+        self._turns: ServedConversations
         self._models: Models
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class _Api:
             return await asyncio.shield(made)
 
         self._models = Models(self._model)
-        self._turns = await asyncio.to_thread(Turns, self._db, self._config, self._home, tools)
+        self._turns = await asyncio.to_thread(ServedConversations, self._db, self._config, self._home, tools)
         try:
             yield
         finally:
@@ -110,23 +110,23 @@ class _Api:
 
     async def health(self, request: Request) -> Response:
         """That somebody is there."""
-        return Json({"status": "ok"})
+        return JsonBody({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
         """All models."""
         names = await self._models.names()
-        return Json({"object": "list", "data": [await self._models.described(name) for name in names]})
+        return JsonBody({"object": "list", "data": [await self._models.described(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         """One model."""
-        return Json(await self._models.described(request.path_params["name"]))
+        return JsonBody(await self._models.described(request.path_params["name"]))
 
     async def chat(self, request: Request) -> Response:
         """A turn, asked for as a chat completion."""
         body = await _json_of(request)
         ask, wanted = completions.read(body, _session_of(request))
         ask.caller = request.scope.get(CALLER)
-        answer = completions.Answer(wanted)
+        answer = completions.CompletionAnswer(wanted)
 
         def streamed(turn: ServedTurn, first: Item | None) -> AsyncIterator[str]:
             return answer.pieces(turn, first)
@@ -138,7 +138,7 @@ class _Api:
         body = await _json_of(request)
         ask, wanted = responses.read(body, _session_of(request))
         ask.caller = request.scope.get(CALLER)
-        answer = responses.Answer(body, wanted)
+        answer = responses.ResponseAnswer(body, wanted)
 
         async def remember(outcome: Outcome) -> None:
             if wanted.store is not False:
@@ -155,7 +155,7 @@ class _Api:
     async def _answer(
         self,
         request: Request,
-        ask: Ask,
+        ask: ApiRequest,
         streamed: Callable[[ServedTurn, Item | None], AsyncIterator[str]] | None,
         whole: Callable[[Outcome], dict[str, Any]],
         remember: Callable[[Outcome], Awaitable[None]] | None = None,
@@ -167,14 +167,14 @@ class _Api:
                 if streamed is not None:
                     first = await turn.next(SILENCE)
                     if isinstance(first, Outcome) and first.error is not None:
-                        raise problem_of(first.error)
+                        raise api_error_of(first.error)
                     return EventStream(streamed(turn, first), turn, _named(turn.session_id))
                 outcome = await _end_of(turn)
                 if outcome.error is not None:
-                    raise problem_of(outcome.error)
+                    raise api_error_of(outcome.error)
                 if remember is not None:
                     await remember(outcome)
-                return Json(whole(outcome), headers=_named(outcome.session_id))
+                return JsonBody(whole(outcome), headers=_named(outcome.session_id))
             except BaseException:
                 turn.stop()
                 raise
@@ -235,14 +235,14 @@ def _named(session_id: str) -> dict[str, str]:
 
 
 async def _told(request: Request, error: Exception) -> Response:
-    return problem_of(error).response()
+    return api_error_of(error).response()
 
 
 async def _plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return Problem(404, f"there is nothing at {request.method} {request.url.path[:200]}").response()
-    return Problem(error.status_code, error.detail).response()
+        return ApiError(404, f"there is nothing at {request.method} {request.url.path[:200]}").response()
+    return ApiError(error.status_code, error.detail).response()
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:

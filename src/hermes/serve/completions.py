@@ -9,12 +9,11 @@ from typing import Any
 
 from hermes.agent.model import Message
 from hermes.agent.tools.base import Tool
-from hermes.serve.asks import Ask
-from hermes.serve.problems import Problem, problem_of
-from hermes.serve.served_agent import callers_tool
-from hermes.serve.shapes import Shape, checked, part_text, tool_name
-from hermes.serve.stream import DONE, data, items_of
-from hermes.serve.turn import Outcome, Said, ServedTurn, Thinks, Used
+from hermes.serve.api_errors import ApiError, api_error_of
+from hermes.serve.api_requests import ApiRequest
+from hermes.serve.event_stream import DONE, data, items_of
+from hermes.serve.request_bodies import Shape, checked, part_text, tool_name
+from hermes.serve.served_turn import Outcome, ReasoningPiece, ReplyPiece, ServedTurn, Used, callers_tool
 
 _SYSTEM = ("system", "developer")
 _PARTS = {"image_url": dict, "input_audio": dict, "file": dict, "video_url": dict}
@@ -25,15 +24,15 @@ class Function(Shape):
     arguments: str = "{}"
 
 
-class Call(Shape):
+class CompletionCall(Shape):
     id: str
     function: Function
 
 
-class ChatMessage(Shape):
+class CompletionMessage(Shape):
     role: str
     content: str | list[dict[str, Any]] | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[CompletionCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -56,7 +55,7 @@ class ChatRequest(Shape):
     """The fields that matter here; sampling parameters and the like are accepted and have no effect."""
 
     model: str
-    messages: list[ChatMessage]
+    messages: list[CompletionMessage]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: list[ChatTool] | None = None
@@ -65,11 +64,11 @@ class ChatRequest(Shape):
     user: str | None = None
 
 
-def read(body: Any, session_id: str | None) -> tuple[Ask, ChatRequest]:
-    """A request; Problem 400 for one that can't be understood."""
+def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ChatRequest]:
+    """A request; ApiError 400 for one that can't be understood."""
     request = checked(body, ChatRequest)
     if request.n is not None and request.n != 1:
-        raise Problem(400, "one reply at a time: n must be 1", param="n")
+        raise ApiError(400, "one reply at a time: n must be 1", param="n")
     instructions: list[str] = []
     messages: list[Message] = []
     for number, message in enumerate(request.messages):
@@ -78,24 +77,24 @@ def read(body: Any, session_id: str | None) -> tuple[Ask, ChatRequest]:
             instructions.append(_text(message.content, where))
         else:
             messages.append(_message(message, where))
-    ask = Ask(
+    ask = ApiRequest(
         messages, request.model, instructions="\n\n".join(text for text in instructions if text.strip()) or None,
         tools=_tools(request), session_id=session_id, user=request.user,
     )  # fmt: skip
     return ask, request
 
 
-def _message(message: ChatMessage, where: str) -> Message:
+def _message(message: CompletionMessage, where: str) -> Message:
     content = message.content
     if isinstance(content, list):
         content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
     if message.role == "user":
         if content is None:
-            raise Problem(400, "a message of the user needs content", param=f"{where}.content")
+            raise ApiError(400, "a message of the user needs content", param=f"{where}.content")
         return {"role": "user", "content": content}
     if message.role == "assistant":
         if content is None and not message.tool_calls:
-            raise Problem(400, "a message of the assistant needs content or tool_calls", param=f"{where}.content")
+            raise ApiError(400, "a message of the assistant needs content or tool_calls", param=f"{where}.content")
         said: Message = {"role": "assistant", "content": _text(content, where) if content is not None else None}
         if message.tool_calls:
             said["tool_calls"] = [
@@ -104,9 +103,9 @@ def _message(message: ChatMessage, where: str) -> Message:
         return said
     if message.role == "tool":
         if message.tool_call_id is None:
-            raise Problem(400, "the result of a tool needs its tool_call_id", param=f"{where}.tool_call_id")
+            raise ApiError(400, "the result of a tool needs its tool_call_id", param=f"{where}.tool_call_id")
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(content, where)}
-    raise Problem(
+    raise ApiError(
         400, f"{message.role[:40]!r} is no role: system, developer, user, assistant or tool", param=f"{where}.role"
     )
 
@@ -123,9 +122,11 @@ def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
             "text": part["refusal"] if isinstance(part.get("refusal"), str) else part_text(part, where),
         }
     if kind not in _PARTS or not isinstance(part.get(kind), _PARTS[kind]):
-        raise Problem(400, f"{str(kind)[:40]!r} is no part of a message that is understood here", param=f"{where}.type")
+        raise ApiError(
+            400, f"{str(kind)[:40]!r} is no part of a message that is understood here", param=f"{where}.type"
+        )
     if kind == "image_url" and not isinstance(part["image_url"].get("url"), str):
-        raise Problem(400, "an image needs its url", param=f"{where}.image_url.url")
+        raise ApiError(400, "an image needs its url", param=f"{where}.image_url.url")
     return {"type": kind, kind: part[kind]}
 
 
@@ -146,7 +147,7 @@ def _tools(request: ChatRequest) -> list[Tool]:
     for number, tool in enumerate(request.tools or ()):
         where = f"tools[{number}]"
         if tool.type != "function" or tool.function is None:
-            raise Problem(400, "tools are of the type function", param=f"{where}.type")
+            raise ApiError(400, "tools are of the type function", param=f"{where}.type")
         function = tool.function
         name = tool_name(function.name, f"{where}.function.name")
         made.append(
@@ -158,7 +159,7 @@ def _tools(request: ChatRequest) -> list[Tool]:
 # ------------------------------------------------------------------------------------------------ answers
 
 
-class Answer:
+class CompletionAnswer:
     """The answer to one request."""
 
     def __init__(self, request: ChatRequest) -> None:
@@ -180,12 +181,12 @@ class Answer:
         async for item in items_of(turn, first):
             if isinstance(item, str):
                 yield item
-            elif isinstance(item, Said):
+            elif isinstance(item, ReplyPiece):
                 yield self._piece({"content": item.text})
-            elif isinstance(item, Thinks):
+            elif isinstance(item, ReasoningPiece):
                 yield self._piece({"reasoning_content": item.text})
             elif item.error is not None:
-                yield data(problem_of(item.error).body())
+                yield data(api_error_of(item.error).body())
             else:
                 if item.calls:
                     yield self._piece({"tool_calls": [{"index": n, **call} for n, call in enumerate(item.calls)]})

@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import Any
 
-from hermes.agent.asking import can_chat, listed_models
-from hermes.agent.endpoint import EndpointModel
+from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.endpoint.servers import can_chat, listed_models
 from hermes.agent.model import Model
-from hermes.serve.problems import Problem
+from hermes.serve.api_errors import ApiError
 
 MAIN = "hermes"
 _FRESH = 60.0  # seconds the endpoint's own list is good for
@@ -32,11 +32,11 @@ class Models:
         return list(dict.fromkeys([MAIN, self._main.name, *self._others]))
 
     async def find(self, name: str) -> Model:
-        """The model of that name; Problem 404 when there is none."""
+        """The model of that name; ApiError 404 when there is none."""
         if name in (MAIN, self._main.name):
             return self._main
         if name not in await self.names() or not isinstance(self._main, EndpointModel):
-            raise Problem(
+            raise ApiError(
                 404, f"The model {name!r} does not exist here; /v1/models lists those that do.",
                 code="model_not_found", param="model",
             )  # fmt: skip

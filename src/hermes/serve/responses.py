@@ -9,12 +9,11 @@ from typing import Any
 
 from hermes.agent.model import Message
 from hermes.agent.tools.base import Tool
-from hermes.serve.asks import Ask
-from hermes.serve.problems import Problem, problem_of
-from hermes.serve.served_agent import callers_tool
-from hermes.serve.shapes import Shape, checked, part_text, tool_name
-from hermes.serve.stream import data, items_of
-from hermes.serve.turn import Outcome, Said, ServedTurn, Used
+from hermes.serve.api_errors import ApiError, api_error_of
+from hermes.serve.api_requests import ApiRequest
+from hermes.serve.event_stream import data, items_of
+from hermes.serve.request_bodies import Shape, checked, part_text, tool_name
+from hermes.serve.served_turn import Outcome, ReplyPiece, ServedTurn, Used, callers_tool
 
 _UNKNOWN = ("conversation", "prompt")  # state kept elsewhere, of which this server knows nothing
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -43,20 +42,20 @@ class ResponseRequest(Shape):
     user: str | None = None
 
 
-def read(body: Any, session_id: str | None) -> tuple[Ask, ResponseRequest]:
-    """A request; Problem 400 for one that can't be understood."""
+def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest]:
+    """A request; ApiError 400 for one that can't be understood."""
     request = checked(body, ResponseRequest)
     for name in _UNKNOWN:
         if body.get(name) is not None:
-            raise Problem(400, f"{name} is not known here; previous_response_id goes on with a response", param=name)
+            raise ApiError(400, f"{name} is not known here; previous_response_id goes on with a response", param=name)
     if request.background:
-        raise Problem(400, "responses are not made in the background here", param="background")
+        raise ApiError(400, "responses are not made in the background here", param="background")
     instructions = [request.instructions] if request.instructions else []
     messages: list[Message] = []
     items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
     for number, item in enumerate(items):
         _take(item, f"input[{number}]", messages, instructions)
-    ask = Ask(
+    ask = ApiRequest(
         messages, request.model, instructions="\n\n".join(instructions) or None, tools=_tools(request),
         session_id=session_id, previous=request.previous_response_id, where="input", user=request.user,
     )  # fmt: skip
@@ -79,7 +78,7 @@ def _take(item: dict[str, Any], where: str, messages: list[Message], instruction
             {"role": "tool", "tool_call_id": call_id, "content": _words(item.get("output"), f"{where}.output")}
         )
     elif kind != "reasoning":  # what a model thought is its endpoint's business
-        raise Problem(400, f"{str(kind)[:40]!r} is no item that is understood here", param=f"{where}.type")
+        raise ApiError(400, f"{str(kind)[:40]!r} is no item that is understood here", param=f"{where}.type")
 
 
 def _take_message(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
@@ -92,10 +91,10 @@ def _take_message(item: dict[str, Any], where: str, messages: list[Message], ins
         if isinstance(content, list):
             content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
         elif not isinstance(content, str):
-            raise Problem(400, "content is a text or a list of parts", param=f"{where}.content")
+            raise ApiError(400, "content is a text or a list of parts", param=f"{where}.content")
         messages.append({"role": "user", "content": content})
     else:
-        raise Problem(
+        raise ApiError(
             400, f"{str(role)[:40]!r} is no role: system, developer, user or assistant", param=f"{where}.role"
         )
 
@@ -112,7 +111,7 @@ def _take_call(item: dict[str, Any], where: str, messages: list[Message]) -> Non
 def _field(item: dict[str, Any], name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise Problem(400, f"{name} is needed, as a text", param=f"{where}.{name}")
+        raise ApiError(400, f"{name} is needed, as a text", param=f"{where}.{name}")
     return value
 
 
@@ -121,7 +120,7 @@ def _words(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise Problem(400, "a text or a list of parts is needed", param=where)
+        raise ApiError(400, "a text or a list of parts is needed", param=where)
     words = []
     for number, part in enumerate(content):
         if isinstance(part, dict) and isinstance(part.get("refusal"), str):
@@ -147,7 +146,7 @@ def _part(part: Any, where: str) -> dict[str, Any]:
         known = {name: part[name] for name in ("file_data", "filename") if isinstance(part.get(name), str)}
         if "file_data" in known:
             return {"type": "file", "file": known}
-    raise Problem(400, f"{str(kind)[:40]!r} is no part of a message that is understood here", param=f"{where}.type")
+    raise ApiError(400, f"{str(kind)[:40]!r} is no part of a message that is understood here", param=f"{where}.type")
 
 
 def _tools(request: ResponseRequest) -> list[Tool]:
@@ -157,7 +156,7 @@ def _tools(request: ResponseRequest) -> list[Tool]:
     for number, tool in enumerate(request.tools or ()):
         where = f"tools[{number}]"
         if tool.type != "function" or tool.name is None:
-            raise Problem(400, "only tools of the type function are known here", param=f"{where}.type")
+            raise ApiError(400, "only tools of the type function are known here", param=f"{where}.type")
         name = tool_name(tool.name, f"{where}.name")
         made.append(callers_tool(name, tool.description or "", tool.parameters or {"type": "object", "properties": {}}))
     return made
@@ -166,7 +165,7 @@ def _tools(request: ResponseRequest) -> list[Tool]:
 # ------------------------------------------------------------------------------------------------ answers
 
 
-class Answer:
+class ResponseAnswer:
     """The answer to one request. `remember` is told the response's id before anybody can go on from it."""
 
     def __init__(self, body: dict[str, Any], request: ResponseRequest) -> None:
@@ -216,7 +215,7 @@ class Answer:
         async for item in items_of(turn, first):
             if isinstance(item, str):
                 yield item
-            elif isinstance(item, Said):
+            elif isinstance(item, ReplyPiece):
                 for event in self._said(item.text):
                     yield event
             elif isinstance(item, Outcome):
@@ -235,7 +234,7 @@ class Answer:
 
     def _end(self, outcome: Outcome) -> Iterator[str]:
         if outcome.error is not None:
-            problem = problem_of(outcome.error)
+            problem = api_error_of(outcome.error)
             error = {"code": problem.code or "server_error", "message": problem.message}
             yield self._event(
                 "response.failed", response={**self._base, "status": "failed", "error": error, "output": []}

@@ -163,8 +163,10 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     carried.await_no_more(tx, session_id)
     events.forget(tx, session_id)
-    for name in (leases.session_lease(session_id), leases.turn_lease(session_id), handoffs.lease_of(session_id)):
+    named = leases.session_lease, leases.turn_lease, handoffs.lease_of, titles.titling_lease
+    for name in (lease(session_id) for lease in named):
         tx.run("DELETE FROM leases WHERE name = ?", (name,))
+    tx.run("DELETE FROM state_meta WHERE key = ?", (titles.titled_key(session_id),))
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:
         tx.run("DELETE FROM sessions WHERE id = ?", (session_id,))
     return [row[0] for row in shells]

@@ -12,6 +12,16 @@ from hermes.store.naming import MAX_TITLE, sanitize_title, shown_title, split_fa
 from hermes.store.visibility import User, session_clause
 
 
+def titling_lease(session_id: str) -> str:
+    """The name of the lease of the process that makes a title for a session."""
+    return f"title:{session_id}"
+
+
+def titled_key(session_id: str) -> str:
+    """The key of state_meta that says that a title was made for a session: no process makes another."""
+    return f"titled:{session_id}"
+
+
 def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, int]:
     """The (base, number) a clean title stands for; a shortened base is found again by its members.
 

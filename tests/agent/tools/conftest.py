@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.tools.base import Context
-from hermes.agent.tools.processes import close_processes
+from hermes.agent.tools.processes import background
 from hermes.config import Config
 
 
@@ -54,7 +54,7 @@ def make_context(hermes_home: Path, tmp_path: Path, person: Person, db: Any) -> 
 
     yield make
     for context in made:
-        close_processes(context)
+        background(context).close()
 
 
 @pytest.fixture

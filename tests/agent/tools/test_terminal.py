@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hermes.agent.tools.base import Context
 from hermes.agent.tools.output import Output, readable, shortened
-from hermes.agent.tools.processes import Process, close_processes, process
+from hermes.agent.tools.processes import Process, background, process
 from hermes.agent.tools.terminal import question, terminal
 from hermes.errors import ToolError
 
@@ -278,7 +278,7 @@ def test_all_background_processes_end_with_the_agent(context: Context) -> None:
     run(context, "sleep 1234.57", background=True)
     run(context, "trap '' TERM; sleep 1234.57; sleep 1234.57", background=True)
     until(lambda: len(running("1234.57")) >= 2)
-    close_processes(context)
+    background(context).close()
     assert not running("1234.57")
     with pytest.raises(ToolError, match="over"):
         run(context, "sleep 1", background=True)

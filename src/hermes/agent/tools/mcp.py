@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hermes.agent.tools.base import Context, Tool
-from hermes.agent.tools.mcp_connection import Broken, Connection, Lost
+from hermes.agent.tools.mcp_connection import Broken, Lost, McpConnection
 from hermes.agent.tools.output import readable, shortened
 from hermes.errors import MissingExtra, ToolError
 
@@ -68,7 +68,7 @@ class McpTools:
         self.tools: list[Tool] = []
         self.problems: list[str] = []
         self._call_seconds = call_seconds
-        self._connections: list[Connection] = []
+        self._connections: list[McpConnection] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -85,7 +85,7 @@ class McpTools:
             raise
 
     async def _start_all(self, servers: dict[str, McpServer], seconds: float) -> None:
-        self._connections = [Connection(name, server, limit=seconds) for name, server in servers.items()]
+        self._connections = [McpConnection(name, server, limit=seconds) for name, server in servers.items()]
         results = await asyncio.gather(*(each.start() for each in self._connections), return_exceptions=True)
         taken: set[str] = set()
         for connection, problem in zip(self._connections, results, strict=True):
@@ -99,7 +99,7 @@ class McpTools:
             for tool in connection.tools[:MAX_TOOLS]:
                 self.tools.append(self._tool(connection, tool, taken))
 
-    def _tool(self, connection: Connection, tool: ServerTool, taken: set[str]) -> Tool:
+    def _tool(self, connection: McpConnection, tool: ServerTool, taken: set[str]) -> Tool:
         hints = tool.annotations
         repeatable = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
 
@@ -111,7 +111,7 @@ class McpTools:
         return Tool(valid_name(connection.name, tool.name, taken), description, _schema(tool), run)
 
     def _call(
-        self, context: Context, connection: Connection, tool: str, arguments: dict[str, Any], *, repeatable: bool
+        self, context: Context, connection: McpConnection, tool: str, arguments: dict[str, Any], *, repeatable: bool
     ) -> str:
         from mcp import MCPError
 

@@ -35,7 +35,7 @@ class Lost(Exception):
     """The server went away during a call; what became of the call is not known."""
 
 
-class Connection:
+class McpConnection:
     """The way to one server."""
 
     def __init__(self, name: str, server: McpServer, *, limit: float) -> None:

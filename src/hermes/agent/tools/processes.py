@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.arguments import choice_of, number_of
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.base import Context, Tool, choice_of, number_of
 from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines, shortened
 from hermes.errors import ToolError
 
@@ -232,11 +231,6 @@ def running(context: Context) -> int:
     if "processes" not in context.state:
         return 0
     return sum(process.status is None for _, process in background(context).all())
-
-
-def close_processes(context: Context) -> None:
-    """End every background process of this agent; no more can be started."""
-    background(context).close()
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.arguments import choice_of, text_of
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.base import Context, Tool, choice_of, text_of
 from hermes.agent.tools.files import explained, locked, read_whole, write_whole
 from hermes.agent.tools.memory import clean
 from hermes.errors import ToolError

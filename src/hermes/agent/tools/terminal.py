@@ -11,8 +11,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.arguments import flag_of, number_of, text_of
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.base import Context, Tool, flag_of, number_of, text_of
 from hermes.agent.tools.danger import is_destructive
 from hermes.agent.tools.output import SHOWN_CHARS
 from hermes.agent.tools.processes import Process, background, ending

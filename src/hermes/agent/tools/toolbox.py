@@ -1,4 +1,4 @@
-"""The tools of this program and of the configured MCP servers: made once, shared by all agents of a process."""
+"""The tools every agent has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from hermes.errors import HermesError
 if TYPE_CHECKING:
     from hermes.agent.tools.base import Tool
     from hermes.config import Config
+
+
+def builtin_tools(config: Config) -> list[Tool]:
+    """session_search, skills, terminal and process; memory unless the configuration turns it off."""
+    from hermes.agent.session_search.tool import session_search
+    from hermes.agent.tools.memory import memory
+    from hermes.agent.tools.processes import process
+    from hermes.agent.tools.skills import skills
+    from hermes.agent.tools.terminal import terminal
+
+    return [session_search, *([memory] if config.memory.enabled else []), skills, terminal, process]
+
 
 FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))
 
@@ -46,7 +58,7 @@ class Toolbox:
 
     def tools(self, *, owner: bool = True) -> list[Tool]:
         """All tools, once the servers have answered or failed; for somebody else those that don't reach into the machine."""
-        from hermes.agent.tools.collection import builtin_tools
+        from hermes.agent.tools.toolbox import builtin_tools
 
         self._reach()
         own = builtin_tools(self._config)

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from hermes.serve.bodies import read_body
-from hermes.serve.problems import Problem
+from hermes.serve.api_errors import ApiError
+from hermes.serve.request_bodies import read_body
 from hermes.serve.server import HttpServer
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _Server:
         try:
             body = await read_body(request, LARGEST, SLOWEST)
             return Response(status_code=await registration.handler(request.headers, body))
-        except Problem as problem:
+        except ApiError as problem:
             return PlainTextResponse(problem.message, problem.status)
         except Exception as error:
             kind = type(error).__name__

@@ -17,7 +17,7 @@ from hermes.gateway.events import DM, Chat, Event, Sender
 from hermes.harmless import harmless
 from hermes.serve.connections import Limits
 from hermes.serve.server import HttpServer, is_loopback
-from hermes.serve.webhooks import Arrived, Route, routes_of, webhook_app
+from hermes.serve.webhooks import Arrived, WebhookRoute, routes_of, webhook_app
 
 LOG = "log"
 _SHOWN = 2_000  # characters of a reply in the log
@@ -51,10 +51,10 @@ class Webhook(Adapter):
     def _host(self) -> str:
         return str(self.values.get("host") or "127.0.0.1")
 
-    def _routes(self) -> dict[str, Route]:
+    def _routes(self) -> dict[str, WebhookRoute]:
         return routes_of(self.values.get("routes") or {}, self._host(), insecure=bool(self.values.get("insecure")))
 
-    def _identity(self, routes: Mapping[str, Route], port: int) -> str:
+    def _identity(self, routes: Mapping[str, WebhookRoute], port: int) -> str:
         host = f"[{self._host()}]" if ":" in self._host() else self._host()
         return f"http://{host}:{port}/webhooks/" + (
             next(iter(routes)) if len(routes) == 1 else f"{{{','.join(routes)}}}"

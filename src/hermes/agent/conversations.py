@@ -1,0 +1,220 @@
+"""The conversations of one process: the agent of each, kept for the next turn, and the order of those who want to talk.
+
+A conversation has a name that outlives its sessions: the key of a chat, the first session of a chain. Its agent keeps the
+session's lease, its background processes and its open tools; it is replaced when the conversation goes over to another
+session, and closed when it was idle for long or too many others were used since. A caller that needs a conversation for
+itself queues up (`queue`, `leave`); a door that has an order of its own only takes the agent.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from hermes.agent.loop import Agent
+
+
+KEPT = 256  # agents that are kept between turns
+A = TypeVar("A", bound="Agent")
+
+
+@dataclass(slots=True, eq=False)
+class _Conversation(Generic[A]):
+    name: str
+    agent: A | None = None
+    users: int = 0  # the one that has it, and those that wait
+    waiting: deque[Future[None]] = field(default_factory=deque)
+    used_at: float = 0.0  # by the monotonic clock
+
+    def is_idle(self) -> bool:
+        """Whether its agent can be closed: not while it works, or something runs in its background."""
+        agent = self.agent
+        return not self.users and agent is not None and not agent.busy and not agent.background_running()
+
+
+class Conversations(Generic[A]):
+    """Agents by the name of their conversation. From any thread."""
+
+    def __init__(self, *, kept: int = KEPT, idle_seconds: float | None = None, patience: float = 0.0) -> None:
+        """An agent is closed after `idle_seconds` (None: never), and the longest unused when there are more than `kept`.
+
+        `patience` is how long closing one waits for its title; a process that goes on need not wait.
+        """
+        self._kept, self._idle_seconds, self._patience = kept, idle_seconds, patience
+        self._changed = threading.Condition()
+        self._all: dict[str, _Conversation[A]] = {}  # the longest unused first
+        self._sweeping = False
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------------ order
+
+    def queue(self, name: str) -> Future[None]:
+        """Ask for a conversation; done when it is the caller's, until `leave`. Cancelling it gives up the place in the queue.
+
+        (Who can't cancel it has got it, and leaves.)
+        """
+        from concurrent.futures import Future
+
+        ticket: Future[None] = Future()
+        with self._changed:
+            one = self._all.setdefault(name, _Conversation(name))
+            one.users += 1
+            if one.users == 1:
+                ticket.set_result(None)
+            else:
+                one.waiting.append(ticket)
+                ticket.add_done_callback(lambda ticket: self._given_up(one, ticket))
+        return ticket
+
+    def _given_up(self, one: _Conversation[A], ticket: Future[None]) -> None:
+        if ticket.cancelled():
+            with self._changed:
+                if ticket in one.waiting:
+                    one.waiting.remove(ticket)
+                    one.users -= 1
+
+    def leave(self, name: str) -> None:
+        """Let the next one have it."""
+        following = None
+        with self._changed:
+            one = self._all[name]
+            one.users -= 1
+            one.used_at = time.monotonic()
+            while one.waiting and following is None:
+                ticket = one.waiting.popleft()
+                if ticket.set_running_or_notify_cancel():
+                    following = ticket
+                else:
+                    one.users -= 1
+            if not one.users and one.agent is None:
+                del self._all[name]
+            elif not one.users:
+                self._sweep_later()
+        if following is not None:
+            following.set_result(None)
+
+    def users(self, name: str | None = None) -> int:
+        """How many have this conversation or wait for it; without a name: any."""
+        with self._changed:
+            if name is None:
+                return sum(one.users for one in self._all.values())
+            return self._all[name].users if name in self._all else 0
+
+    # ------------------------------------------------------------------------------------------ agents
+
+    def get(self, name: str) -> A | None:
+        """The agent of a conversation, if one is kept."""
+        with self._changed:
+            return self._all[name].agent if name in self._all else None
+
+    def take(self, name: str, session_id: str | None, make: Callable[[], A]) -> A:
+        """The agent of a conversation, made if there is none; one that talks in another session than this is replaced."""
+        with self._changed:
+            one = self._all.pop(name, None) or _Conversation(name)
+            self._all[name] = one  # as the newest
+            agent = one.agent
+            if agent is not None and session_id is not None and agent.session_id != session_id:
+                one.agent = None
+        if agent is not None and one.agent is None:
+            agent.close(patience=self._patience)
+            agent = None
+        if agent is None:
+            agent = make()
+        with self._changed:
+            one.agent, one.used_at = agent, time.monotonic()
+            self._all[name] = one
+        self._thin_out()
+        return agent
+
+    def drop(self, name: str) -> None:
+        """Close a conversation's agent and what it runs."""
+        with self._changed:
+            one = self._all.get(name)
+            agent = None if one is None else one.agent
+            if one is not None:
+                one.agent = None
+                if not one.users:
+                    del self._all[name]
+        if agent is not None:
+            agent.close(patience=self._patience)
+
+    def _thin_out(self) -> None:
+        """Close the longest unused, if there are too many."""
+        with self._changed:
+            over = len(self._all) - self._kept
+            gone = [one for one in self._all.values() if one.is_idle()][:over] if over > 0 else []
+            for one in gone:
+                del self._all[one.name]
+        for one in gone:
+            if one.agent is not None:
+                one.agent.close(patience=0)
+
+    def _sweep_later(self) -> None:
+        if self._idle_seconds is not None and not self._sweeping and not self._closed:
+            self._sweeping = True
+            threading.Thread(target=self._sweep, name="hermes-idle-agents", daemon=True).start()
+
+    def _sweep(self) -> None:
+        """Close agents that were idle for long, until there are none. Who comes meanwhile waits for the end of it."""
+        assert self._idle_seconds is not None
+        while True:
+            with self._changed:
+                resting = [one for one in self._all.values() if not one.users and one.agent is not None]
+                if not resting or self._closed:
+                    self._sweeping = False
+                    return
+                now = time.monotonic()
+                left = min(one.used_at for one in resting) + self._idle_seconds - now
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                due = [one for one in resting if one.used_at + self._idle_seconds <= now]
+                gone = [one for one in due if one.is_idle()]
+                for one in due:
+                    one.used_at = now  # looked at again later, if something runs in its background
+                for one in gone:
+                    one.users += 1
+            for one in gone:
+                agent, one.agent = one.agent, None
+                if agent is not None:
+                    with suppress(Exception):  # a closed store: its lease runs out by itself
+                        agent.close(patience=0)
+                self.leave(one.name)
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Close all agents within this time, except those of conversations that somebody has."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            idle = [one for one in self._all.values() if not one.users]
+            agents = [one.agent for one in idle if one.agent is not None]
+            for one in idle:
+                del self._all[one.name]
+
+        def work() -> None:
+            with suppress(IndexError):
+                while True:
+                    agent = agents.pop()
+                    with suppress(Exception):
+                        agent.close(patience=max(0.0, end - time.monotonic()))
+
+        closing = [threading.Thread(target=work, daemon=True) for _ in range(min(8, len(agents)))]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+def new_session_id(*, gateway: bool = False) -> str:
+    """`YYYYMMDD_HHMMSS_` and six random hex digits; eight for a session of the gateway."""
+    return f"{time.strftime('%Y%m%d_%H%M%S')}_{secrets.token_hex(4 if gateway else 3)}"

@@ -1,0 +1,153 @@
+"""What an error of an endpoint means, and whether to ask again: the many errors of the library and the servers, as the few this
+program knows. Each message says what happened, at which endpoint, and which key of config.yaml to look at."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hermes.errors import ContextTooLong, ModelError, ModelRefused, ModelUnreachable, RateLimited
+
+# Too long, in the words of OpenAI, vLLM, llama.cpp, Ollama, LM Studio, Anthropic, Gemini, Mistral, Groq, Cohere …
+_TOO_LONG = re.compile(
+    r"context[ _-]?(length|window|size|limit)[^.]{0,80}(exceed|overflow|too|larg|small|reach|maximum)"
+    r"|exceed\w*[^.]{0,80}(context|maximum (prompt|input|number of tokens)|n_ctx|token limit|max_model_len)"
+    r"|maximum context length|context_length_exceeded|(prompt|input|request|messages?)[^.]{0,40} too (long|large|many tokens)"
+    r"|too many (input |prompt )?tokens|reduce the length of|input token count|larger than the (context|maximum)"
+    r"|longer than the (model'?s )?(maximum |context)|context shift is disabled|exceed_context_size",
+    re.IGNORECASE,
+)
+_NO_PICTURES = re.compile(
+    r"image_url|(image|vision|multi-?modal|picture)[^.]{0,60}(not support|unsupported|not (allowed|enabled)|invalid|only)"
+    r"|(support|accept|allow)[^.]{0,40}(image|vision|multi-?modal|picture)|content must be a string",
+    re.IGNORECASE,
+)
+_OVERLOADED = re.compile(r"overload|over capacity|at capacity|temporarily unavailable|try again later", re.IGNORECASE)
+_NO_MONEY = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit balance|payment", re.IGNORECASE)
+
+
+def explained(error: Exception, where: str, model: str) -> ModelError:
+    """The error of ours that one of the SDK's (or of the connection's) amounts to."""
+    import openai
+
+    if isinstance(error, ModelError):
+        return error
+    if isinstance(error, openai.APITimeoutError):
+        return ModelUnreachable(f"{where} did not answer in time; try again, or raise the timeout")
+    if isinstance(error, openai.APIConnectionError):
+        why = _cause(error)
+        if "Connect" in type(error.__cause__).__name__:
+            return ModelUnreachable(
+                f"nobody answers at {where} ({why}); is the server running, is model.base_url right?"
+            )
+        return ModelUnreachable(f"the connection to {where} broke off ({why})")
+    if isinstance(error, openai.APIStatusError):
+        text = _text(error.body) or error.message
+        return refused(error.status_code, text, str(error.code or ""), error.response.headers, where, model)
+    if isinstance(error, openai.APIError):  # an error in the middle of a stream carries no status
+        return refusal_in(error.body or error.message, where, model)
+    return ModelUnreachable(f"the reply of {where} broke off ({_cause(error)})")
+
+
+def refusal_in(body: Any, where: str, model: str) -> ModelError:
+    """What an error without a status amounts to: one in the middle of a stream, or sent as if all were well."""
+    code = body.get("code") if isinstance(body, Mapping) else None
+    return refused(_status_in(body), _text(body), str(code or ""), {}, where, model)
+
+
+def refused(status: int | None, text: str, code: str, headers: Mapping[str, str], where: str, model: str) -> ModelError:
+    """What a status and the server's words amount to."""
+    said = " ".join(text.split())[:300] or f"status {status}"
+    if code == "context_length_exceeded" or status == 413 or (status not in (429, 401, 403) and _TOO_LONG.search(said)):
+        return ContextTooLong(f"the conversation no longer fits into {model}: {said}; /compress makes room")
+    if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {said}")):
+        return ModelRefused(f"{where} wants to be paid first: {said}; look at the account behind model.api_key")
+    if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {said}"):
+        return RateLimited(f"{where} is busy ({status or code or 'overloaded'}): {said}", _wait(headers), status)
+    if status in (401, 403):
+        return ModelRefused(f"{where} does not accept the key ({status}): {said}; look at model.api_key")
+    if status == 404:
+        return ModelRefused(f"{where} has no {model} (404): {said}; look at model.default and model.base_url")
+    if status is None:
+        return ModelUnreachable(f"the reply of {where} broke off: {said}")
+    if _NO_PICTURES.search(said):
+        return ModelRefused(
+            f"{where} refused the request ({status}): {said}; if {model} can't see pictures, name one that can in"
+            " gateway.media.vision_model, or take the picture back with /undo"
+        )
+    return ModelRefused(f"{where} refused the request ({status}): {said}; look at model.default and model.base_url")
+
+
+def _wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds the server asks to wait: retry-after-ms, or Retry-After as seconds or as a date."""
+    try:
+        return max(0.0, float(headers["retry-after-ms"]) / 1000)
+    except (KeyError, ValueError):
+        pass
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def _text(body: Any) -> str:
+    """The server's own words, wherever it puts them."""
+    if isinstance(body, str):
+        return body
+    if isinstance(body, Mapping):
+        for field in ("message", "detail", "error", "error_description"):
+            if body.get(field):
+                return _text(body[field])
+    if isinstance(body, list) and body:
+        return _text(body[0])
+    return ""
+
+
+def _status_in(body: Any) -> int | None:
+    """A status some servers put into the error itself (OpenRouter, llama.cpp)."""
+    if isinstance(body, Mapping):
+        for field in ("code", "status", "status_code"):
+            value = body.get(field)
+            if isinstance(value, (int, str)) and str(value).isdigit() and 400 <= int(value) < 600:
+                return int(value)
+    return None
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason, in one short line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+TRIES = 5  # in all
+_TRIES_IN_VAIN = 3  # of a server that has not said a word yet: it is more likely absent than busy
+_LONGEST = 30.0
+_LONGEST_WAIT = 120.0  # a server that asks for more patience than this is better asked later, by the user
+
+
+def pause(tries: int, error: ModelError, *, first: float, heard: bool) -> float | None:
+    """Seconds to wait before try number `tries` + 1, or None when it is time to give up.
+
+    The server's own word counts (Retry-After, never less than it asks for); else twice as long each time, with a
+    little chance so that many clients don't come back in one moment. `heard`: something of the reply had arrived.
+    """
+    busy = isinstance(error, RateLimited)
+    if tries >= (TRIES if busy or heard else _TRIES_IN_VAIN):
+        return None
+    asked = error.retry_after if isinstance(error, RateLimited) else None
+    if asked is not None:
+        return None if asked > _LONGEST_WAIT else asked * random.uniform(1.0, 1.1)
+    return min(_LONGEST, first * float(2 ** (tries - 1))) * random.uniform(0.75, 1.25)

@@ -1,0 +1,250 @@
+"""What a model server says of itself: whether it is there, which models it has, how much fits into one.
+
+Servers on this machine are found on their usual ports; one that nothing listens on answers at once, so all are tried together
+in a fraction of a second. The standard library is enough for such questions; the libraries that talk to models cost ten times
+as much to load. A window that no server tells is known by name, else guessed carefully.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+
+def ask_json(url: str, *, key: str | None = None, body: Any = None, timeout: float = 2.0) -> Any:
+    """The JSON at this address (a body makes it a POST); None when there is no such answer in time."""
+    from http.client import HTTPException
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    data = None if body is None else json.dumps(body).encode()
+    opener = build_opener(ProxyHandler({})) if is_near(url) else build_opener()
+    try:
+        with opener.open(Request(url, data, headers), timeout=timeout) as answer:
+            return json.loads(answer.read(8_000_000))
+    except (OSError, HTTPException, ValueError):  # nobody there, not HTTP, not JSON, not an address
+        return None
+
+
+def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0) -> list[dict[str, Any]] | None:
+    """What the server lists under /models; None when it does not answer that."""
+    answer = ask_json(f"{base_url.rstrip('/')}/models", key=key, timeout=timeout)
+    items = answer.get("data") if isinstance(answer, dict) else answer
+    if not isinstance(items, list):
+        return None
+    return [item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str)]
+
+
+# Parts of names that belong to models for other work than talking.
+_OTHER_WORK = (
+    "embed", "bge-", "bge_", "gte-", "e5-", "minilm", "rerank", "whisper", "tts", "clip", "moderation", "dall-e",
+    "stable-diffusion", "sdxl", "flux", "transcribe", "realtime", "audio", "speech", "gpt-image", "sora",
+)  # fmt: skip
+
+
+def can_chat(model_id: str) -> bool:
+    """Whether a model of this name is likely one to talk to."""
+    name = model_id.lower()
+    return not any(part in name for part in _OTHER_WORK)
+
+
+def is_near(url: str) -> bool:
+    """Whether the address is on this machine or in its own network."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith((".localhost", ".local", ".lan")):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return False
+
+
+def without_password(url: str) -> str:
+    """The address as it may be shown and stored: no user, no password, no query."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+GUESS = 32_768
+_FIELDS = ("context_length", "max_model_len", "context_window", "max_context_length", "n_ctx", "max_input_tokens")
+
+# The first pattern found in the name counts. Windows only ever grew within a family; the smaller one is the safe one.
+_BY_NAME: tuple[tuple[str, int], ...] = (
+    (r"gpt-5|gpt-6", 272_000),
+    (r"gpt-4\.1", 1_000_000),
+    (r"gpt-4o|gpt-4-turbo|chatgpt-4o|gpt-oss", 128_000),
+    (r"gpt-4-32k", 32_768),
+    (r"gpt-4", 8_192),
+    (r"gpt-3\.5", 16_385),
+    (r"(^|/)o[134](-|$)", 200_000),
+    (r"claude", 200_000),
+    (r"gemini-1\.0", 32_768),
+    (r"gemini", 1_000_000),
+    (r"grok-[3-9]", 131_072),
+    (r"deepseek", 65_536),
+    (r"kimi|moonshot", 131_072),
+    (r"glm-4|glm-5", 128_000),
+    (r"qwen3|qwen2\.5", 32_768),
+    (r"llama-?3\.[123]|llama-?4", 131_072),
+    (r"llama-?3", 8_192),
+    (r"llama-?2", 4_096),
+    (r"mistral-large|mistral-medium|mistral-small|mistral-nemo|codestral|devstral", 128_000),
+    (r"mixtral|mistral", 32_768),
+    (r"gemma-?3", 131_072),
+    (r"gemma", 8_192),
+    (r"phi-?4", 16_384),
+    (r"phi-?3", 4_096),
+    (r"command-r|command-a", 128_000),
+    (r"smollm2", 8_192),
+)
+
+
+def context_length(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int:
+    """The number of tokens that fit into the model `name` at this endpoint."""
+    return asked(name, base_url, key, timeout=timeout) or known(name) or GUESS
+
+
+def known(name: str) -> int | None:
+    """What is known of models with such a name."""
+    folded = name.lower()
+    return next((size for pattern, size in _BY_NAME if re.search(pattern, folded)), None)
+
+
+def asked(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int | None:
+    """What the server itself says; each kind of server says it in another place."""
+    listed = listed_models(base_url, key=key, timeout=timeout)
+    if listed is None:
+        return None
+    mine = next((item for item in listed if item["id"] == name), None)
+    size = _size_in(mine)
+    if size is not None or not is_near(base_url):
+        return size
+    parts = urlsplit(base_url)
+    root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return _of_ollama(root, name, timeout) or _of_lm_studio(root, name, timeout) or _of_llama_cpp(root, timeout)
+
+
+def _size_in(item: Any) -> int | None:
+    """A window named in one entry of /models (OpenRouter, vLLM, Groq, Mistral, llama.cpp)."""
+    if not isinstance(item, dict):
+        return None
+    for place in (item.get("top_provider"), item, item.get("meta")):
+        if isinstance(place, dict):
+            for field in _FIELDS:
+                value = place.get(field)
+                if isinstance(value, int) and value > 0:
+                    return value
+    return None
+
+
+def _of_ollama(root: str, name: str, timeout: float) -> int | None:
+    """Ollama cuts silently at `num_ctx`, whatever the model could take: the setting counts, then what is loaded."""
+    shown = ask_json(f"{root}/api/show", body={"model": name}, timeout=timeout)
+    if not isinstance(shown, dict) or "model_info" not in shown:
+        return None
+    setting = re.search(r"^\s*num_ctx\s+(\d+)", str(shown.get("parameters") or ""), re.MULTILINE)
+    if setting:
+        return int(setting[1])
+    running = ask_json(f"{root}/api/ps", timeout=timeout)
+    for item in running.get("models") or () if isinstance(running, dict) else ():
+        if isinstance(item, dict) and item.get("model") == name and isinstance(item.get("context_length"), int):
+            return int(item["context_length"])
+    info = shown["model_info"] if isinstance(shown["model_info"], dict) else {}
+    largest = next((v for k, v in info.items() if k.endswith(".context_length") and isinstance(v, int)), None)
+    return None if largest is None else min(largest, GUESS)
+
+
+def _of_lm_studio(root: str, name: str, timeout: float) -> int | None:
+    answer = ask_json(f"{root}/api/v0/models/{name}", timeout=timeout)
+    if isinstance(answer, dict):
+        for field in ("loaded_context_length", "max_context_length"):
+            if isinstance(answer.get(field), int):
+                return int(answer[field])
+    return None
+
+
+def _of_llama_cpp(root: str, timeout: float) -> int | None:
+    answer = ask_json(f"{root}/props", timeout=timeout)
+    settings = answer.get("default_generation_settings") if isinstance(answer, dict) else None
+    size = settings.get("n_ctx") if isinstance(settings, dict) else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
+@dataclass(slots=True, frozen=True)
+class Server:
+    """A kind of server and where it usually listens."""
+
+    name: str
+    port: int
+    host: str = "127.0.0.1"
+
+    @property
+    def base_url(self) -> str:
+        """Its OpenAI-compatible address."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/v1"
+
+
+USUAL = (Server("Ollama", 11434), Server("LM Studio", 1234), Server("vLLM", 8000), Server("llama.cpp", 8080))
+
+
+@dataclass(slots=True, frozen=True)
+class FoundServer:
+    """A server that answers, and the models it lists that one can talk to."""
+
+    server: Server
+    models: tuple[str, ...]
+
+
+def usual_servers(variables: Mapping[str, str] | None = None) -> tuple[Server, ...]:
+    """Where to look: the usual places, with Ollama's moved to where OLLAMA_HOST says."""
+    moved = (os.environ if variables is None else variables).get("OLLAMA_HOST", "")
+    if not moved:
+        return USUAL
+    parts = urlsplit(moved if "://" in moved else f"http://{moved}")
+    try:
+        port = parts.port or 11434
+    except ValueError:
+        return USUAL
+    host = parts.hostname or "127.0.0.1"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # it listens everywhere; we need one place to ask
+    return (Server("Ollama", port, host), *USUAL[1:])
+
+
+def find_servers(servers: Sequence[Server] | None = None, *, timeout: float = 1.0) -> list[FoundServer]:
+    """Every server that answers /v1/models and has a model to talk to, in the order given. HERMES_NO_LOCAL: none."""
+    if os.environ.get("HERMES_NO_LOCAL"):
+        return []
+    servers = usual_servers() if servers is None else servers
+    found: list[FoundServer | None] = [None] * len(servers)
+
+    def look(number: int) -> None:
+        found[number] = _look(servers[number], timeout)
+
+    threads = [threading.Thread(target=look, args=(n,), daemon=True) for n in range(len(servers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * timeout + 1)
+    return [one for one in found if one is not None]
+
+
+def _look(server: Server, timeout: float) -> FoundServer | None:
+    try:
+        socket.create_connection((server.host, server.port), timeout=min(timeout, 0.5)).close()
+    except OSError:
+        return None
+    listed = listed_models(server.base_url, timeout=timeout)
+    models = tuple(str(item["id"]) for item in listed or () if can_chat(str(item["id"])))
+    return FoundServer(server, models) if models else None

@@ -1,0 +1,130 @@
+"""The assistant for when there is no model at all: it answers with passages of your own history, quoted.
+
+It says plainly what it is, and how to get a model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.history_text import clean, message_text, shortened, when
+from hermes.agent.model import Message, Piece, Reply
+from hermes.agent.session_search.passages import EXTRACTIVE, Excerpt, excerpts
+from hermes.store.text import fold
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+
+WHAT = "no language model: answers are passages from your own history"
+I_AM = "I am no language model; I can only quote your own history."
+HOW = (
+    "For a model that answers: `hermes model install smollm2` (small, offline), or set `model.base_url` with"
+    " `hermes config set`."
+)
+_GREETING = re.compile(
+    r"^(?:hi+|hello|hey+|hiya|yo|greetings|good (?:morning|afternoon|evening|day)|hallo|moin|servus|guten (?:tag|morgen|abend)|"
+    r"hola|buenos dias|buenas(?: tardes| noches)?|bonjour|bonsoir|salut|ciao|salve|ola|oi|привет|здравствуйте|добрый день|"
+    r"你好|您好|嗨|こんにちは|おはよう(?:ございます)?|"
+    r"안녕(?:하세요)?|xin chao|chao|merhaba|selam|czesc|مرحبا|السلام عليكم|สวัสดี)(?: there| you| hermes| all| everyone)?$"
+)
+_HELP = re.compile(
+    r"^(?:help|help me|\?|what can you do|who are you|what are you|how does this work|"
+    r"hilfe|ayuda|aide|aiuto|помощь|帮助|ヘルプ|도움말)$"
+)
+_MOST_SHOWN = 5
+
+
+class ExtractiveModel:
+    """Quotes your history; one for all conversations and threads.
+
+    `session_id` is the conversation it speaks in, `user` whose sessions may be quoted (None: the owner's, all).
+    """
+
+    name = EXTRACTIVE
+    kind = "extractive"
+    context_length = 1_000_000  # it reads the question only: nothing grows too long for it
+    calls_tools = False
+    base_url: str | None = None
+    provider: str | None = None
+
+    def __init__(self, db: SessionDB, session_id: str | None = None, *, user: User | None = None) -> None:
+        self.db, self._session_id, self._user = db, session_id, user
+
+    def speaking_in(self, session_id: str, user: User | None) -> ExtractiveModel:
+        """The same assistant for one conversation and user."""
+        return ExtractiveModel(self.db, session_id, user=user)
+
+    def describe(self) -> str:
+        """One line that says plainly what this is."""
+        return f"{self.name}: {WHAT}"
+
+    def stream(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
+    ) -> Iterator[Piece | Reply]:
+        """The answer word by word, then the whole of it."""
+        text = self.answer(_last_question(messages))
+        said: list[str] = []
+        for piece in re.findall(r"\s*\S+\s*?(?=\s|$)|\s+", text):
+            if cancelled():
+                yield Reply(content="".join(said), finish_reason="interrupted", model=self.name)
+                return
+            said.append(piece)
+            yield Piece(text=piece)
+        yield Reply(content=text, finish_reason="stop", model=self.name)
+
+    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+        """A title when one is asked for, else a summary of what is said in the messages; both extractive."""
+        from hermes.agent.offline.summary import summary_of, title_of
+
+        asked = " ".join(message_text(m) for m in messages if m.get("role") == "system").casefold()
+        said = [m for m in messages if m.get("role") != "system"]
+        if "title" in asked:
+            first = {
+                role: next((message_text(m) for m in said if m.get("role") == role), "")
+                for role in ("user", "assistant")
+            }
+            return title_of(first["user"], first["assistant"])
+        return summary_of(said)
+
+    def answer(self, question: str) -> str:
+        """What it says to a question."""
+        asked = fold(" ".join(question.split())).strip(" .!,?¡¿。！？、")
+        if _GREETING.match(asked):
+            return f"Hello! {I_AM} Ask about something we talked about before.\n\n{HOW}"
+        if not asked or _HELP.match(asked):
+            return (
+                f"{I_AM} Ask in your own words, for example: what did we decide about the parser?\n\n"
+                "`hermes sessions search WORDS` finds every place, `hermes sessions list` shows what there is, and /help the"
+                f" commands here.\n\n{HOW}"
+            )
+        # It is not shown the conversation it speaks in, so what was said there is looked up as well.
+        found = excerpts(self.db, question, visible_to=self._user, limit=_MOST_SHOWN)
+        if not found:
+            return self._nothing(question)
+        listed = "\n\n".join(_shown(number, excerpt) for number, excerpt in enumerate(found, 1))
+        return f"{I_AM} These passages fit best:\n\n{listed}\n\n{HOW}"
+
+    def _nothing(self, question: str) -> str:
+        others = self.db.session_count(visible_to=self._user) - (1 if self._session_id is not None else 0)
+        searched = (
+            "there are no other conversations to search yet"
+            if others <= 0
+            else f"I searched {others} other conversation{'s' * (others != 1)} for it"
+        )
+        about = shortened(" ".join(clean(question).split()), 80)
+        return f"I found nothing about “{about}” in your history: {searched}. {I_AM}\n\n{HOW}"
+
+
+def _last_question(messages: Sequence[Message]) -> str:
+    return next((message_text(m) for m in reversed(messages) if m.get("role") == "user"), "")
+
+
+def _shown(number: int, excerpt: Excerpt) -> str:
+    title = " ".join(clean(excerpt.title or "").split()) or "no title"
+    passage = "\n".join(f"> {line}" for line in excerpt.text.splitlines() if line.strip())
+    who = {"user": "you", "assistant": "the assistant"}.get(excerpt.role, excerpt.role)
+    return f"{number}. **{title}** · {when(excerpt.when)} · {who} · `{excerpt.session_id}`\n\n{passage}"

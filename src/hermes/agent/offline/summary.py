@@ -1,0 +1,214 @@
+"""Summaries (and titles, of title.py) taken from the words of the conversation itself, for when no model can write them.
+
+A summary has the five parts that a model would be asked
+for (goal, decisions, facts, open work, files); it quotes sentences and lists every particular (file, identifier, number)
+that the quoted sentences don't contain, as far as there is room.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from hermes.agent.history_text import SUMMARY_MARK, clean, message_text, shortened
+from hermes.agent.offline.language import (
+    DECISION,
+    OPEN,
+    QUESTION,
+    UNANSWERED,
+    content_words,
+    facts,
+    files,
+    paragraphs,
+    sentences,
+)
+from hermes.agent.offline.title import title_of
+
+__all__ = ["MOST", "SECTIONS", "SUMMARY_MARK", "summary_of", "title_of"]
+
+MOST = 12_000  # characters of a summary
+LEAST = 1_500
+SENTENCE = 320
+SECTIONS = ("Goal", "Decisions", "Facts", "Open work", "Files")
+
+
+class _Notes:
+    """What was found, by section, each line once."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, dict[str, None]] = {name: {} for name in ("Focus", *SECTIONS)}
+        self.particulars: dict[str, None] = {}  # facts of people and models, then of tools
+        self.from_tools: dict[str, None] = {}
+        self.other: dict[str, None] = {}  # what the user said besides; kept while there is room
+
+    def add(self, section: str, line: str) -> None:
+        line = shortened(" ".join(line.split()), SENTENCE)
+        if line and (section == "Focus" or not any(line in self.lines[name] for name in SECTIONS[1:])):
+            self.lines[section][line] = None
+
+
+def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None) -> str:
+    """What the messages hold, in sections; at most 12,000 characters, growing with the input; never empty.
+
+    Summaries of earlier parts among the messages are taken over, section by section. Sentences about `focus` come first.
+    """
+    notes = _Notes()
+    wanted = content_words(focus) if focus else set()
+    total = 0
+    for number, message in enumerate(messages):
+        text = clean(message_text(message))
+        total += len(text)
+        if text.startswith(SUMMARY_MARK):
+            _take_over(notes, text)
+        elif message.get("role") == "tool":
+            _note_output(notes, text[:4000])
+        elif message.get("role") != "system":
+            _note_said(notes, message, text[:40_000], _reply_to(messages, number), wanted)
+    return _composed(notes, max(LEAST, min(MOST, LEAST + total * 3 // 4)), focus, len(messages))
+
+
+def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str, wanted: set[str]) -> None:
+    """Sort the sentences of one message into the sections."""
+    for path in files(text):
+        notes.lines["Files"][path] = None
+    spoken = clean(message_text(message, calls=False))[:40_000]
+    prose, code = paragraphs(spoken)
+    said = [sentence for line in prose for sentence in sentences(line)]
+    if message.get("role") == "user" and said and not notes.lines["Goal"]:
+        goal = ""
+        for sentence in said:
+            if goal and len(goal) + len(sentence) > SENTENCE:
+                break
+            goal = f"{goal} {sentence}".strip()
+        notes.add("Goal", goal)
+    open_questions = _open_questions(message, said, reply)
+    for sentence in said:
+        if wanted and wanted & content_words(sentence):
+            notes.add("Focus", sentence)
+        if sentence in open_questions or OPEN.search(sentence):
+            notes.add("Open work", sentence)
+        elif DECISION.search(sentence) and not QUESTION.search(sentence):
+            notes.add("Decisions", sentence)
+        else:
+            if next(facts(sentence), None) is not None:
+                notes.add("Facts", sentence)
+            elif message.get("role") == "user" and content_words(sentence):
+                notes.other[shortened(" ".join(sentence.split()), SENTENCE)] = None
+    for fact in facts("\n".join([*prose, *code]) if code else spoken):
+        notes.particulars[fact] = None
+    for call_text in [text[len(spoken) :]] if len(text) > len(spoken) else []:
+        for fact in facts(call_text):
+            notes.from_tools[fact] = None
+
+
+def _reply_to(messages: Sequence[Mapping[str, Any]], number: int) -> str:
+    """What the other side says next, "" when it says nothing any more."""
+    other = "assistant" if messages[number].get("role") == "user" else "user"
+    for following in range(number + 1, len(messages)):
+        if messages[following].get("role") == other:
+            text = message_text(messages[following], calls=False)
+            if text.strip():
+                return text[:4000]
+    return ""
+
+
+def _open_questions(message: Mapping[str, Any], said: Sequence[str], reply: str) -> set[str]:
+    """The questions of a message that the one who was asked did not take up."""
+    questions = [sentence for sentence in said if QUESTION.search(sentence)]
+    if not questions or not reply:
+        return set(questions)
+    opening = " ".join(sentences(" ".join(paragraphs(reply[:2000])[0]))[:2])
+    if UNANSWERED.search(opening):
+        return set(questions)
+    if message.get("role") == "user":
+        return set()
+    answered = content_words(reply)
+    short = len(reply) < 60  # "yes, please" answers what was asked
+    return {question for question in questions if not short and not answered & content_words(question)}
+
+
+def _note_output(notes: _Notes, text: str) -> None:
+    """Of a tool's output: names and numbers only, and fewer of them than of what was said."""
+    for number, path in enumerate(files(text)):
+        if number >= 20:
+            break
+        notes.from_tools[path] = None
+    for number, fact in enumerate(facts(text)):
+        if number >= 20:
+            break
+        notes.from_tools[fact] = None
+
+
+def _take_over(notes: _Notes, text: str) -> None:
+    """Bring the lines of an earlier summary into the sections they stood in."""
+    section = "Facts"
+    for line in text.split("\n")[1:]:
+        heading = line.strip().lstrip("#*").strip().rstrip(":*").strip()
+        known = next((name for name in SECTIONS if heading.casefold() == name.casefold()), None)
+        if known is not None:
+            section = known
+            continue
+        line = re.sub(r"^\s*[-*•]\s+", "", line).strip()
+        if not line or line.startswith("#"):
+            continue
+        if section == "Files" and ", " in line:
+            for path in line.split(", "):
+                notes.lines["Files"][path.strip("` ")] = None
+        elif line.startswith(_ALSO):
+            for fact in line.removeprefix(_ALSO).split(" · "):
+                notes.particulars[fact.strip()] = None
+        else:
+            notes.lines[section][shortened(line, 2 * SENTENCE)] = None
+
+
+_ALSO = "Also mentioned: "
+# Which lines are kept first when there is not room for all, and how much of the room each may take at most.
+_ORDER = (("Goal", 0.3), ("Open work", 0.35), ("Decisions", 0.5), ("Files", 0.4), ("Focus", 0.5))
+
+
+def _composed(notes: _Notes, room: int, focus: str | None, count: int) -> str:
+    kept: dict[str, list[str]] = {name: [] for name in ("Focus", *SECTIONS)}
+    left = room - 120  # the headings
+    for section, share in _ORDER:
+        left -= _fill(kept[section], notes.lines[section], min(left, int(left * share) + 200))
+    listed = "\n".join(line for lines in kept.values() for line in lines)
+    missing = [fact for fact in notes.particulars if fact not in listed]
+    facts_room = max(0, left - min(left * 3 // 4, sum(len(fact) + 3 for fact in missing)))
+    left -= _fill(kept["Facts"], notes.lines["Facts"], facts_room)
+    listed += "\n" + "\n".join(kept["Facts"])
+    also: list[str] = []
+    for fact in [*islice(notes.particulars, 3000), *islice(notes.from_tools, 1000)]:
+        if fact not in listed and len(fact) > 1 and len(fact) + 3 <= left:
+            also.append(fact)
+            left -= len(fact) + 3
+            listed += "\n" + fact
+    left -= _fill(kept["Facts"], (line for line in notes.other if line not in listed), left - len(_ALSO) - 3)
+    if also:
+        kept["Facts"].append(_ALSO + " · ".join(also))
+    parts = []
+    for name in ("Goal", "Focus", "Decisions", "Facts", "Open work", "Files"):
+        heading = f"Focus: {shortened(' '.join((focus or '').split()), 80)}" if name == "Focus" else name
+        if name == "Files" and kept[name]:
+            parts.append(f"## {heading}\n{', '.join(kept[name])}")
+        elif kept[name] or name != "Focus":
+            parts.append(f"## {heading}\n" + ("\n".join(f"- {line}" for line in kept[name]) or "- none found"))
+    text = "\n\n".join(parts)
+    return text if any(kept.values()) else f"{text}\n\n({count} messages without words to quote)"
+
+
+def _fill(target: list[str], lines: Iterable[str], room: int) -> int:
+    """Take lines while there is room; how many characters that were. From long lists the first and the last stay."""
+    lines = list(lines)
+    used = 0
+    chosen: set[int] = set()
+    half = (len(lines) + 1) // 2
+    order = [index for pair in zip(range(half), range(len(lines) - 1, half - 1, -1), strict=False) for index in pair]
+    order += sorted(set(range(len(lines))).difference(order))
+    for index in order:
+        if used + len(lines[index]) + 3 <= room:
+            used += len(lines[index]) + 3
+            chosen.add(index)
+    target += [lines[index] for index in sorted(chosen)]
+    return used

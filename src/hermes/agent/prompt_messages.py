@@ -1,0 +1,214 @@
+"""What a model is shown of a session: the stored messages, made fit to be sent.
+
+A crash can leave a call without its result or a question without its reply; endpoints refuse such conversations. They
+are mended on the way out, in the copy that is sent. The record is never rewritten.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hermes.agent.history_text import SUMMARY_MARK
+from hermes.agent.model import Message
+from hermes.store.attachments import mime_of
+
+LOST = "error: the result of this call was lost (the program was stopped while it ran); it may or may not have taken effect"
+NOTED = "(I have read these notes.)"  # what stands for a part that was compressed needs no answer of its own
+UNANSWERED = "(This was not answered: the reply was interrupted before it began.)"
+TOOL_BUDGET = 50_000  # characters of one tool result that the model is shown; the record keeps all of it
+
+
+def prepared(
+    history: Iterable[Message], *, system_prompt: str | None, attachments: Path | None = None, budget: int = TOOL_BUDGET
+) -> list[Message]:
+    """The messages to send, from those that get_messages_as_conversation gave.
+
+    They are not copies where nothing is to be changed. What is attached (its files lie in `attachments`) goes along from the
+    user's last message on, the one that is being answered; of earlier messages only a word about it.
+    """
+    out: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    messages = mended(list(history))
+    turn = next(
+        (
+            number
+            for number in range(len(messages) - 1, -1, -1)
+            if messages[number].get("role") == "user" and not _is_stray(messages[number])
+        ),
+        0,
+    )
+    for number, message in enumerate(messages):
+        if type(message.get("content")) is str and message.get("role") != "tool":
+            out.append(message)  # as it is, like most of them
+        else:
+            out.append(shown(message, budget=budget, attachments=attachments, earlier=number < turn))
+    return out
+
+
+def mended(history: Sequence[Message]) -> list[Message]:
+    """Every call followed by its results, in the order of the calls; every result by a call; no two questions in a row."""
+    out: list[Message] = []
+    position = 0
+    while position < len(history):
+        message = history[position]
+        position += 1
+        role = message.get("role")
+        if role == "tool":
+            out.append(_stray(message))
+            continue
+        if role == "user" and out and out[-1].get("role") == "user" and not _is_stray(out[-1]):
+            out.append({"role": "assistant", "content": NOTED if _is_summary(out[-1]) else UNANSWERED})
+        out.append(message)
+        calls = message.get("tool_calls")
+        if role == "assistant" and isinstance(calls, list) and calls:
+            position = _results(history, position, calls, out)
+    return out
+
+
+def _is_summary(message: Message) -> bool:
+    return isinstance(message.get("content"), str) and message["content"].startswith(SUMMARY_MARK)
+
+
+def _stray(result: Message) -> Message:
+    """A result nobody asked for (its call was cut off), as something that was said."""
+    name = result.get("tool_name") or "a tool"
+    return {"role": "user", "content": f"[result of {name}]\n{as_text(result.get('content'))}"}
+
+
+def _is_stray(message: Message) -> bool:
+    return isinstance(message.get("content"), str) and message["content"].startswith("[result of ")
+
+
+def _results(history: Sequence[Message], position: int, calls: list[Any], out: list[Message]) -> int:
+    """Put the results behind their calls; where the history goes on after them."""
+    results: dict[str, Message] = {}
+    strays: list[Message] = []
+    wanted = [str(call.get("id")) for call in calls if isinstance(call, dict)]
+    while position < len(history) and history[position].get("role") == "tool":
+        call_id = str(history[position].get("tool_call_id"))
+        if call_id in wanted and call_id not in results:
+            results[call_id] = history[position]
+        else:
+            strays.append(_stray(history[position]))
+        position += 1
+    for call_id in wanted:
+        out.append(results.get(call_id) or {"role": "tool", "tool_call_id": call_id, "content": LOST})
+    out += strays
+    return position
+
+
+def shown(
+    message: Message, *, budget: int = TOOL_BUDGET, attachments: Path | None = None, earlier: bool = False
+) -> Message:
+    """One message as the model sees it: long results shortened, attachments put back or, of an earlier turn, named."""
+    content = message.get("content")
+    if message.get("role") == "tool":
+        return {**message, "content": shortened(as_text(content), budget)}
+    if isinstance(content, dict):
+        content = [content]
+    if isinstance(content, list) and earlier:
+        content = [mentioned(part) for part in content]
+    elif isinstance(content, list) and attachments is not None:
+        content = [restored(part, attachments) for part in content]
+    return {**message, "content": content}
+
+
+def shortened(text: str, budget: int) -> str:
+    """The beginning and the end of a text that is too long, with a note of what is missing."""
+    if len(text) <= budget:
+        return text
+    note = "\n\n[… {} characters left out here; the beginning and the end are shown …]\n\n"
+    room = max(0, budget - len(note) - 8)
+    head = room * 2 // 3
+    tail = room - head
+    return text[:head] + note.format(len(text) - room) + (text[-tail:] if tail else "")
+
+
+def as_text(content: Any) -> str:
+    """The plain text of a message's content."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(as_text(part) for part in content)
+    if isinstance(content, dict):
+        text = content.get("text")
+        return text if isinstance(text, str) else f"[{content.get('type') or 'attachment'}]"
+    return str(content)
+
+
+_REFERENCE = "attachment:sha256:"
+_KINDS = (("image", "picture"), ("audio", "recording"), ("video", "video"))
+_DEEPEST = 20
+
+
+def restored(part: Any, folder: Path) -> Any:
+    """A part of the message that is being answered, its bytes in place of the reference; a word where they are gone."""
+    whole = _filled(part, folder, 0)
+    reference = _bytes_in(whole)
+    return _told(part, "which is no longer there") if reference and reference.startswith(_REFERENCE) else whole
+
+
+def mentioned(part: Any) -> Any:
+    """A part of an earlier message: what holds bytes is only spoken of."""
+    held = _bytes_in(part)
+    if held is None:
+        return part
+    digest = held.removeprefix(_REFERENCE)
+    return _told(part, "sent earlier" if digest == held else f"sent earlier: attachments/{digest[:2]}/{digest}")
+
+
+def _told(part: Any, words: str) -> dict[str, str]:
+    kind = str(part.get("type") or "") if isinstance(part, dict) else ""
+    name = next((name for sign, name in _KINDS if sign in kind), "file")
+    return {"type": "text", "text": f"[{name}, {words}]"}
+
+
+def _bytes_in(part: Any, depth: int = 0) -> str | None:
+    """The first text in a part that stands for bytes: a reference, a data: address, or base64 beside its format."""
+    if isinstance(part, str):
+        return part if _digest(part) or (part.startswith("data:") and ";base64," in part[:200]) else None
+    if depth >= _DEEPEST:
+        return None
+    if isinstance(part, list):
+        return next((held for item in part if (held := _bytes_in(item, depth + 1))), None)
+    if not isinstance(part, dict) or part.get("type") == "text":
+        return None
+    raw = part.get("data")
+    if isinstance(raw, str) and raw and (part.get("format") or part.get("media_type")):
+        return raw
+    return next((held for item in part.values() if (held := _bytes_in(item, depth + 1))), None)
+
+
+def _filled(part: Any, folder: Path, depth: int) -> Any:
+    if isinstance(part, str):
+        data = _bytes_of(part, folder)
+        return part if data is None else f"data:{mime_of(data)};base64,{base64.b64encode(data).decode()}"
+    if depth >= _DEEPEST:
+        return part
+    if isinstance(part, list):
+        return [_filled(item, folder, depth + 1) for item in part]
+    if not isinstance(part, dict):
+        return part
+    raw = part.get("data")
+    if isinstance(raw, str) and (data := _bytes_of(raw, folder)) is not None:  # audio and sources: bare base64
+        part = {**part, "data": base64.b64encode(data).decode()}
+    return {key: _filled(value, folder, depth + 1) for key, value in part.items()}
+
+
+def _digest(text: str) -> str | None:
+    digest = text.removeprefix(_REFERENCE)
+    return digest if digest != text and len(digest) == 64 and digest.isalnum() else None
+
+
+def _bytes_of(text: str, folder: Path) -> bytes | None:
+    digest = _digest(text)
+    if digest is None:
+        return None
+    try:
+        return (folder / digest[:2] / digest).read_bytes()
+    except OSError:
+        return None

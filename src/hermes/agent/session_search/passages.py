@@ -1,0 +1,301 @@
+"""Conversations as recall sees them: chains of compressions as one, and of each the text around what was looked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.history_text import clean, message_text, shortened, when
+from hermes.store.text import fold
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+
+EXTRACTIVE = "extractive"  # the name of the assistant that only quotes
+GAP = "\n[…]\n"
+_TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
+_PAGES = (60, 300, 1_500)  # hits looked at, until enough conversations are among them
+
+
+@dataclass(slots=True)
+class FoundConversation:
+    """A chain of compressions (or a single session), with what was found in it, best first."""
+
+    session: dict[str, Any]  # the row of its newest member
+    hits: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return str(self.session["id"])
+
+
+class Chains:
+    """Which conversation a session belongs to, and which ones are the current one's own."""
+
+    def __init__(self, db: SessionDB, current: str | None, visible_to: User | None) -> None:
+        self._db, self._visible_to = db, visible_to
+        self._tips: dict[str, str] = {}
+        self._own = self._above(current) if current else set()
+        self._own_tip = self.tip(current) if current else None
+
+    def tip(self, session_id: str) -> str:
+        """The newest session of the conversation."""
+        if session_id not in self._tips:
+            self._tips[session_id] = self._db.get_compression_tip(session_id)
+        return self._tips[session_id]
+
+    def _above(self, session_id: str) -> set[str]:
+        chain: set[str] = set()
+        current: str | None = session_id
+        while current is not None and current not in chain:
+            chain.add(current)
+            row = self._db.get_session(current)
+            # Before a reset was another conversation, though it is linked: what was said in it is not known here.
+            current = row["parent_session_id"] if row is not None and row["kind"] != "reset" else None
+        return chain
+
+    def is_own(self, session_id: str) -> bool:
+        """Whether this is the current session, an ancestor, or of the same chain."""
+        return session_id in self._own or (self._own_tip is not None and self.tip(session_id) == self._own_tip)
+
+    def shown(self, session_id: str) -> dict[str, Any] | None:
+        """The row under which a conversation is presented: its newest member if the caller may see it."""
+        return self._db.get_session(self.tip(session_id), visible_to=self._visible_to) or self._db.get_session(
+            session_id, visible_to=self._visible_to
+        )
+
+    def members(self, session_id: str) -> list[str]:
+        """Every session of the conversation the caller may see, the first one first."""
+        tip = self.tip(session_id)
+        chain, current = [tip], tip
+        while True:
+            row = self._db.get_session(current)
+            parent = row["parent_session_id"] if row is not None else None
+            if parent is None or parent in chain or self.tip(parent) != tip:
+                break
+            chain.append(parent)
+            current = parent
+        seen = [one for one in reversed(chain) if self._db.get_session(one, visible_to=self._visible_to) is not None]
+        return seen if session_id in seen else [*seen, session_id]
+
+
+def find_conversations(
+    db: SessionDB,
+    query: str,
+    chains: Chains,
+    *,
+    limit: int,
+    roles: Sequence[str] | None,
+    source: str | None,
+    within: Sequence[str] | None,
+    visible_to: User | None,
+) -> list[FoundConversation]:
+    """The best conversations for a query. What is the current one's own is left out, unless it is asked for (`within`)."""
+    found: dict[str, FoundConversation] = {}
+    for size in _PAGES:
+        found.clear()
+        hits = db.search_messages(
+            query,
+            source_filter=[source] if source else None,
+            role_filter=roles,
+            limit=size,
+            session_ids=within,
+            visible_to=visible_to,
+        )
+        for hit in hits:
+            if within is None and (chains.is_own(hit["session_id"]) or is_echo(hit)):
+                continue
+            key = chains.tip(hit["session_id"])
+            if key not in found:
+                row = chains.shown(hit["session_id"])
+                if row is None:
+                    continue
+                found[key] = FoundConversation(row)
+            found[key].hits.append(hit)
+        if len(found) >= limit or len(hits) < size:
+            break
+    return list(found.values())[:limit]
+
+
+def is_echo(hit: dict[str, Any]) -> bool:
+    """Whether this is the extractive assistant quoting: the source of its words is found as well."""
+    return bool(hit["role"] == "assistant" and hit["model"] == EXTRACTIVE)
+
+
+def conversation_text(
+    db: SessionDB, sessions: Iterable[str], hits: Sequence[dict[str, Any]], room: int, visible_to: User | None
+) -> str:
+    """What the sessions say, each message once, at most `room` characters, centred on the hits (without: both ends)."""
+    matched = {hit["id"]: hit for hit in hits}
+    lines: list[str] = []
+    points: list[int] = []
+    seen: set[int] = set()
+    at = 0
+    for session_id in sessions:
+        for message in db.get_messages(session_id, visible_to=visible_to):
+            if message["id"] in seen or message["role"] == "system":
+                continue
+            seen.add(message["id"])
+            text = clean(message_text(message))
+            hit = matched.get(message["id"])
+            if not text:
+                continue
+            if hit is None and message["role"] == "tool":
+                text = shortened(text, _TOOL_OUTPUT)
+            head = f"[{message['id']} · {message['role']} · {when(message['timestamp'])}] "
+            if hit is not None:
+                points.append(at + len(head) + place_of(text, hit["snippet"]))
+            lines.append(head + text)
+            at += len(lines[-1]) + 1
+    return centred("\n".join(lines), points, room)
+
+
+def place_of(text: str, snippet: str) -> int:
+    """Where the first marked words of a snippet stand in a text; its beginning when they can't be found."""
+    return max(0, find_place(text, snippet))
+
+
+def find_place(text: str, snippet: str) -> int:
+    """The same; -1 when they can't be found."""
+    start = snippet.find(">>>")
+    end = snippet.find("<<<", start)
+    if start < 0 or end < 0:
+        return -1
+    wanted = snippet[start + 3 : end]
+    place = text.find(wanted)
+    if place < 0:
+        place = fold(text).find(fold(wanted))  # near enough: folding may drop a mark
+    return place
+
+
+def centred(text: str, points: Sequence[int], room: int) -> str:
+    """At most `room` characters of a text: a window around each point, joined where they touch."""
+    if len(text) <= room:
+        return text
+    wanted = list(points[:40]) or [0, len(text)]
+    each = max(1, (room - len(GAP) * (len(wanted) + 1)) // len(wanted))
+    if each < 40:
+        return shortened(text, room)
+    windows: list[list[int]] = []
+    for point in sorted(wanted):
+        start = max(0, min(point - each // 2, len(text) - each))
+        if windows and start <= windows[-1][1]:
+            # What two windows share is given to the second, so that the room is used.
+            windows[-1][1] = min(len(text), windows[-1][1] + each)
+        else:
+            windows.append([start, min(len(text), start + each)])
+    merged: list[list[int]] = []
+    for start, end in windows:
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(end, merged[-1][1])
+        else:
+            merged.append([start, end])
+    out = GAP.join(text[start:end].strip() for start, end in merged)
+    out = (GAP.lstrip() if merged[0][0] else "") + out + (GAP.rstrip() if merged[-1][1] < len(text) else "")
+    return out[:room]
+
+
+@dataclass(slots=True, frozen=True)
+class Excerpt:
+    """A passage of an earlier conversation, as it was said (not marked as quoted: `quoted(excerpt.text)` does that)."""
+
+    session_id: str
+    title: str | None
+    source: str
+    when: float
+    message_id: int
+    role: str
+    text: str
+
+
+def excerpts(
+    db: SessionDB, question: str, *, current: str | None = None, visible_to: User | None = None, limit: int = 5
+) -> list[Excerpt]:
+    """The passages that best answer a question, at most two of one conversation; the current one's are left out.
+
+    A passage of a user comes with the beginning of the reply.
+    """
+    search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit)
+    asked = " ".join(clean(question).split())[:400]
+    plain_words = " ".join(re.findall(r"\w+", asked))
+    # What people and models said comes first; a question that reads as a query for nothing is tried by its words alone.
+    for roles in (["user", "assistant"], None):
+        for text in dict.fromkeys((asked, plain_words)):
+            hits = db.search_messages(text, role_filter=roles, limit=80, visible_to=visible_to) if text else []
+            found = search.passages(hits, fold(asked))
+            if found:
+                return found
+    return []
+
+
+class _PassageSearch:
+    """From hits to passages."""
+
+    def __init__(self, db: SessionDB, chains: Chains, visible_to: User | None, limit: int) -> None:
+        self.db, self.chains, self.visible_to, self.limit = db, chains, visible_to, limit
+        self.shown: dict[str, list[dict[str, Any]]] = {}
+
+    def passages(self, hits: Sequence[dict[str, Any]], own_words: str) -> list[Excerpt]:
+        out: list[Excerpt] = []
+        per: dict[str, int] = {}
+        taken: set[int] = set()  # messages that were quoted already
+        best = 0.0
+        for hit in hits:
+            session_id = hit["session_id"]
+            key = self.chains.tip(session_id)
+            if self.chains.is_own(session_id) or per.get(key, 0) >= 2 or is_echo(hit):
+                continue
+            if hit["relaxed"]:
+                best = max(best, hit["score"])
+                if hit["score"] < best / 2:  # shares a word with the question, and no more
+                    continue
+            text, used = _passage(self._messages(session_id), hit, taken)
+            if not text or any(text == other.text for other in out):
+                continue
+            if len(used) == 1 and hit["role"] == "user" and _asks(text, own_words):
+                continue
+            taken |= used
+            per[key] = per.get(key, 0) + 1
+            row = self.chains.shown(session_id) or {}
+            out.append(
+                Excerpt(
+                    str(row.get("id") or session_id), row.get("title"), str(hit["source"]), float(hit["timestamp"]),
+                    int(hit["id"]), str(hit["role"]), text,
+                )
+            )  # fmt: skip
+            if len(out) >= self.limit:
+                break
+        return out
+
+    def _messages(self, session_id: str) -> list[dict[str, Any]]:
+        if session_id not in self.shown:
+            self.shown[session_id] = self.db.get_messages(session_id, visible_to=self.visible_to)
+        return self.shown[session_id]
+
+
+def _asks(text: str, own_words: str) -> bool:
+    """Whether a passage is no more than a question: the one that is being asked, or one that nobody answered."""
+    return text.rstrip().endswith(("?", "？", "؟")) or fold(" ".join(text.split()))[:400] == own_words
+
+
+def _passage(messages: Sequence[dict[str, Any]], hit: dict[str, Any], taken: set[int]) -> tuple[str, set[int]]:
+    """The words around a match, with the reply to them, and which messages these are; "" for what was quoted before."""
+    place = next((n for n, message in enumerate(messages) if message["id"] == hit["id"]), None)
+    if place is None or hit["id"] in taken:
+        return "", set()
+    text = clean(message_text(messages[place], calls=False))
+    if find_place(text, hit["snippet"]) < 0:  # it was found in what a tool was asked to do
+        text = clean(message_text(messages[place]))
+    text = centred(text, [place_of(text, hit["snippet"])], 600)
+    if hit["role"] == "user":
+        for message in messages[place + 1 :]:
+            if message["role"] == "user":
+                break
+            reply = clean(message_text(message, calls=False)) if message["role"] == "assistant" else ""
+            if reply.strip() and message.get("model") != EXTRACTIVE and message["id"] not in taken:
+                return f"{text.strip()}\n→ {shortened(reply.strip(), 500)}", {hit["id"], message["id"]}
+    return text.strip(), {hit["id"]}

@@ -1,0 +1,312 @@
+"""The session as a turn sees it: entered, read, spoken in, and followed when it goes on elsewhere.
+
+The history is read from the record when a turn begins and grows with it in memory; each message is in the record before
+it is in the history. What the model said a moment ago is shown to it as it was, not as the record masks it.
+
+A turn that held the session when it began stores only as long as it still does: if its process was stopped for long and
+another went on with the session, it ends with `Fenced`, and what had arrived of a reply stays in its draft. (The lease of
+that beginning counts: one that was lost and taken again in between does not.)
+
+One process answers at a time: while another does, a turn does not begin (`SessionBusy`). Doors that can wait ask
+`answering` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hermes.agent.model import Message, Model, Reply
+from hermes.agent.prompt_messages import TOOL_BUDGET, as_text, prepared
+from hermes.agent.session_leases import SessionLease
+from hermes.agent.tool_calls import Result
+from hermes.agent.tools.base import Context
+from hermes.agent.turn import Event, Followed, Notice
+from hermes.agent.turn_records import as_message, keep_reply, keep_result, recover
+from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
+from hermes.store.drafts import Draft
+from hermes.store.replaying import Replayed
+
+LEAST_BUDGET = 2_000
+MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
+WENT_ON = "(The conversation went on elsewhere before this was answered. Say it again if it still matters.)"
+Content = str | list[Any]
+Keep = Callable[[str, Content], int]  # stores what the user says in a session; the message's id
+
+
+class TurnSession:
+    """One conversation at a time: the session that `context` names, in its store."""
+
+    def __init__(self, context: Context, source: str, **columns: Any) -> None:
+        """`columns` are what the session's row gets (by the names of create_session) if the first turn has to make it."""
+        self._context = context
+        self._db = context.db
+        self._source, self._columns = source, columns
+        self._hold = SessionLease(context.db, source=source)
+        self._fence: tuple[str, int] | None = None  # the lease this turn stores under; None: another had it before us
+        self._told = False  # that another program is here too
+        self._masking_told = False
+        self._recovered = recover(context.db, context.session_id)  # here already, so that a recap shows it
+        self.history: list[Message] = []
+        self.last_id = 0  # of the last message that is stored
+        self.prompt: str | None = None
+        self.moves: list[Event] = []  # that nobody was told of yet
+        self._replayed = Replayed()
+        # what `messages` gave last, and of what it was made
+        self._prepared: tuple[tuple[list[Message], int, str | None, int], list[Message]] | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self._context.session_id
+
+    def enter(self, model: Model, new_prompt: Callable[[], str]) -> Generator[Event, None, bool]:
+        """Open, reopen or follow the session, make it live, and read what is there.
+
+        Gives whether a reply had been cut off by a crash: what had arrived of it is in the record now.
+        """
+        busy = self.answering()
+        if busy is not None:
+            raise SessionBusy(self.session_id, busy)
+        before = self.session_id
+        session = self._db.get_session(before)
+        if session is None:
+            self.prompt = new_prompt()
+            self._create(model)
+        else:
+            old = self.session_id
+            tip = self._db.get_compression_tip(old) if session["end_reason"] == "compression" else old
+            if tip != old:  # another process compressed it meanwhile
+                self._context.session_id = tip
+                yield Followed(old, tip)
+                session = self._db.get_session(tip) or session
+            if session["ended_at"] is not None:
+                self._db.reopen_session(self.session_id)
+            self.prompt = session["system_prompt"]
+            if self.prompt is None:
+                self.prompt = new_prompt()
+                self._db.update_system_prompt(self.session_id, self.prompt)
+        if session is None or self.session_id != before:  # the turn that is ours may be another session's
+            busy = self.answering()
+            if busy is not None:  # somebody else's turn, in the moment in which this one found the end of the chain
+                raise SessionBusy(self.session_id, busy)
+        if self._hold.session() is None and not self._told:
+            self._told = True
+            yield Notice("another program has this conversation open as well")
+        with self.fenced():
+            cut_off = recover(self._db, self.session_id) or self._recovered
+        self._recovered = False
+        self.load()
+        return cut_off
+
+    def _create(self, model: Model) -> None:
+        about = {"kind": model.kind, "provider": model.provider, "base_url": model.base_url}
+        self._db.create_session(
+            self.session_id, self._source, model=model.name, system_prompt=self.prompt, cwd=str(self._context.cwd),
+            model_config={key: value for key, value in about.items() if value is not None},
+            **self._columns,
+        )  # fmt: skip
+
+    def load(self) -> None:
+        """Read the history again."""
+        self.history = self._replayed.read(self._db, self.session_id)
+
+    def hold(self) -> bool:
+        """Make the session live; False while another process holds it."""
+        self._hold.take(self.session_id)
+        self._fence = self._hold.session()
+        return self._fence is not None
+
+    def answering(self) -> str | None:
+        """Be the one who answers in the session, until `end_turn`; else who does (`cli`, `telegram` …).
+
+        A session that does not exist yet is nobody's; of one that was compressed its last child counts.
+        """
+        while True:
+            ours = self._hold.turn()  # then nobody else answers there; whether it goes on elsewhere is looked at below
+            mine = ours is not None and ours[0] == f"turn:{self.session_id}"
+            tip = self.session_id if mine else self._db.get_compression_tip(self.session_id)
+            try:
+                busy = self._hold.take_turn(tip)
+            except SessionNotFound:
+                return None
+            if busy is not None:
+                return busy
+            if self._db.get_compression_tip(tip) == tip:
+                self._fence = self._lease()
+                return None
+
+    def _lease(self) -> tuple[str, int] | None:
+        """What this turn stores under: the session, or its turn alone where another process has it open."""
+        return self._hold.session() or self._hold.turn()
+
+    def end_turn(self) -> None:
+        """The turn is over; others may answer."""
+        self._hold.end_turn()
+
+    @contextmanager
+    def fenced(self) -> Iterator[None]:
+        """What is stored in this block is stored only if the session did not pass to another since it was held."""
+        if self._fence is None:
+            yield
+            return
+        try:
+            with self._db.fenced(*self._fence):
+                yield
+        except Fenced:
+            self._hold.doubt()
+            raise
+
+    def let_go(self, *, soon: bool = False) -> None:
+        """The session is no longer live, at once or (cheaper, where there are many) in a moment."""
+        if soon:
+            self._hold.release_soon()
+        else:
+            self._hold.release()
+
+    def go_to(self, session_id: str) -> None:
+        """Go on in another session, which this one was compressed into.
+
+        If we held this one, we go on only where nobody else does: not if another holds the other one, or has answered in it.
+        """
+        held, old = self._fence, self.session_id
+        self._context.session_id = session_id
+        is_ours = self._hold.take_turn(session_id) is None
+        self._fence = self._lease()
+        rows = self._db.get_messages(session_id)
+        if held is None:
+            self._fence = None
+        elif not is_ours or any(row["role"] == "assistant" and row["id"] > self.last_id for row in rows):
+            self._context.session_id, self._fence = old, held
+            raise Fenced(f"session:{session_id}")
+        self.load()
+        self.last_id = rows[-1]["id"]
+
+    def _here(self) -> str:
+        """Where to store: if another process has compressed the session during the turn, it goes on in the child."""
+        old = self.session_id
+        tip = self._db.get_compression_tip(old)
+        if tip != old:
+            self.go_to(tip)
+            self.moves.append(Followed(old, tip))
+        return tip
+
+    @contextmanager
+    def _telling_of_secrets(self, where: str) -> Iterator[None]:
+        """Tell once in a conversation that a secret was masked in what is stored in this block."""
+        before = self._db.secrets_masked
+        yield
+        if self._db.secrets_masked > before and not self._masking_told:
+            self._masking_told = True
+            self.moves.append(Notice(MASKED.format(where)))
+
+    def untold(self) -> list[Event]:
+        """What happened beside the turn and was not told yet; each is given once."""
+        moves, self.moves = self.moves, []
+        return moves
+
+    # ------------------------------------------------------------------------------------------ speaking
+
+    def say(self, content: Content, keep: Keep | None = None) -> None:
+        """Store what the user says; `keep` does it where more has to happen in the same transaction."""
+        with self.fenced(), self._telling_of_secrets("your message"):
+            if keep is None:
+                self.last_id = self._db.append_message(self.session_id, "user", content)
+            else:
+                self.last_id = keep(self.session_id, content)
+        self.history.append({"role": "user", "content": content})
+
+    def take_back(self) -> bool:
+        """Take back everything after the user's last message; False when there is no such message."""
+        asked = [row["id"] for row in self._db.get_messages(self.session_id) if row["role"] == "user"]
+        if asked:
+            with self.fenced():
+                self._db.rewind(self.session_id, asked[-1])
+            self.load()
+            self.last_id = asked[-1]
+        return bool(asked)
+
+    def answered(self, message_id: int | None = None) -> str | None:
+        """The whole reply to the user's last message (or to this one), if the record has it.
+
+        A word about it if there is none and the conversation has gone on since. InvalidInput when there is no message.
+        """
+        rows = self._db.get_messages(self._db.get_compression_tip(self.session_id))
+        if not any(row["role"] == "user" for row in rows):
+            raise InvalidInput("there is nothing to answer: no message of yours is here")
+        place = next((number for number, row in enumerate(rows) if row["id"] == message_id), len(rows))
+        later = next((number for number in range(place + 1, len(rows)) if rows[number]["role"] == "user"), None)
+        last = next(row for row in reversed(rows[:later]) if row["role"] != "system")
+        whole = last["role"] == "assistant" and not last["tool_calls"] and not _is_cut_off(last)
+        if later is not None and not whole:
+            return WENT_ON
+        return as_text(last["content"]) if whole else None
+
+    def take_up(self) -> None:
+        """Be where a turn was left: what had arrived of the reply that was cut off is taken back, since it begins anew."""
+        rows = self._db.get_messages(self.session_id)
+        kept = len(rows)
+        while _is_cut_off(rows[kept - 1]):
+            kept -= 1
+        self.last_id = rows[kept - 1]["id"]
+        if kept < len(rows):
+            with self.fenced():
+                self._db.rewind(self.session_id, self.last_id)
+            self.load()
+
+    def keep(self, reply: Reply, model: Model, heard: list[str]) -> Reply:
+        """Store a reply; of an interrupted one whatever was heard. One that says nothing at all is not a message."""
+        if reply.finish_reason == "interrupted":
+            reply.content = "".join(heard) or reply.content
+            reply.tool_calls = []
+        empty = not (reply.content or reply.tool_calls or reply.reasoning or reply.reasoning_content)
+        if not (empty and reply.finish_reason == "interrupted"):
+            here = self._here()
+            with self.fenced(), self._telling_of_secrets("the reply"):
+                self.last_id = keep_reply(self._db, here, model, reply)
+            heard.clear()  # stored: from here on no error may lead to its being stored again
+            self.history.append(as_message(reply))
+        return reply
+
+    def store(self, result: Result) -> None:
+        """Store what came of a call."""
+        here = self._here()
+        with self.fenced(), self._telling_of_secrets("what a tool gave"):
+            self.last_id, message = keep_result(self._db, here, result)
+        self.history.append(message)
+
+    def draft(self, model: Model) -> Draft:
+        """Where the words of the reply that begins now lie until it is whole."""
+        return Draft(self._db.path, self.session_id, after=self.last_id, model=model.name, mask=self._db.masked)
+
+    # ------------------------------------------------------------------------------------------ showing
+
+    def messages(self, budget: int = TOOL_BUDGET) -> list[Message]:
+        """The conversation as the model is shown it; `budget` is the room of one tool's result, in characters."""
+        seen = (self.history, len(self.history), self.prompt, budget)
+        if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
+            attachments = self._db.attachments_dir
+            made = prepared(self.history, system_prompt=self.prompt, attachments=attachments, budget=budget)
+            self._prepared = seen, made
+        return list(self._prepared[1])
+
+    def is_short(self, characters: int) -> bool:
+        """Whether fewer characters were said, roughly: a cheap look before a real measure."""
+        said = len(self.prompt or "")
+        for message in self.history:
+            if said >= characters:
+                return False
+            said += len(str(message.get("content")))
+        return said < characters
+
+    def smaller(self, budget: int) -> int | None:
+        """The next smaller budget that would make a difference; None when none would."""
+        longest = max((len(as_text(m.get("content"))) for m in self.history if m.get("role") == "tool"), default=0)
+        budget //= 5
+        while budget >= LEAST_BUDGET and longest <= budget:
+            budget //= 5
+        return budget if budget >= LEAST_BUDGET else None
+
+
+def _is_cut_off(row: Message) -> bool:
+    return bool(row["role"] == "assistant" and row["finish_reason"] == "interrupted")

@@ -1,0 +1,262 @@
+"""A conversation held in a terminal: who answers, which session it is, and how it goes over into another.
+
+This is the Host of the slash commands. How things are shown and asked is the Voice's business, so that the same
+conversation serves a person at a prompt and a single question in a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from hermes.agent.conversations import Conversations
+from hermes.agent.tools.toolbox import Toolbox
+from hermes.chat import resume
+from hermes.chat.turn_display import TurnDisplay
+from hermes.commands.registry import TERMINAL
+from hermes.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hermes.agent.loop import Agent
+    from hermes.agent.model import Model
+    from hermes.agent.turn import Stop, Turn
+    from hermes.chat.keyboard import Typing
+    from hermes.chat.render import Display
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+
+TITLE_SECONDS = 10.0  # for the title of a session that is left
+WAITING = "Another process is answering in this conversation ({}); waiting…"
+
+
+class NotSent(KeyboardInterrupt):
+    """Ctrl-C while another process answered in the session: nothing was sent."""
+
+
+class Voice(Protocol):
+    """How a conversation speaks to the user."""
+
+    def say(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        """Something by the way, in one line."""
+
+    def ask(self, question: str) -> bool: ...
+
+    def choose(self, question: str, options: Sequence[str]) -> int | None: ...
+
+    def typing(self) -> Typing | None:
+        """What is typed during a turn; None where nobody can type."""
+
+    def display(self) -> Display: ...
+
+    def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
+
+
+class TerminalConversation:
+    """One person, one agent, one session at a time."""
+
+    where = TERMINAL
+    platform = "cli"
+    user: User | None = None
+    is_owner = True
+    stop: Stop | None = None  # Ctrl-C does it
+    place = None
+    stopped = False
+
+    def __init__(
+        self,
+        db: SessionDB,
+        config: Config,
+        model: Model,
+        voice: Voice,
+        *,
+        yes: bool = False,
+        keep_model: bool = False,
+        restore_cwd: bool = True,
+    ) -> None:
+        from hermes.agent.conversations import new_session_id
+
+        self.db, self.config, self.voice = db, config, voice
+        self.pending_title: str | None = None
+        self.leaving = False
+        self._ending = True  # on leaving; not when the session goes on elsewhere
+        self.since = time.time()
+        self._default_model = model
+        self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
+        self._toolbox = Toolbox(config)
+        self._toolbox.start()
+        self._turns = TurnDisplay(voice.ask, typed_stops=_busy(config) == "interrupt")
+        self._agents: Conversations[Agent] = Conversations(patience=TITLE_SECONDS)
+        self.agent = self._agent_of(new_session_id(), model, Path.cwd())
+
+    # ------------------------------------------------------------------------------------------ what it is
+
+    def _agent_of(self, session_id: str, model: Model, cwd: Path) -> Agent:
+        """The agent of a session, in the place of the one before. It gets its tools with the first turn."""
+        from hermes.agent.loop import Agent
+
+        def make() -> Agent:
+            return Agent(
+                self.db, self.config, model, session_id=session_id, source=self.platform, confirm=self._confirm,
+                user=self.user, cwd=cwd,
+            )  # fmt: skip
+
+        self._agents.drop(self.platform)
+        return self._agents.take(self.platform, session_id, make)
+
+    def _equip(self) -> None:
+        if self.agent.tools or not self.agent.model.calls_tools:
+            return
+        self.agent.tools = {tool.name: tool for tool in self._toolbox.tools()}
+        for problem in self._toolbox.problems:
+            self.voice.note(problem)
+        self._toolbox.problems = []
+
+    @property
+    def model(self) -> Model:
+        return self.agent.model
+
+    @property
+    def session_id(self) -> str:
+        return self.agent.session_id
+
+    def _confirm(self, question: str) -> bool:
+        return self._yes or self._turns.confirm(question)
+
+    # ------------------------------------------------------------------------------------------ speaking
+
+    def say(self, text: str) -> None:
+        self.voice.say(text)
+
+    def ask(self, question: str) -> bool:
+        return self.voice.ask(question)
+
+    def choose(self, question: str, options: Sequence[str]) -> int | None:
+        return self.voice.choose(question, options)
+
+    def talk(self, text: str) -> bool:
+        """Send what the user said and show the reply; True when it was interrupted."""
+        return self._run(self.agent.turn(text))
+
+    def show(self, turn: Turn) -> None:
+        self._run(turn)
+
+    def _run(self, turn: Turn) -> bool:
+        self._equip()
+        self._wait_for_turn()
+        try:
+            return self._turns.run(turn, self.voice.display(), each=self._name_it, typing=self.voice.typing())
+        finally:
+            self._name_it()
+
+    def _wait_for_turn(self) -> None:
+        """Wait until no other process answers in this session; NotSent when the user would rather not."""
+        try:
+            self.agent.wait_for_turn(lambda who: self.voice.note(WAITING.format(who)), time.sleep)
+        except KeyboardInterrupt:
+            raise NotSent from None
+
+    def _name_it(self) -> None:
+        """Give the session the title that was chosen before it existed."""
+        if self.pending_title is None or self.db.get_session(self.session_id) is None:
+            return
+        from hermes.agent.titler import set_chosen_title
+
+        wanted, self.pending_title = self.pending_title, None
+        name = set_chosen_title(self.db, self.session_id, wanted, self.user)
+        if name != wanted:
+            self.voice.note(f'"{wanted}" was taken meanwhile; this session is called "{name}".')
+
+    # ------------------------------------------------------------------------------------------ going elsewhere
+
+    def open(self, session_id: str) -> bool:
+        """Go on with a session: its history, model and folder. False when it is busy elsewhere and the user says no."""
+        if resume.is_elsewhere(self.db, session_id):
+            copy = self._branch_instead(session_id)
+            if copy is None:
+                return False
+            session_id = copy
+        row = self.db.get_session(session_id)
+        if row is None:
+            raise InvalidInput(f"session {session_id} is no longer there")
+        if row["parent_session_id"] == self.session_id:  # a branch of what we are in: everything stays as it is
+            back = resume.Restored(self.agent.cwd, self.agent.model)
+        else:
+            back = resume.restore(row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model)
+        self.agent = self._agent_of(session_id, back.model, back.cwd)
+        self.agent.hold()
+        self.db.reopen_session(session_id)
+        self.pending_title = None
+        self.voice.recap(self.db, session_id, self.config)
+        for notice in back.notices:
+            self.voice.note(notice)
+        return True
+
+    def _branch_instead(self, session_id: str) -> str | None:
+        from hermes.agent.conversations import new_session_id
+
+        question = f"Session {session_id} is open in another process. Go on in a branch of it?"
+        if not self.voice.ask(question):
+            return None
+        return self.db.branch_session(session_id, new_session_id())
+
+    def switch(self, session_id: str | None, *, ending: str | None) -> None:
+        old = self.session_id
+        if session_id is not None:
+            if not self.open(session_id):
+                self.say("Staying here.")
+                return
+        else:
+            from hermes.agent.conversations import new_session_id
+
+            self.agent, self.pending_title = self._agent_of(new_session_id(), self._default_model, Path.cwd()), None
+        if ending is not None and old != self.session_id:
+            resume.end(self.db, old, ending)
+        self.since = time.time()
+
+    def follow(self, session_id: str) -> None:
+        self.agent.session_id = session_id
+        self.agent.hold()
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def leave(self, *, ending: bool = True) -> None:
+        self.leaving = True
+        self._ending = ending
+
+    def close(self) -> list[str]:
+        """End the session and let go of everything; what there is to say on resume."""
+        session_id = self.session_id
+        if self._ending:
+            resume.end(self.db, session_id)
+        slow = threading.Timer(1.0, self.voice.note, ["The session gets its title; Ctrl-C leaves at once."])
+        slow.daemon = True
+        slow.start()
+        try:
+            self._agents.drop(self.platform)
+        except KeyboardInterrupt:
+            pass  # the user does not want to wait for a title
+        finally:
+            slow.cancel()
+            self._toolbox.close()
+        return resume.farewell(self.db, session_id, self.since) if self._ending else []
+
+
+def _busy(config: Config) -> str:
+    """What a line typed during a reply does: `interrupt` it, or `queue` (config: display.busy)."""
+    return str(config.display.platforms.get(TerminalConversation.platform, {}).get("busy", config.display.busy))
+
+
+def folder_is_there() -> None:
+    """A shell can stand in a folder that was removed; nothing good comes of beginning there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InvalidInput("this folder was removed; go to another one and begin there") from None

@@ -1,0 +1,171 @@
+"""Running a turn while the keyboard and signals are heard.
+
+The turn runs in a thread of its own and sends its events here; this, the main thread, shows them. Ctrl-C asks the agent
+to stop and goes on listening, so that what was said is stored and shown; a question of the agent's is asked here too.
+A line typed meanwhile stops the turn as well, if that is wanted, and is sent next.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.turn import Done
+from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
+
+if TYPE_CHECKING:
+    from hermes.agent.turn import Turn
+    from hermes.chat.keyboard import Typing
+    from hermes.chat.render import Display
+
+
+_PATIENCE = 10.0  # seconds a turn has to end after it was asked to
+_GRACE = 0.5  # seconds a turn has to end by itself after a line was sent: often only its last word is under way
+
+
+class _Ended:
+    """The turn's thread has no more to say; an error if it failed."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class _Question:
+    """Something only the user can decide; the asking thread waits for the answer."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.answer: SimpleQueue[bool] = SimpleQueue()
+
+
+class TurnDisplay:
+    """Runs turns one after the other; `confirm` may be called from any thread of a turn."""
+
+    def __init__(self, ask: Callable[[str], bool], *, typed_stops: bool = False) -> None:
+        self._ask, self._typed_stops = ask, typed_stops
+        self._inbox: SimpleQueue[Any] | None = None
+
+    def confirm(self, question: str) -> bool:
+        """Ask the user in the middle of a turn; no when none is running."""
+        inbox = self._inbox
+        if inbox is None:
+            return False
+        asked = _Question(question)
+        inbox.put(asked)
+        return asked.answer.get()
+
+    def run(
+        self,
+        turn: Turn,
+        display: Display,
+        *,
+        each: Callable[[], None] = lambda: None,
+        typing: Typing | None = None,
+    ) -> bool:
+        """Show a turn to its end; True when it was interrupted. `each` is called again and again meanwhile.
+
+        What is typed goes through `typing`. What the turn raises is raised here; Terminated when a signal ended it.
+        """
+        inbox: SimpleQueue[Any] = SimpleQueue()
+        self._inbox = inbox
+        worker: threading.Thread | None = None
+        if typing is not None:
+            typing.begin()
+        try:
+            with handled(dict.fromkeys((signal.SIGINT, *ENDING), lambda got, frame: inbox.put(signal.Signals(got)))):
+                worker = turn.start(inbox.put, lambda error: inbox.put(_Ended(error)))  # safe in a handler, too
+                return self._listen(turn, inbox, display, each, typing)
+        except BaseException:  # e.g. the pipe we write to was closed: let the turn store what there is
+            turn.interrupt()
+            if worker is not None:
+                self._refuse(inbox, worker)
+            raise
+        finally:
+            self._inbox = None
+            display.finish()
+            if typing is not None:
+                typing.end()
+
+    def _listen(
+        self,
+        turn: Turn,
+        inbox: SimpleQueue[Any],
+        display: Display,
+        each: Callable[[], None],
+        typing: Typing | None,
+    ) -> bool:
+        stopped: float | None = None
+        number = signals = 0
+        interrupted = False
+        while True:
+            each()
+            if typing is not None:
+                typing.read()
+                display.typing(typing.line, typing.sent is not None)
+                if stopped is None and self._typed_stops and typing.sent and time.monotonic() - typing.sent > _GRACE:
+                    stopped = time.monotonic()
+                    turn.interrupt()
+            try:
+                item = inbox.get(timeout=0.1)
+            except Empty:
+                display.tick()
+                if number and stopped is not None and time.monotonic() - stopped > _PATIENCE:
+                    raise Terminated(number) from None
+                continue
+            if isinstance(item, _Ended):
+                if number:
+                    raise Terminated(number)
+                if item.error is not None:
+                    raise item.error
+                return interrupted
+            if isinstance(item, signal.Signals):
+                signals += 1
+                number = number if item == signal.SIGINT else int(item)
+                if signals > 2 and item == signal.SIGINT:
+                    raise KeyboardInterrupt
+                stopped = time.monotonic()
+                turn.interrupt()
+                if typing is not None:
+                    typing.unsend()
+            elif isinstance(item, _Question):
+                item.answer.put(stopped is None and self._answer(turn, item.text, inbox, display, typing))
+            else:
+                interrupted = interrupted or (isinstance(item, Done) and item.interrupted)
+                display.feed(item)
+
+    def _answer(
+        self,
+        turn: Turn,
+        question: str,
+        inbox: SimpleQueue[Any],
+        display: Display,
+        typing: Typing | None,
+    ) -> bool:
+        """Ask. Ctrl-C, or a signal to end, means no, and stops the turn before it hears the answer."""
+        display.pause()
+        if typing is not None:
+            typing.forget()
+        try:
+            with signals_raise():
+                return self._ask(question)
+        except KeyboardInterrupt:
+            inbox.put(signal.SIGINT)
+        except Terminated as ended:
+            inbox.put(signal.Signals(ended.number))
+        turn.interrupt()
+        return False
+
+    def _refuse(self, inbox: SimpleQueue[Any], worker: threading.Thread) -> None:
+        """Wait for a turn that nobody watches any more; its questions get a no."""
+        until = time.monotonic() + _PATIENCE
+        while worker.is_alive() and time.monotonic() < until:
+            try:
+                item = inbox.get(timeout=0.1)
+            except Empty:
+                continue
+            if isinstance(item, _Question):
+                item.answer.put(False)

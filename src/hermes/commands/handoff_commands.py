@@ -1,0 +1,130 @@
+"""Commands that take a conversation elsewhere: /handoff, and /sethome, which says where it arrives."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
+from hermes.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+
+PATIENCE = "HERMES_HANDOFF_SECONDS"  # the variable that says how long the other side may give no sign of life
+LONGEST = 600.0
+_LOOK = 0.25
+NOBODY = "no gateway took it over"
+LATER = "The gateway is being restarted; the handoff goes on after that."
+
+
+def patience() -> float:
+    """Seconds the other side of a handoff may give no sign of life: a gateway that is to notice it, or that has claimed it."""
+    try:
+        return max(1.0, float(os.environ.get(PATIENCE, "60")))
+    except ValueError:
+        return 60.0
+
+
+def _platforms(host: Host) -> list[str]:
+    return host.config.enabled_platforms
+
+
+@command("handoff", "<platform>", "go on with this conversation on a chat platform", complete=_platforms)
+def handoff(host: Host, arguments: str) -> None:
+    platform = arguments.strip().casefold()
+    if not host.is_owner:
+        raise InvalidInput("only the owner of this assistant can hand a conversation over")
+    if not platform:
+        raise InvalidInput(f"to which platform? {_offered(host)}")
+    if platform not in _platforms(host):
+        raise InvalidInput(f"{platform} is not switched on. {_offered(host)}")
+    if platform == host.platform:
+        raise InvalidInput(f"this conversation is on {platform} already")
+    if not has_home(host.db, host.config, platform):
+        raise InvalidInput(f"{platform} has no home chat yet: say /sethome in the chat where handoffs should arrive")
+    session_id = host.session_id
+    if host.db.get_session(session_id) is None:
+        raise InvalidInput("there is nothing to hand over yet: the session begins with your first message")
+    if host.agent.busy:
+        raise InvalidInput("a reply is being written; wait for it, or stop it, and hand over then")
+    if not host.agent.hold():
+        raise InvalidInput(
+            "another program is talking in this conversation; hand it over from there, or leave it there"
+        )
+    if not host.db.request_handoff(session_id, platform):
+        raise InvalidInput("a handoff of this conversation is under way already")
+    host.agent.let_go()
+    host.say(f"Handing over to {platform} …")
+    problem = wait(host.db, session_id, stopped=lambda: bool(getattr(host, "stopping", False)))
+    if problem == LATER:
+        host.say(problem)
+        return
+    if problem is not None:
+        if host.where == TERMINAL:
+            host.agent.hold()
+        host.say(f"The handoff did not work: {problem}\nThis conversation is as it was; go on here, or try again.")
+        return
+    name = host.db.get_session_title(host.db.get_compression_tip(session_id)) or session_id
+    done = f"↻ Handoff complete. The session is now active on {platform}."
+    if host.where == TERMINAL:
+        host.say(f"{done}\nResume it on this CLI later with:\n\n  /resume {name}\n")
+    else:
+        host.say(f"{done}\nWhat you say here next begins a new one; `/resume {name}` brings this one back.")
+    host.leave(ending=False)
+
+
+def _offered(host: Host) -> str:
+    names = [name for name in _platforms(host) if name != host.platform]
+    if not names:
+        return "No chat platform is set up: `hermes gateway setup` does that."
+    return "There are: " + ", ".join(names)
+
+
+def has_home(db: SessionDB, config: Config, platform: str) -> bool:
+    """Whether a platform has a chat where handoffs arrive."""
+    from hermes.store.gateway_db import GatewayDB
+
+    return bool(config.platforms[platform].get("home_channel")) or GatewayDB(db).home(platform) is not None
+
+
+def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda: False) -> str | None:
+    """Wait until a handoff has arrived; None, or what went wrong. What is not taken within a minute is taken back.
+
+    LATER when `stopped()` turns true meanwhile.
+    """
+    begun, limit = time.monotonic(), patience()
+    while not stopped():
+        state = db.get_handoff_state(session_id)
+        waited = time.monotonic() - begun
+        if state is None or state["state"] in (None, "failed"):
+            return (state["error"] if state is not None else None) or NOBODY
+        if state["state"] == "completed":
+            return None
+        if state["state"] == "pending" and waited > limit and db.withdraw_handoff(session_id, NOBODY):
+            return f"{NOBODY} within {limit:.0f} seconds. Is it running? `hermes gateway status` tells."
+        left = db.handoff_seconds_left(session_id)
+        if waited > LONGEST or (left is not None and left < -limit):
+            why = "the gateway did not finish it" if waited > LONGEST else "the gateway died while it took it over"
+            db.fail_handoff(session_id, why)
+            return f"{why}."
+        time.sleep(_LOOK)
+    return LATER
+
+
+@command("sethome", "", "handoffs and deliveries come to this chat", frozenset({GATEWAY}))
+def sethome(host: Host, arguments: str) -> None:
+    if not host.is_owner:
+        who = f"{host.platform}:{host.user[1]}" if host.user else host.platform
+        raise InvalidInput(f"only the owner can say that. If this is you, put `owner: [{who}]` into config.yaml")
+    from hermes.store.gateway_db import GatewayDB
+
+    place = host.place
+    if place is None:
+        raise InvalidInput("there is no chat here")
+    GatewayDB(host.db).set_home(host.platform, place, host.platform)
+    host.say(f"This is home now: `/handoff {host.platform}` in the terminal brings a conversation here.")

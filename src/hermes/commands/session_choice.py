@@ -1,0 +1,82 @@
+"""The session a person means by what they typed.
+
+An exact id comes first, then an exact title, then the beginning of an id if only one begins so. A numbered title such as
+"Bug #2" is a title of its own: the number says nothing about where a session came from. Resuming goes on from the
+session found to the end of its chain of compressions (`continued`); every other command acts on the session found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+
+_SHOWN = 10  # candidates
+
+
+@dataclass(slots=True, frozen=True)
+class ChosenSession:
+    """One session, or those it could have been, or titles that look alike."""
+
+    session_id: str | None
+    candidates: tuple[str, ...] = ()
+    more: bool = False  # there are more candidates than these
+    suggestions: tuple[str, ...] = ()
+
+
+def find(db: SessionDB, words: str, *, visible_to: User | None = None, resuming: bool = False) -> ChosenSession:
+    """Look a session up by id, title or the beginning of an id.
+
+    `resuming` also finds a compressed conversation by its first part's title when that part was deleted.
+    """
+    if words and db.get_session(words, visible_to=visible_to) is not None:
+        return ChosenSession(words)
+    titled = _titled(db, words, visible_to)
+    if titled is None and resuming:
+        titled = _continuation(db, words, visible_to)
+    if titled is not None:
+        return ChosenSession(titled)
+    candidates = db.session_ids_with_prefix(words, _SHOWN + 1, visible_to=visible_to) if words else []
+    if len(candidates) == 1:
+        return ChosenSession(candidates[0])
+    if candidates:
+        return ChosenSession(None, candidates=tuple(candidates[:_SHOWN]), more=len(candidates) > _SHOWN)
+    return ChosenSession(None, suggestions=tuple(_alike(db, words, visible_to)))
+
+
+def _titled(db: SessionDB, words: str, visible_to: User | None) -> str | None:
+    """The session with exactly this title, as a title is stored."""
+    try:
+        title = db.sanitize_title(words)
+    except ValueError:  # too long for any title
+        return None
+    row = db.get_session_by_title(title, visible_to=visible_to) if title else None
+    return None if row is None else str(row["id"])
+
+
+def _continuation(db: SessionDB, words: str, visible_to: User | None) -> str | None:
+    """The newest "words #n", if a compression gave it that number."""
+    newest = db.resolve_session_by_title(words, visible_to=visible_to) if words else None
+    row = None if newest is None else db.get_session(newest, visible_to=visible_to)
+    return newest if row is not None and row["kind"] == "compression" else None
+
+
+def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
+    from difflib import get_close_matches
+
+    rows = db.list_sessions_rich(limit=500, order_by_last_active=True, visible_to=visible_to)
+    titles = [row["title"] for row in rows if row.get("title")]
+    folded = {title.casefold(): title for title in titles}
+    close = [folded[name] for name in get_close_matches(words.casefold(), list(folded), n=3, cutoff=0.4)]
+    close += [title for title in titles if words and words.casefold() in title.casefold() and title not in close]
+    return close[:3]
+
+
+def continued(db: SessionDB, session_id: str) -> str:
+    """Where a session goes on: the end of its chain of compressions, or the first after it that holds messages."""
+    tip = db.get_compression_tip(session_id)
+    return db.get_compression_tip(db.resolve_resume_session_id(tip))

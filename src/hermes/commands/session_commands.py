@@ -1,0 +1,128 @@
+"""Commands that go somewhere else: /new, /resume, /branch, /stop, /quit."""
+
+from __future__ import annotations
+
+from hermes.commands.info_commands import recent, session_line
+from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
+from hermes.commands.session_choice import continued, find
+from hermes.commands.text import counted, message_count, said, shortened
+from hermes.errors import InvalidInput
+from hermes.store.naming import MAX_TITLE
+
+USER_EXIT = "user_exit"
+BRANCHED = "branched"
+
+
+@command("new", "", "a new session; this one is kept")
+def new(host: Host, arguments: str) -> None:
+    kept = host.db.get_session(host.session_id) is not None
+    old = host.session_id
+    host.switch(None, ending=USER_EXIT)
+    host.say(f"A new session. /resume {old} brings the old one back." if kept else "A new session.")
+
+
+def _names(host: Host) -> list[str]:
+    """What /resume may be followed by: titles, and ids of those without."""
+    return [row["title"] or row["id"] for row in recent(host, 200)]
+
+
+@command("resume", "[id | title]", "go on with another session; alone: choose one", complete=_names)
+def resume(host: Host, arguments: str) -> None:
+    target = _named(host, arguments) if arguments else _chosen(host)
+    if target is None:
+        return
+    if target == host.session_id:
+        host.say("That is this session.")
+        return
+    host.switch(target, ending=USER_EXIT)
+    if host.where == GATEWAY:  # the terminal shows a recap
+        host.say(_arrived(host, target))
+
+
+def _arrived(host: Host, session_id: str) -> str:
+    """Which conversation this is now, and what was said last in it."""
+    row = host.db.get_session(session_id)
+    if row is None:
+        return "This session is no longer there."
+    name = f'"{row["title"]}"' if row["title"] else f"`{session_id}`"
+    told = f"↻ Going on with {name} ({counted(message_count(host.db, row), 'message')})."
+    last = next((one for one in reversed(host.db.get_messages(session_id)) if one["role"] == "assistant"), None)
+    return f"{told} The last reply: {shortened(said(last['content']), 300)}" if last and last["content"] else told
+
+
+def _named(host: Host, words: str) -> str | None:
+    found = find(host.db, words, visible_to=host.user, resuming=True)
+    if found.session_id is not None:
+        return continued(host.db, found.session_id)
+    if found.candidates:
+        lines = [f"{_quoted(host, one)}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
+        lines += ["… and more"] if found.more else []
+        host.say(f"Several sessions begin with {words}; name more of one of these:\n" + "\n".join(lines))
+        return None
+    hint = ", ".join(f'"{title}"' for title in found.suggestions)
+    host.say(
+        f'No session is called "{shortened(words, 60)}"; '
+        + (f"did you mean {hint}?" if hint else "/sessions shows what there is.")
+    )
+    return None
+
+
+def _quoted(host: Host, session_id: str) -> str:
+    """An id in a list, as one reads it there."""
+    return session_id if host.where == TERMINAL else f"- `{session_id}`"
+
+
+def _chosen(host: Host) -> str | None:
+    rows = [row for row in recent(host) if row["id"] != host.session_id]
+    if not rows:
+        host.say("There is no other session yet.")
+        return None
+    place = host.choose("Which one?", [session_line(host, row) for row in rows])
+    return None if place is None else continued(host.db, rows[place]["id"])
+
+
+@command("branch", "[message]", "go another way from here, or from that message on")
+def branch(host: Host, arguments: str) -> None:
+    old = host.session_id
+    row = host.db.get_session(old)
+    if row is None:
+        host.say("There is nothing to branch from yet.")
+        return
+    number = arguments.lstrip("#")
+    if number and not (number.isascii() and number.isdigit() and len(number) < 19):
+        raise InvalidInput(f"{arguments!r} is not a message's number; /history shows the numbers")
+    from hermes.agent.conversations import new_session_id
+
+    name = _branch_title(host, row["title"]) if row["title"] else None
+    made_id = new_session_id(gateway=host.where == GATEWAY)
+    made = host.db.branch_session(old, made_id, at_message=int(number) if number else None, title=name)
+    host.switch(made, ending=BRANCHED)
+    host.say(f"This is a branch now; the other way is untouched: /resume {old}")
+
+
+def _branch_title(host: Host, title: str) -> str:
+    suffix = " (branch)"
+    base = title if title.endswith(suffix) else title[: MAX_TITLE - len(suffix)].rstrip() + suffix
+    return host.db.get_next_title_in_lineage(base)
+
+
+@command("stop", "", "stop the agent, and what it runs in the background")
+def stop(host: Host, arguments: str) -> None:
+    from hermes.agent.tools.processes import background
+
+    host.agent.interrupt()
+    running = [one for one in background(host.agent.context).processes.values() if one.status is None]
+    for one in running:
+        one.kill()
+    if running:
+        host.say(f"Stopped {counted(len(running), 'background process', 'background processes')}.")
+    elif host.stopped:
+        host.say("Stopped.")
+    else:
+        hint = "; Ctrl-C stops a reply." if host.where == TERMINAL else ", and nothing is being answered."
+        host.say(f"Nothing runs in the background{hint}")
+
+
+@command("quit", "", "leave; the session is kept", frozenset({TERMINAL}))
+def quit_(host: Host, arguments: str) -> None:
+    host.leave()

@@ -1,0 +1,134 @@
+"""Who may talk to a server: those with the token; without one, programs on this machine, and no web page.
+
+A page in a browser can send requests to this machine too. Two signs give it away where no token would: the name it was
+told for this machine (Host; DNS rebinding), and where it comes from (Origin).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hermes.errors import ConfigError
+from hermes.serve.api_errors import ApiError
+from hermes.serve.server import is_loopback
+
+CALLER = "hermes.caller"
+_OPEN = frozenset({"/health"})  # says nothing but that somebody is there
+
+
+SHORTEST = 16  # characters of a secret that guards what others can reach: shorter ones are guessed
+
+
+def check_reach(host: str, secret: str | None, insecure: bool, *, what: str, hint: str) -> None:
+    """ConfigError when a server could be reached from elsewhere without a secret, or with one that can be guessed.
+
+    `insecure` allows no secret at all; a short one only pretends to be safe, and is refused all the same.
+    """
+    if is_loopback(host) or (insecure and not secret):
+        return
+    where = f"{what} would listen on {host or 'all addresses'}, where others can reach it,"
+    if not secret:
+        raise ConfigError(f"{where} without a secret: {hint}")
+    if len(secret) < SHORTEST:
+        raise ConfigError(
+            f"{where} with a secret of {len(secret)} characters; it needs {SHORTEST} or more (openssl rand -hex 32): {hint}"
+        )
+
+
+def check_api(
+    host: str, token: str | None, keys: Mapping[str, str] | None = None, *, insecure: bool = False
+) -> dict[str | None, str]:
+    """The secrets of the API server by the name of their key (None: the owner's token).
+
+    ConfigError when it would let strangers in, listening there with these, or take one caller for another.
+    """
+    secrets: dict[str | None, str] = {
+        None: (token or "").strip(),
+        **{name: one.strip() for name, one in (keys or {}).items()},
+    }
+    hint = "set api_server.token, or listen on 127.0.0.1 (or say --insecure)"
+    for name, secret in secrets.items():
+        if name is not None and (not secret or not name.strip()):
+            raise ConfigError(f"api_server.keys.{name} is empty: every key has a name and a token")
+        if secret or (name is None and len(secrets) == 1):
+            check_reach(
+                host, secret or None, insecure, what="the API server",
+                hint=hint if name is None else f"make api_server.keys.{name} longer",
+            )  # fmt: skip
+    found = {name: secret for name, secret in secrets.items() if secret}
+    if len(set(found.values())) < len(found):
+        raise ConfigError(
+            "two of api_server.token and api_server.keys are the same: nobody could tell the callers apart"
+        )
+    return found
+
+
+class Guard:
+    """An application behind bearer tokens; without any only local programs get in (or anybody: `strangers`).
+
+    The name of the key a request came with is in its scope, as CALLER; None is the owner.
+    """
+
+    def __init__(self, app: ASGIApp, secrets: Mapping[str | None, str], *, strangers: bool = False) -> None:
+        self._app = app
+        self._secrets = {name: secret.encode() for name, secret in secrets.items()}
+        self._strangers = strangers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in _OPEN:
+            try:
+                scope[CALLER] = self._caller(Headers(scope=scope))
+            except ApiError as problem:
+                await problem.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _caller(self, headers: Headers) -> str | None:
+        """Who asks; ApiError when nobody who may."""
+        if not self._secrets:
+            problem = None if self._strangers else from_elsewhere(headers)
+            if problem is not None:
+                raise problem
+            return None
+        kind, _, shown = headers.get("authorization", "").partition(" ")
+        given = shown.strip().encode("latin-1", "replace")
+        fitting = [name for name, secret in self._secrets.items() if same(given, secret)]  # all are compared, always
+        if kind.lower() == "bearer" and fitting:
+            return fitting[0]
+        if not shown:
+            raise ApiError(401, "a token is needed: Authorization: Bearer <api_server.token>", code="missing_api_key")
+        raise ApiError(401, "that is not the token of this server", code="invalid_api_key")
+
+
+def same(one: bytes, other: bytes) -> bool:
+    """Whether two secrets are equal, in a time that does not tell how far they are."""
+    return hmac.compare_digest(one, other)
+
+
+def from_elsewhere(headers: Headers) -> ApiError | None:
+    """What is wrong with a request that should come from a program on this machine; None when nothing is."""
+    if not is_loopback(_host_of(headers.get("host", ""))):
+        return ApiError(403, "this server answers to localhost only; others need a token", code="wrong_host")
+    origin = headers.get("origin")
+    if origin is not None and not is_loopback(_origin_host(origin)):
+        return ApiError(403, "web pages may not use this server without a token", code="wrong_origin")
+    return None
+
+
+def _host_of(value: str) -> str:
+    value = value.strip()
+    if value.startswith("["):
+        return value.partition("]")[0][1:]
+    return value.partition(":")[0]
+
+
+def _origin_host(value: str) -> str:
+    try:
+        return urlsplit(value).hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,57 @@
+"""Server-sent events: a turn as it happens, for those who watch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from hermes.serve.served_turn import Item, Outcome, ServedTurn
+
+DONE = "data: [DONE]\n\n"
+STILL_HERE = ": still working\n\n"  # a comment: keeps proxies from giving up on a long silence
+SILENCE = 15.0  # seconds
+
+
+def data(value: Any, event: str | None = None) -> str:
+    """One event."""
+    text = json.dumps(value, separators=(",", ":"))  # ASCII: half a pair of surrogates can be told as well
+    return f"event: {event}\ndata: {text}\n\n" if event else f"data: {text}\n\n"
+
+
+async def items_of(turn: ServedTurn, first: Item | None) -> AsyncIterator[Item | str]:
+    """What happens, with a sign of life in long silences; the last item is the Outcome."""
+    item = first
+    while True:
+        yield STILL_HERE if item is None else item
+        if isinstance(item, Outcome):
+            return
+        item = await turn.next(SILENCE)
+
+
+class JsonBody(JSONResponse):
+    """An answer in one piece; any text a model may say can be in it."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode()
+
+
+class EventStream(StreamingResponse):
+    """An answer in pieces. When it ends, for whatever reason, so does the turn."""
+
+    def __init__(self, pieces: AsyncIterator[str], turn: ServedTurn, headers: dict[str, str]) -> None:
+        super().__init__(
+            pieces,
+            media_type="text/event-stream",
+            headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        self._turn = turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._turn.stop()

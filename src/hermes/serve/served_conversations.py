@@ -1,0 +1,283 @@
+"""All turns of the server: those of one session one after the other, those of different sessions side by side.
+
+Who comes while a turn of the same session is under way waits for it, in the order of coming; a long line is answered with
+429. An agent stays for a little while after its turn, so that the next message finds it (and its background processes).
+Where several servers share a store, a session is given back when its turn ends: the next message may come to another of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.conversations import Conversations
+from hermes.agent.model import Model
+from hermes.agent.session_leases import source_of
+from hermes.agent.tools.toolbox import FOR_EVERYONE
+from hermes.agent.turn import Turn
+from hermes.errors import HermesError
+from hermes.serve.api_errors import ApiError
+from hermes.serve.api_requests import ApiRequest
+from hermes.serve.request_sessions import SOURCE, RecordPosition, RequestSessions, home_of, user_of
+from hermes.serve.served_turn import Outcome, ReplyWords, ServedAgent, ServedTurn, Used
+from hermes.store.replaying import last_id, messages_after
+
+if TYPE_CHECKING:
+    from hermes.agent.tools.base import Tool
+    from hermes.config import Config
+    from hermes.store.db import SessionDB
+
+
+LONGEST_LINE = 16  # requests that wait for one session
+MOST_AT_ONCE = 200  # turns under way and waiting, of all sessions
+LINGER = 10.0  # seconds an agent stays after its turn
+WAIT = 600.0  # seconds in which a turn on another server comes to its end: callers wait no longer, either
+PAUSE = 0.1  # seconds between two looks whether it has
+
+
+@dataclass(slots=True, frozen=True)
+class _Taken:
+    """A conversation that is the caller's until it leaves."""
+
+    name: str
+    agent: ServedAgent
+    again: bool = False  # the words of the turn stand in the record already
+
+
+class ServedConversations:
+    """Begins turns. Made and used on one event loop; `close` waits until everything is put away."""
+
+    def __init__(self, db: SessionDB, config: Config, home: Path, tools: Callable[[], Awaitable[list[Tool]]]) -> None:
+        self.places = RequestSessions(db, config, home)
+        self._db, self._config, self._home = db, config, home
+        self._tools = tools
+        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=LINGER)
+        self._running: set[ServedTurn] = set()
+        self._closed = False
+
+    async def begin(self, ask: ApiRequest, model: Model) -> ServedTurn:
+        """Begin the turn a request asks for, as soon as its session is free."""
+        if self._closed:
+            raise ApiError(503, "the server is stopping", code="stopping", retry_after=5)
+        if self._conversations.users() >= MOST_AT_ONCE:
+            raise ApiError(429, "the server is busy with many requests", code="rate_limit_exceeded", retry_after=2)
+        tools = await self._tools()
+        if ask.caller is not None:  # not the owner: nothing that reaches into the machine
+            tools = [tool for tool in tools if tool.name in FOR_EVERYONE]
+        names = [tool.name for tool in tools]
+        taken = await self._going_on(ask, model, names)
+        if taken is None:
+            place = await asyncio.to_thread(self.places.find, ask, aside=True)
+            session_id = await asyncio.to_thread(self.places.open, place, ask, model, names, Path.cwd())
+            await self._enter(session_id)
+            try:
+                taken = _Taken(
+                    session_id, await asyncio.to_thread(self._agent, session_id, session_id, model, ask.caller)
+                )
+            except BaseException:
+                self._conversations.leave(session_id)
+                raise
+        return self._started(taken, ask, tools)
+
+    async def _going_on(self, ask: ApiRequest, model: Model, names: Sequence[str]) -> _Taken | None:
+        """The conversation that goes on, as the caller's own; None where a new one (or a branch) is to be made.
+
+        A caller that names a session waits until it is free. One that was only recognised does not: a session that is in
+        use has gone on since.
+        """
+        while True:
+            place = await asyncio.to_thread(self.places.find, ask)
+            if not place.goes_on:
+                return None
+            name = await asyncio.to_thread(self.places.chain, str(place.session_id))
+            if ask.session_id is None and self._conversations.users(name):
+                return None
+            await self._enter(name)
+            taken: _Taken | None = None
+            busy = False  # another program has it
+            end = asyncio.get_running_loop().time() + WAIT
+            try:
+                while True:
+                    place = await asyncio.to_thread(self.places.find, ask)  # somebody may have talked there meanwhile
+                    if not place.goes_on or await asyncio.to_thread(self.places.chain, str(place.session_id)) != name:
+                        break
+                    taken = await asyncio.to_thread(self._take, name, place, ask, model, names)
+                    busy = taken is None
+                    if taken or ask.session_id is None or asyncio.get_running_loop().time() > end:
+                        break
+                    if not await asyncio.to_thread(self._is_another_servers, str(place.session_id)):
+                        break
+                    busy = False
+                    await asyncio.sleep(PAUSE)
+            finally:
+                if taken is None:
+                    self._conversations.leave(name)
+            if taken is not None:
+                return taken
+            if busy:
+                if ask.session_id is None:
+                    return None
+                raise ApiError(
+                    409, f"session {place.session_id} is open in another program; close it there first",
+                    code="session_busy",
+                )  # fmt: skip
+
+    async def _enter(self, name: str) -> None:
+        """Have a conversation for oneself, until `leave`."""
+        if self._conversations.users(name) > LONGEST_LINE:
+            raise ApiError(
+                429, "many requests wait for this session already", code="rate_limit_exceeded", retry_after=2
+            )
+        ticket = self._conversations.queue(name)
+        try:
+            await asyncio.wrap_future(ticket)
+        except BaseException:
+            if not ticket.cancel():  # it was ours in this very moment
+                self._conversations.leave(name)
+            raise
+
+    # ------------------------------------------------------------------------------------------ in threads
+
+    def _take(
+        self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
+    ) -> _Taken | None:
+        """Hold an existing session, then bring it up to what the caller knows; None while another program holds it.
+
+        Another API server may keep it for what runs in its background: that does not keep us from answering.
+        """
+        session_id = str(place.session_id)
+        agent = self._agent(name, session_id, model, ask.caller)
+        if not agent.hold() and not self._is_another_servers(session_id):
+            return None
+        if agent.answering() is not None:
+            return None
+        self.places.open(place, ask, model, tools, agent.cwd)
+        return _Taken(name, agent, again=place.asked)
+
+    def _is_another_servers(self, session_id: str) -> bool:
+        """Whether a session is held by an API server (or by nobody any more), on a store that several of them share."""
+        if not self._db.is_shared:
+            return False
+        holder = self._db.session_holder(session_id)
+        return holder is None or source_of(holder) == SOURCE
+
+    def _give_back(self, agent: ServedAgent) -> None:
+        """The turn is over: another server may have the next one."""
+        if self._db.is_shared and not agent.background_running():
+            with suppress(HermesError):  # it runs out by itself
+                agent.let_go()
+
+    def _agent(self, name: str, session_id: str, model: Model, caller: str | None) -> ServedAgent:
+        def make() -> ServedAgent:
+            row = self._db.get_session(session_id)
+            cwd = Path(row["cwd"]) if row is not None and row["cwd"] else Path.cwd()
+            return ServedAgent(
+                self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
+                cwd=cwd if cwd.is_dir() else Path.cwd(),
+            )  # fmt: skip
+
+        agent = self._conversations.take(name, None, make)
+        agent.model = model
+        agent.session_id = session_id
+        agent.context.user = user_of(caller)
+        agent.context.home = home_of(self._home, caller)
+        return agent
+
+    def _started(self, taken: _Taken, ask: ApiRequest, tools: Sequence[Tool]) -> ServedTurn:
+        agent = taken.agent
+        job = _TurnRecord(self._db, self.places, agent, ask, again=taken.again)
+
+        def over() -> None:
+            self._running.discard(turn)
+            self._conversations.leave(taken.name)
+
+        def begin() -> Turn:
+            agent.equip(tools, ask.tools)
+            return job.turn()
+
+        def account(words: ReplyWords, error: BaseException | None) -> Outcome:
+            try:
+                return job.account(words, error)
+            finally:
+                self._give_back(agent)  # before the caller hears that it is over, and asks the next server
+
+        turn = ServedTurn(begin, account, over)
+        turn.session_id = agent.session_id
+        self._running.add(turn)
+        turn.start()
+        return turn
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    async def close(self, seconds: float = 3.0) -> None:
+        """Stop every turn, wait for what was said to be kept, and let all agents go."""
+        self._closed = True
+        turns = list(self._running)
+        for turn in turns:
+            turn.stop()
+        if turns:
+            await asyncio.wait([asyncio.ensure_future(turn.ended()) for turn in turns], timeout=seconds)
+        await asyncio.to_thread(self._conversations.close, seconds)
+
+
+class _TurnRecord:
+    """What one turn does to the record besides the agent's own work."""
+
+    def __init__(
+        self, db: SessionDB, places: RequestSessions, agent: ServedAgent, ask: ApiRequest, *, again: bool
+    ) -> None:
+        self._db, self._places, self._agent, self._ask, self._again = db, places, agent, ask, again
+        self._session_id = agent.session_id
+        self._before = 0
+        self._thought = 0
+
+    def turn(self) -> Turn:
+        """The turn itself."""
+        session_id = self._session_id
+        self._before = last_id(self._db, session_id)
+        self._thought = self._reasoning(session_id)
+        content = self._ask.content
+        if content is None or self._again:
+            self._places.remember(self._ask, session_id, self._before, [])
+            return self._agent.go_on()
+        return self._agent.turn(content, keep=self._keep)
+
+    def _keep(self, session_id: str, content: str | list[Any]) -> int:
+        """Store what the user says, and that it waits for an answer: the same request again must not store it again."""
+        message_id = self._db.append_message(session_id, "user", content)
+        self._places.remember(self._ask, session_id, message_id, [])
+        return message_id
+
+    def account(self, words: ReplyWords, error: BaseException | None) -> Outcome:
+        """What came of it, from the record; and the conversation is known from now on by what the caller saw of it."""
+        session_id, handed = self._agent.session_id, self._agent.handed
+        said = [row for row in messages_after(self._db, session_id, self._before) if row["role"] == "assistant"]
+        last = last_id(self._db, session_id)
+        if said:
+            texts = dict.fromkeys((words.whole, words.shown))
+            replies = [{"role": "assistant", "content": text, "tool_calls": handed} for text in texts]
+            self._places.remember(self._ask, session_id, last, replies)
+        thought = self._thought if session_id == self._session_id else 0  # a compressed one counts from zero
+        sent = (
+            "input_tokens",
+            "cache_read_tokens",
+            "cache_write_tokens",
+        )  # callers count the cache as part of the input
+        used = Used(
+            sum(row[name] or 0 for row in said for name in sent), sum(row["output_tokens"] or 0 for row in said),
+            sum(row["cache_read_tokens"] or 0 for row in said), max(0, self._reasoning(session_id) - thought),
+        )  # fmt: skip
+        reason = said[-1]["finish_reason"] if said else None
+        if handed:
+            reason = "tool_calls"
+        elif reason not in ("length", "content_filter"):
+            reason = "stop"
+        return Outcome(session_id, words.whole, handed, reason, used, last, error)
+
+    def _reasoning(self, session_id: str) -> int:
+        row = self._db.get_session(session_id)
+        return int(row["reasoning_tokens"] or 0) if row is not None else 0

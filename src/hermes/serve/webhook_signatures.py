@@ -1,0 +1,144 @@
+"""Whether a delivery comes from who it says: the ways in which senders of webhooks sign, over the raw bytes.
+
+GitHub (and Gitea, Forgejo): X-Hub-Signature-256. Standard Webhooks (and Svix): webhook-id, webhook-timestamp,
+webhook-signature. Stripe: Stripe-Signature with its time in it. Anything else: X-Signature: sha256=<hex>. GitLab signs
+nothing and shows the secret itself. Every comparison takes the same time, however much of it is right.
+
+What can be changed without breaking the signature does not name a delivery: GitHub's X-GitHub-Delivery is not signed, so
+its deliveries are known by their bytes, and a captured one can't be sent again under another name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TOLERANCE = 300.0  # seconds a signed time may be off
+_HEX = re.compile(r"[0-9a-fA-F]{64}")
+_LONGEST_ID = 200
+_NAMES = ("webhook-id", "svix-id", "x-github-delivery", "idempotency-key", "x-gitlab-event-uuid")
+
+
+class BadSignature(Exception):
+    """A delivery that is not what it should be, and why."""
+
+
+@dataclass(slots=True, frozen=True)
+class WebhookDelivery:
+    """A delivery that was signed well. `id` is the same whenever the same one is sent, and can't be made up."""
+
+    id: str
+
+
+def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> WebhookDelivery:
+    """Check a delivery by the way it is signed. Header names are in lower case. Refused when anything is wrong."""
+    for names in (_STANDARD, _SVIX):
+        if names[2] in headers:
+            return _standard(headers, names, body, secret, now)
+    if "x-hub-signature-256" in headers:
+        return _digest(headers["x-hub-signature-256"], body, secret)
+    if "stripe-signature" in headers:
+        return _stripe(headers["stripe-signature"], body, secret, now)
+    if "x-signature" in headers:
+        return _digest(headers["x-signature"], body, secret)
+    if "x-gitlab-token" in headers:
+        return _gitlab(headers, body, secret)
+    raise BadSignature("the delivery is not signed")
+
+
+def by_bytes(body: bytes) -> WebhookDelivery:
+    """A delivery known by what is in it."""
+    return WebhookDelivery(hashlib.sha256(body).hexdigest())
+
+
+def _mac(secret: bytes, signed: bytes) -> bytes:
+    return hmac.new(secret, signed, hashlib.sha256).digest()
+
+
+def _digest(value: str, body: bytes, secret: str) -> WebhookDelivery:
+    """sha256=<hex> over the body."""
+    kind, _, shown = value.strip().partition("=")
+    if kind != "sha256" or not _HEX.fullmatch(shown):
+        raise BadSignature("the signature must read sha256=<64 hexadecimal digits>")
+    if not hmac.compare_digest(bytes.fromhex(shown), _mac(secret.encode(), body)):
+        raise BadSignature("the signature does not fit")
+    return by_bytes(body)
+
+
+# ------------------------------------------------------------------------------------------------ Standard Webhooks
+
+_STANDARD = ("webhook-id", "webhook-timestamp", "webhook-signature")
+_SVIX = ("svix-id", "svix-timestamp", "svix-signature")
+
+
+def _standard(
+    headers: Mapping[str, str], names: tuple[str, str, str], body: bytes, secret: str, now: float
+) -> WebhookDelivery:
+    delivery, stamp, shown = (headers.get(name, "") for name in names)
+    if not delivery or len(delivery) > _LONGEST_ID:
+        raise BadSignature(f"{names[0]} is missing or too long")
+    _in_time(stamp, now)
+    expected = _mac(_standard_key(secret), f"{delivery}.{stamp}.".encode("latin-1", "replace") + body)
+    good = False
+    for one in shown.split(" "):
+        version, _, encoded = one.partition(",")
+        good |= version == "v1" and hmac.compare_digest(_decoded(encoded), expected)
+    if not good:
+        raise BadSignature("the signature does not fit")
+    return WebhookDelivery(delivery)
+
+
+def _standard_key(secret: str) -> bytes:
+    """The bytes of a secret: base64 behind `whsec_` (or alone), else the text itself."""
+    bare = secret.removeprefix("whsec_")
+    return _decoded(bare) or secret.encode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _in_time(stamp: str, now: float) -> None:
+    if not stamp.isascii() or not stamp.isdigit() or len(stamp) > 12:
+        raise BadSignature("the time of the delivery is not a number of seconds")
+    if abs(now - int(stamp)) > TOLERANCE:
+        raise BadSignature("the delivery is too old, or its sender's clock is wrong")
+
+
+# ------------------------------------------------------------------------------------------------ Stripe, GitLab
+
+
+def _stripe(value: str, body: bytes, secret: str, now: float) -> WebhookDelivery:
+    """t=<seconds>,v1=<hex>[,v1=<hex>] over the time, a dot and the body."""
+    pairs = [part.strip().partition("=") for part in value.split(",")]
+    stamp = next((found for key, _, found in pairs if key == "t"), "")
+    _in_time(stamp, now)
+    expected = _mac(secret.encode(), f"{stamp}.".encode() + body)
+    good = False
+    for key, _, shown in pairs:
+        good |= key == "v1" and bool(_HEX.fullmatch(shown)) and hmac.compare_digest(bytes.fromhex(shown), expected)
+    if not good:
+        raise BadSignature("the signature does not fit")
+    return by_bytes(body)  # a retry has another time, and the same event in it
+
+
+def _gitlab(headers: Mapping[str, str], body: bytes, secret: str) -> WebhookDelivery:
+    if not hmac.compare_digest(headers["x-gitlab-token"].encode("latin-1", "replace"), secret.encode()):
+        raise BadSignature("the token does not fit")
+    named = headers.get("idempotency-key") or headers.get("x-gitlab-event-uuid") or ""
+    return WebhookDelivery(f"gitlab-{named}") if 0 < len(named) <= _LONGEST_ID else by_bytes(body)
+
+
+def unsigned(headers: Mapping[str, str]) -> WebhookDelivery:
+    """A delivery of a route without a secret: its sender's name for it, else it is new."""
+    named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
+    return WebhookDelivery(named or secrets.token_hex(16))

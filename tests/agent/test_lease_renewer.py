@@ -1,0 +1,71 @@
+"""Leases that are handed to the renewer last as long as they are kept, and a lost one is reported."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from hermes.agent.lease_renewer import KeptLease, kept
+from hermes.errors import HermesError
+
+
+def test_a_kept_lease_outlives_its_time_and_runs_out_afterwards(db: Any) -> None:
+    token = db.acquire_lease("work", "here", 0.4)
+    with kept(db, KeptLease("work", token, 0.4)):
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:
+            assert db.lease_holder("work") == "here"
+            time.sleep(0.05)
+    end = time.monotonic() + 10
+    while db.lease_holder("work") is not None:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_leases_of_different_length_are_renewed_side_by_side(db: Any) -> None:
+    long, short = db.acquire_lease("long", "here", 60.0), db.acquire_lease("short", "here", 0.4)
+    with kept(db, KeptLease("long", long, 60.0)), kept(db, KeptLease("short", short, 0.4)):
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:
+            assert db.lease_holder("short") == "here"
+            time.sleep(0.05)
+        assert [thread.name for thread in threading.enumerate()].count("hermes-leases") == 1
+
+
+def test_a_lease_that_passed_to_another_is_reported_once(db: Any) -> None:
+    token = db.acquire_lease("work", "here", 0.4)
+    db.release_lease("work", token)
+    assert db.acquire_lease("work", "there", 60.0) == token + 1
+    lost: list[str] = []
+    heard = threading.Event()
+
+    def told() -> None:
+        lost.append("work")
+        heard.set()
+
+    other = db.acquire_lease("other", "here", 0.4)
+    with kept(db, KeptLease("work", token, 0.4, lost=told)), kept(db, KeptLease("other", other, 0.4)):
+        assert heard.wait(10)
+        time.sleep(0.3)
+        assert lost == ["work"]
+        assert db.lease_holder("other") == "here"  # the others go on
+    assert db.lease_holder("work") == "there"
+
+
+def test_a_renewal_that_fails_is_reported_and_tried_again(db: Any) -> None:
+    token = db.acquire_lease("work", "here", 0.4)
+    beats: list[str] = []
+    again = threading.Event()
+
+    def renew() -> bool:
+        beats.append("beat")
+        if len(beats) == 1:
+            raise HermesError("the store is busy")
+        again.set()
+        return True
+
+    failures: list[HermesError] = []
+    with kept(db, KeptLease("work", token, 0.4, renew=renew, failed=failures.append)):
+        assert again.wait(10)
+    assert [str(error) for error in failures] == ["the store is busy"]

@@ -1,0 +1,195 @@
+"""The assistant without a model: it quotes the history, says what it is, and never makes anything up."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.agent.loop import Agent
+from hermes.agent.model import Model, Piece, Reply
+from hermes.agent.offline.assistant import ExtractiveModel
+from hermes.agent.offline.summary import SECTIONS
+from hermes.agent.turn import Done, Text
+from hermes.config import Config
+
+from .saying import talk
+from .transcripts import PARSER
+
+
+@pytest.fixture
+def history(db: Any) -> Any:
+    talk(db, "parser", "Which parser for the config language?", "Take lark in LALR mode.", title="Parser choice")
+    talk(db, "bread", "My sourdough does not rise", "Feed the starter twice a day.")
+    return db
+
+
+def reply(model: ExtractiveModel, text: str) -> str:
+    items = list(
+        model.stream([{"role": "system", "content": "x"}, {"role": "user", "content": text}], cancelled=lambda: False)
+    )
+    whole = items[-1]
+    assert isinstance(whole, Reply) and isinstance(whole.content, str)
+    assert "".join(item.text for item in items[:-1] if isinstance(item, Piece)) == whole.content
+    return whole.content
+
+
+def test_it_is_a_model_that_says_what_it_is(history) -> None:
+    model: Model = ExtractiveModel(history)
+    assert (model.kind, model.calls_tools) == ("extractive", False)
+    assert "no language model" in model.describe()
+
+
+def test_it_answers_with_quoted_passages_and_where_they_are_from(history) -> None:
+    answer = reply(ExtractiveModel(history), "What did we decide about the parser?")
+    assert "> → Take lark in LALR mode." in answer.splitlines()
+    assert "**Parser choice**" in answer and "`parser`" in answer
+    assert "sourdough" not in answer
+    assert "no language model" in answer
+    assert "hermes model install smollm2" in answer and "model.base_url" in answer
+
+
+def test_nothing_found_says_what_was_searched(history) -> None:
+    answer = reply(ExtractiveModel(history), "When does the zeppelin land?")
+    assert "found nothing" in answer and "zeppelin" in answer and "2 other conversations" in answer
+    assert ">" not in answer
+
+
+def test_an_empty_history_is_said_to_be_empty(db) -> None:
+    assert "no other conversations to search yet" in reply(ExtractiveModel(db), "What did we decide?")
+
+
+@pytest.mark.parametrize("text", ["hi", "Hello!", "¡Hola!", "Guten Tag", "你好", "こんにちは。", "Привет!"])
+def test_a_greeting_is_greeted(history, text) -> None:
+    assert reply(ExtractiveModel(history), text).startswith("Hello!")
+
+
+@pytest.mark.parametrize("text", ["help", "?", "What can you do?", "", "   "])
+def test_help_says_what_can_be_done(history, text) -> None:
+    answer = reply(ExtractiveModel(history), text)
+    assert "hermes sessions search" in answer and "hermes model install smollm2" in answer
+
+
+def test_it_streams_word_by_word_and_can_be_interrupted(history) -> None:
+    seen: list[Any] = []
+    for item in ExtractiveModel(history).stream([{"role": "user", "content": "hi"}], cancelled=lambda: len(seen) >= 3):
+        seen.append(item)
+    assert len(seen) == 4
+    assert isinstance(seen[-1], Reply) and seen[-1].finish_reason == "interrupted"
+    assert seen[-1].content == "".join(piece.text for piece in seen[:-1])
+
+
+def talk_to(db: Any, home: Path, session_id: str, text: str) -> str:
+    agent = Agent(db, Config(), ExtractiveModel(db), session_id=session_id, home=home, cwd=home)
+    events = list(agent.turn(text))
+    agent.close()
+    assert isinstance(events[-1], Done)
+    assert "".join(event.text for event in events if isinstance(event, Text)) == events[-1].text
+    return events[-1].text
+
+
+def test_in_a_conversation_it_does_not_quote_the_question_itself(history, tmp_path) -> None:
+    for session_id in ("one", "two"):
+        answer = talk_to(history, tmp_path, session_id, "What did we say about the sourdough starter?")
+        assert "Feed the starter twice a day." in answer
+        assert "> What did we say" not in answer, "neither the question nor its own earlier answers are a source"
+        assert answer.count("Feed the starter twice a day.") == 1
+
+
+def test_what_was_said_earlier_in_the_same_conversation_is_found(history, tmp_path) -> None:
+    agent = Agent(history, Config(), ExtractiveModel(history), session_id="now", home=tmp_path, cwd=tmp_path)
+    list(agent.turn("My walrus is called Ivory, please remember that."))
+    answer = list(agent.turn("What is my walrus called?"))[-1].text
+    agent.close()
+    assert "> My walrus is called Ivory, please remember that." in answer
+    assert "> What is my walrus called?" not in answer
+
+
+def test_it_quotes_to_nobody_what_they_may_not_see(history) -> None:
+    talk(history, "mine", "the sourdough of user seven", source="telegram", user_id="7")
+    answer = reply(ExtractiveModel(history, user=("telegram", "7")), "what about the sourdough?")
+    assert "user seven" in answer and "does not rise" not in answer
+    assert "1 other conversation " in reply(ExtractiveModel(history, user=("telegram", "7")), "and the parser?")
+
+
+def test_whom_it_speaks_with_is_known_to_each_call_alone(history) -> None:
+    shared, asked = ExtractiveModel(history), [{"role": "user", "content": "what is the secret word?"}]
+    for name in ("ann", "bob"):
+        talk(history, f"of {name}", f"the secret word is walrus-{name}", source="telegram", user_id=name)
+    streams = [  # both are under way before either answers
+        shared.speaking_in("now", ("telegram", name)).stream(asked, cancelled=lambda: False) for name in ("ann", "bob")
+    ]
+    ann, bob = (next(item for item in stream if isinstance(item, Reply)).content or "" for stream in streams)
+    assert "walrus-ann" in ann and "walrus-bob" not in ann
+    assert "walrus-bob" in bob and "walrus-ann" not in bob
+
+
+def test_one_assistant_serves_many_conversations_at_once(history, tmp_path) -> None:
+    shared, wrong = ExtractiveModel(history), []
+    for number in range(6):
+        talk(history, f"mine{number}", f"the secret word is walrus{number}", source="telegram", user_id=f"u{number}")
+
+    def converse(number: int) -> None:
+        user = ("telegram", f"u{number}")
+        agent = Agent(
+            history,
+            Config(),
+            shared,
+            session_id=f"t{number}",
+            source="telegram",
+            user=user,
+            home=tmp_path,
+            cwd=tmp_path,
+        )
+        for _ in range(3):
+            said = list(agent.turn("what is the secret word?"))[-1].text
+            if set(re.findall(r"walrus\d", said)) != {f"walrus{number}"}:
+                wrong.append(said)
+        agent.close()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=converse, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []
+
+
+def test_in_a_conversation_it_quotes_what_its_user_may_see(history, tmp_path) -> None:
+    talk(history, "mine", "the sourdough of user seven", source="telegram", user_id="7")
+    agent = Agent(
+        history,
+        Config(),
+        ExtractiveModel(history),
+        session_id="t",
+        source="telegram",
+        user=("telegram", "7"),
+        home=tmp_path,
+        cwd=tmp_path,
+    )
+    answer = list(agent.turn("what about the sourdough?"))[-1].text
+    agent.close()
+    assert "user seven" in answer and "does not rise" not in answer
+
+
+def test_side_tasks_are_done_from_the_words_themselves(db) -> None:
+    model = ExtractiveModel(db)
+    title = model.complete([{"role": "system", "content": "Give this conversation a title."}, *PARSER.messages])
+    assert title == "Writing the configuration language for Quillbox"
+    summary = model.complete([{"role": "system", "content": "Summarise."}, *PARSER.messages])
+    assert all(f"## {name}" in summary for name in SECTIONS)
+    assert "quillbox/grammar.lark" in summary
+
+
+def test_a_megabyte_of_question_is_answered_shortly(history) -> None:
+    answer = reply(ExtractiveModel(history), "zeppelin " * 120_000)
+    assert len(answer) < 2000
