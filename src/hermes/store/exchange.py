@@ -142,6 +142,11 @@ def _told(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return [{**message, "attachments": attached.get(str(message.get("id")), [])} for message in told]
 
 
+def with_attachments(data: dict[str, Any]) -> dict[str, Any]:
+    """An exported session whose messages name their attachments, as those that are stored one by one do."""
+    return {**data, **{key: _told(data, key) for key in ("messages", "rewound_messages")}}
+
+
 def _parted(
     session_id: str, shown: list[dict[str, Any]], rewound: list[dict[str, Any]], refs: list[list[Any]]
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
@@ -228,4 +233,4 @@ def bring_meta(tx: Tx, values: list[tuple[Any, ...]]) -> None:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (key, value))
 
 
-__all__ = ["bring_in", "bring_meta", "export", "export_ids", "has_events", "iterate", "meta_of"]
+__all__ = ["bring_in", "bring_meta", "export", "export_ids", "has_events", "iterate", "meta_of", "with_attachments"]
