@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from tests.interop.importing import brought_in, hidden, lines, sessions, told
 
@@ -55,7 +56,6 @@ def test_a_rollout(tmp_path: Path, compressed: bool) -> None:
     folder = tmp_path / ".codex" / "sessions" / "2026" / "03" / "02"
     file = lines(folder / f"rollout-2026-03-02T09-00-00-{NAME}.jsonl", rollout())
     if compressed:
-        zstandard = pytest.importorskip("zstandard")
         packed = file.with_name(file.name + ".zst")
         packed.write_bytes(zstandard.ZstdCompressor().compress(file.read_bytes()))
         file.unlink()

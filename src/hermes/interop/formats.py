@@ -16,8 +16,9 @@ of their format is read or written.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -46,9 +47,9 @@ class Format:
         return import_module(self.module)
 
 
-def _history(name: str, program: str, told: str) -> Format:
+def _history(name: str, program: str, told: str, *, writes: bool = False) -> Format:
     module = f"hermes.interop.histories.{name.replace('-', '_')}"
-    return Format(name=name, module=module, help=told, program=program, reads=True)
+    return Format(name=name, module=module, help=told, program=program, reads=True, writes=writes)
 
 
 # The order in which files are sniffed: the last one takes every text.
@@ -56,8 +57,11 @@ BUILT_IN = (
     Format(name="markdown", module="hermes.interop.markdown", help="to read and print", endings=(".md", ".markdown"),
            aliases=("md",), writes=True),
     Format(name="html", module="hermes.interop.html", help="one page with pictures", endings=(".html", ".htm"), writes=True),
-    _history("claude-code", "Claude Code", "sessions of Claude Code"),
-    _history("codex", "Codex CLI", "rollouts of Codex CLI"),
+    Format(name="openai", module="hermes.interop.training", help="a chat for fine-tuning a line", writes=True),
+    Format(name="chatml", module="hermes.interop.training_chatml", help="text with <|im_start|> marks", writes=True),
+    Format(name="sharegpt", module="hermes.interop.training_sharegpt", help="from and value, a conversation a line", writes=True),
+    _history("claude-code", "Claude Code", "sessions of Claude Code", writes=True),
+    _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True),
     _history("gemini", "Gemini CLI", "chats of Gemini CLI"),
     _history("opencode", "OpenCode", "OpenCode's database, storage folder or export"),
     _history("goose", "Goose", "Goose's database or session files"),
@@ -81,6 +85,7 @@ class Export:
     zone: tzinfo | None = None  # of the times shown; None: the machine's
     attachments: Path | None = None  # the store's folder of attachments
     contents: Iterable[dict[str, Any]] = ()  # the sessions (at least their ids) for a list of contents
+    left_out: Counter[str] = field(default_factory=Counter)  # what the format can't hold, counted by the writer
 
 
 @dataclass(frozen=True, slots=True)

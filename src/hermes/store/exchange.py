@@ -20,6 +20,7 @@ from hermes.store.visibility import User, session_clause
 
 # What a store notes about its own index, changes and tables.
 OWN_KEYS = ("fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events")
+IMPORTED_FILE = "history:"  # how the keys begin that tell which file of another program was read, and when
 _BESIDE = ("tags", "members", "refs", "rewinds")
 _EVENTS = "events"
 ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
@@ -223,7 +224,7 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
         (key, value)
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
         if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
-        and not str(codec.restored(key)).startswith((carried.AWAITED, ABSENT, HAD))
+        and not str(codec.restored(key)).startswith((carried.AWAITED, ABSENT, HAD, IMPORTED_FILE))
     ]
 
 

@@ -41,15 +41,25 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
     with opened() as db:
         told = _Told(db, source, None if session is None else find_session(db, session))
         with progress("exporting", told.total) as step:
-            pieces = formats.written(chosen, told.export(step))
+            export_ = told.export(step)
+            pieces = formats.written(chosen, export_)
             if file == "-":
                 for piece in pieces:
                     put(piece)
+                _say_left_out(chosen, export_)
                 return
             target = Path(file).expanduser()
             _keep_off(target, db)
             save(target, pieces)
+    _say_left_out(chosen, export_)
     click.echo(f"exported {counted(told.count, 'session')} ({counted(told.messages, 'message')}) to {target}", err=True)
+
+
+def _say_left_out(chosen: formats.Format, export_: formats.Export) -> None:
+    """Name what the format can't hold."""
+    if export_.left_out:
+        told = ", ".join(f"{times} {what}" for what, times in export_.left_out.items())
+        click.echo(f"hermes: {chosen.name} can't hold: {told}; --format jsonl keeps everything", err=True)
 
 
 class _Told:

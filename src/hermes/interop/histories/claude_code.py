@@ -12,15 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
+from hermes.errors import InvalidInput
+from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     Skipped,
+    as_uuid,
+    compact,
     count,
     dicts,
     first_objects,
     image_part,
+    iso,
     joined,
     json_lines,
     mapping,
@@ -29,6 +33,8 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.jsonl import decoded, encoded
+from hermes.interop.training import data_url
 
 SOURCE = "claude-code"
 _SPOKEN = ("user", "assistant")
@@ -346,7 +352,92 @@ def _parts(content: Any) -> list[Any]:
         elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
             parts.append(image_part(source["data"], str(source.get("media_type") or "image/png")))
         elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
-            from hermes.interop.histories.conversation import compact
-
             parts.append(compact(block))
     return parts
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+def write(export: Export) -> Iterator[bytes]:
+    """One session as a file that Claude Code resumes: `<folder of the project>/<session's uuid>.jsonl`."""
+    for number, session in enumerate(export.sessions):
+        if number:
+            raise InvalidInput("claude-code holds one session a file; name it with --session-id")
+        yield from _written(session, export)
+
+
+def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
+    name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
+    base = {
+        "sessionId": name,
+        "cwd": session.get("cwd") or "/",
+        "version": "2.0.0",
+        "isSidechain": False,
+        "userType": "external",
+    }
+    if session.get("title"):
+        yield encoded({"type": "custom-title", "customTitle": session["title"], "sessionId": name}) + b"\n"
+    if session.get("rewound_messages"):
+        export.left_out["hidden messages"] = len(session["rewound_messages"])
+    parent = None
+    for one in session.get("messages") or ():
+        uuid = as_uuid(str(one.get("platform_message_id") or f"{name}/{one['id']}"))
+        line = {"uuid": uuid, "parentUuid": parent, "timestamp": iso(one["timestamp"]), **base}
+        if one["role"] == "assistant":
+            yield encoded({"type": "assistant", **line, "message": _reply(one, export)}) + b"\n"
+        elif one["role"] == "tool":
+            block = {
+                "type": "tool_result",
+                "tool_use_id": one.get("tool_call_id") or uuid,
+                "content": _blocks_of(one, export),
+            }
+            yield encoded({"type": "user", **line, "message": {"role": "user", "content": [block]}}) + b"\n"
+        else:
+            meta = {"isMeta": True} if one["role"] == "system" else {}
+            yield (
+                encoded(
+                    {"type": "user", **line, **meta, "message": {"role": "user", "content": _blocks_of(one, export)}}
+                )
+                + b"\n"
+            )
+        parent = uuid
+
+
+def _reply(one: dict[str, Any], export: Export) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = []
+    if one.get("reasoning"):
+        blocks.append({"type": "thinking", "thinking": one["reasoning"], "signature": ""})
+    content = _blocks_of(one, export)
+    blocks += [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
+    for call in one.get("tool_calls") or ():
+        asked = mapping(call.get("function"))
+        try:
+            given = decoded(str(asked.get("arguments") or "{}").encode())
+        except ValueError:
+            given = {"arguments": asked.get("arguments")}
+        blocks.append({"type": "tool_use", "id": call.get("id"), "name": asked.get("name"), "input": given})
+    cached, wrote = one.get("cache_read_tokens") or 0, one.get("cache_write_tokens") or 0
+    usage = {"input_tokens": max((one.get("input_tokens") or 0) - cached - wrote, 0),
+             "output_tokens": one.get("output_tokens") or 0, "cache_read_input_tokens": cached,
+             "cache_creation_input_tokens": wrote}  # fmt: skip
+    stop = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(one.get("finish_reason")), "end_turn")
+    return {"id": one.get("platform_message_id") or f"msg_{one['id']}", "type": "message", "role": "assistant",
+            "model": one.get("model") or "unknown", "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
+
+
+def _blocks_of(one: dict[str, Any], export: Export) -> Any:
+    content = one.get("content")
+    if not isinstance(content, list):
+        return content or ""
+    blocks: list[dict[str, Any]] = []
+    for part in content:
+        url = data_url(part, export.attachments) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get("type") == "text":
+            blocks.append({"type": "text", "text": part.get("text") or ""})
+        elif url is not None and url.startswith("data:"):
+            head, _, data = url.partition(";base64,")
+            blocks.append({"type": "image", "source": {"type": "base64", "media_type": head[5:], "data": data}})
+        else:
+            export.left_out["attachments"] += 1
+    return blocks

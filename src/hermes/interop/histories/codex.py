@@ -11,15 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
+from hermes.errors import InvalidInput
+from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     Skipped,
+    as_uuid,
     compact,
     count,
     dicts,
     first_objects,
+    iso,
     joined,
     json_lines,
     mapping,
@@ -28,6 +31,8 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.jsonl import encoded
+from hermes.interop.training import data_url
 
 SOURCE = "codex"
 _INJECTED = (
@@ -244,3 +249,78 @@ def _indexed_title(path: Path, name: str) -> str | None:
         if parent.name == ".codex":
             break
     return None
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+def write(export: Export) -> Iterator[bytes]:
+    """One session as a rollout that Codex resumes."""
+    for number, session in enumerate(export.sessions):
+        if number:
+            raise InvalidInput("codex holds one session a file; name it with --session-id")
+        yield from _written(session, export)
+
+
+def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
+    name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
+    began = iso(session["started_at"])
+    meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
+                            "cli_version": "0.0.0", "source": "cli"}  # fmt: skip
+    if session.get("system_prompt"):
+        meta["base_instructions"] = {"text": session["system_prompt"]}
+    yield _line(began, "session_meta", meta)
+    if session.get("model"):
+        yield _line(began, "turn_context", {"cwd": meta["cwd"], "model": session["model"]})
+    if session.get("rewound_messages"):
+        export.left_out["hidden messages"] = len(session["rewound_messages"])
+    for one in session.get("messages") or ():
+        for kind, payload in _items(one, export):
+            yield _line(iso(one["timestamp"]), kind, payload)
+    if session.get("title"):
+        yield _line(iso(session.get("ended_at") or session["started_at"]), "event_msg",
+                    {"type": "thread_name_updated", "thread_name": session["title"]})  # fmt: skip
+
+
+def _line(at: str, kind: str, payload: dict[str, Any]) -> bytes:
+    return encoded({"timestamp": at, "type": kind, "payload": payload}) + b"\n"
+
+
+def _items(one: dict[str, Any], export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A message as the items (and the events that repeat them) of a rollout."""
+    said, role = one.get("content"), one["role"]
+    name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
+    if role == "tool":
+        output = said if isinstance(said, str) else compact(said)
+        yield "response_item", {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": output}
+        return
+    if one.get("reasoning"):
+        yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": one["reasoning"]}]}
+    parts = said if isinstance(said, list) else [{"type": "text", "text": said}] if said else []
+    blocks: list[dict[str, Any]] = []
+    for part in parts:
+        url = data_url(part, export.attachments) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get("type") == "text":
+            blocks.append(
+                {"type": "output_text" if role == "assistant" else "input_text", "text": part.get("text") or ""}
+            )
+        elif url is not None:
+            blocks.append({"type": "input_image", "image_url": url})
+        else:
+            export.left_out["attachments"] += 1
+    words = "\n\n".join(block["text"] for block in blocks if "text" in block)
+    if blocks:
+        yield (
+            "response_item",
+            {"type": "message", **name, "role": "developer" if role == "system" else role, "content": blocks},
+        )
+        if role in ("user", "assistant") and words:
+            yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": words}
+    for call in one.get("tool_calls") or ():
+        asked = mapping(call.get("function"))
+        yield "response_item", {"type": "function_call", "name": asked.get("name"), "arguments": asked.get("arguments"),
+                                "call_id": call.get("id")}  # fmt: skip
+    if role == "assistant" and one.get("output_tokens") is not None:
+        used = {"input_tokens": one.get("input_tokens") or 0, "cached_input_tokens": one.get("cache_read_tokens") or 0,
+                "output_tokens": one["output_tokens"]}  # fmt: skip
+        yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}

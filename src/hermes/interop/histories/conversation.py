@@ -206,6 +206,21 @@ def seconds(value: Any) -> float | None:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
+def iso(at: float) -> str:
+    """A time as other programs write it."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def as_uuid(name: str) -> str:
+    """A name that is a UUID as it is, any other as a UUID made of it: the same each time."""
+    import uuid
+
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
+
+
 def count(value: Any) -> int | None:
     """A number of tokens, or None."""
     return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
