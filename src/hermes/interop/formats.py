@@ -7,6 +7,8 @@ A format is a row here and a module with some of these functions:
     read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]    the sessions of a file; their
                                                                                     attachments go into the folder
     take(db: SessionDB, path: Path) -> dict[str, int]                               instead of read, where there is a quicker way
+    files(folder: Path) -> Iterator[Path]                                           the files of this format below a folder
+    usual_places() -> list[Path]                                                    where the program keeps them
 
 Other packages register a `Format` through an entry point of the group `hermes.formats`. Modules are imported when a file
 of their format is read or written.
@@ -14,8 +16,9 @@ of their format is read or written.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -37,10 +40,16 @@ class Format:
     aliases: tuple[str, ...] = ()
     writes: bool = False
     reads: bool = False
+    program: str = ""  # whose history it is; it grows there, so an import brings sessions that are here up to date
 
     def load(self) -> ModuleType:
         """The module, imported now."""
         return import_module(self.module)
+
+
+def _history(name: str, program: str, told: str, *, writes: bool = False) -> Format:
+    module = f"hermes.interop.histories.{name.replace('-', '_')}"
+    return Format(name=name, module=module, help=told, program=program, reads=True, writes=writes)
 
 
 # The order in which files are sniffed: the last one takes every text.
@@ -48,6 +57,18 @@ BUILT_IN = (
     Format(name="markdown", module="hermes.interop.markdown", help="to read and print", endings=(".md", ".markdown"),
            aliases=("md",), writes=True),
     Format(name="html", module="hermes.interop.html", help="one page with pictures", endings=(".html", ".htm"), writes=True),
+    Format(name="openai", module="hermes.interop.training", help="a chat for fine-tuning a line", writes=True),
+    Format(name="chatml", module="hermes.interop.training_chatml", help="text with <|im_start|> marks", writes=True),
+    Format(name="sharegpt", module="hermes.interop.training_sharegpt", help="from and value, a conversation a line", writes=True),
+    _history("claude-code", "Claude Code", "sessions of Claude Code", writes=True),
+    _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True),
+    _history("gemini", "Gemini CLI", "chats of Gemini CLI"),
+    _history("opencode", "OpenCode", "OpenCode's database, storage folder or export"),
+    _history("goose", "Goose", "Goose's database or session files"),
+    _history("llm", "llm", "the log of llm"),
+    _history("pi", "Pi", "sessions of Pi and OpenClaw"),
+    _history("chatgpt", "ChatGPT", "ChatGPT's data export"),
+    _history("claude-ai", "Claude.ai", "Claude.ai's data export"),
     Format(name="database", module="hermes.interop.database", help="a Hermes state.db of any version", reads=True),
     Format(name="jsonl", module="hermes.interop.jsonl", help="complete, can be imported again", endings=(".jsonl",),
            writes=True, reads=True),
@@ -64,6 +85,7 @@ class Export:
     zone: tzinfo | None = None  # of the times shown; None: the machine's
     attachments: Path | None = None  # the store's folder of attachments
     contents: Iterable[dict[str, Any]] = ()  # the sessions (at least their ids) for a list of contents
+    left_out: Counter[str] = field(default_factory=Counter)  # what the format can't hold, counted by the writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +94,8 @@ class Problem:
 
     line: int
     reason: str
+    path: Path | None = None
+    unknown: str | None = None  # the kind of record that the importer does not know; those are no damage
 
 
 class Found(NamedTuple):
@@ -108,6 +132,33 @@ def reader_for(path: Path) -> Format:
     """The format of a file, judged by its content."""
     readers = [one for one in formats() if one.reads]
     return next((one for one in readers if one.load().sniff(path)), readers[-1])
+
+
+def histories() -> list[Format]:
+    """The formats of other programs' histories."""
+    return [one for one in formats() if one.program]
+
+
+def found_in(folder: Path) -> Iterator[tuple[Format, Path]]:
+    """The histories of other programs below a folder, each file once."""
+    seen: set[Path] = set()
+    for one in histories():
+        module = one.load()
+        for path in module.files(folder):
+            if path not in seen and module.sniff(path):
+                seen.add(path)
+                yield one, path
+
+
+def found_here() -> Iterator[tuple[Format, Path]]:
+    """The histories of other programs in the usual places of this machine."""
+    for one in histories():
+        module = one.load()
+        for place in module.usual_places():
+            if place.is_file():
+                yield from ((one, place),) if module.sniff(place) else ()
+            elif place.is_dir():
+                yield from ((one, path) for path in module.files(place) if module.sniff(path))
 
 
 def described(*, reading: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import (
     HermesError,
@@ -21,14 +21,13 @@ from hermes.store import (
     codec,
     events,
     exchange,
+    import_updates,
     messages,
+    sessions,
 )
 from hermes.store.attachments import note
 from hermes.store.db_open import OpenStore
 from hermes.store.visibility import User
-
-if TYPE_CHECKING:
-    pass
 
 _STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)
 
@@ -91,13 +90,15 @@ class ExchangeCalls(OpenStore):
         *,
         attachments_dir: Path | str | None = None,
         refused: Callable[[dict[str, Any], Exception], None] | None = None,
+        update: bool = False,
     ) -> dict[str, int]:
         """Store exported sessions one after the other; ids keep their meaning between them. Attachments are copied
         from `attachments_dir`, if it is given. A session that can't be taken is an error, or, with `refused`, told to it.
 
-        → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped. With `update`, those
+        that were imported from another program get what is new there: {"updated": n} counts them.
         """
-        counts = {"sessions": 0, "messages": 0, "skipped": 0}
+        counts = {"sessions": 0, "messages": 0, "skipped": 0, **({"updated": 0} if update else {})}
         ids: dict[int, int] = {}
         for data in exported:
             try:
@@ -113,6 +114,32 @@ class ExchangeCalls(OpenStore):
                 counts["sessions"] += 1
                 told = data.get("messages") or ()
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)
+            elif update and (made := self._update_import(data)):
+                counts["updated"] += 1
+                counts["messages"] += len(made.added)
             else:
                 counts["skipped"] += 1
         return counts
+
+    def foreign_message_ids(self, session_id: str) -> set[str]:
+        """The ids that a session's messages had on the platform or in the program they come from."""
+        with self._engine.read() as tx:
+            sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
+            return {str(codec.restored(row[0])) for row in tx.rows(sql, (codec.storable(session_id),))}
+
+    def _update_import(self, data: dict[str, Any]) -> import_updates.Update:
+        """Bring a session that was imported from another program up to what that program has now."""
+        session_id = data["id"]
+        data = adoption.lifted_export(data, self._attachments)
+        with self._writing(session_id) as tx:
+            if not sessions.is_shown(tx, session_id, None):  # in the trash: it stays there as it is
+                return import_updates.Update()
+            made = import_updates.update(self._engine, tx, session_id, exchange.with_attachments(data))
+        if made.changed or made.hidden:
+            self._scribe.rewritten(session_id)
+        else:
+            for message_id, ready in made.added:
+                self._scribe.said(session_id, message_id, ready)
+        if made:
+            self._files_came(session_id, None)
+        return made

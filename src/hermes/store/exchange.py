@@ -20,6 +20,7 @@ from hermes.store.visibility import User, session_clause
 
 # What a store notes about its own index, changes and tables.
 OWN_KEYS = ("fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events")
+IMPORTED_FILE = "history:"  # how the keys begin that tell which file of another program was read, and when
 _BESIDE = ("tags", "members", "refs", "rewinds")
 _EVENTS = "events"
 ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
@@ -142,6 +143,11 @@ def _told(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return [{**message, "attachments": attached.get(str(message.get("id")), [])} for message in told]
 
 
+def with_attachments(data: dict[str, Any]) -> dict[str, Any]:
+    """An exported session whose messages name their attachments, as those that are stored one by one do."""
+    return {**data, **{key: _told(data, key) for key in ("messages", "rewound_messages")}}
+
+
 def _parted(
     session_id: str, shown: list[dict[str, Any]], rewound: list[dict[str, Any]], refs: list[list[Any]]
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
@@ -218,7 +224,7 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
         (key, value)
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
         if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
-        and not str(codec.restored(key)).startswith((carried.AWAITED, ABSENT, HAD))
+        and not str(codec.restored(key)).startswith((carried.AWAITED, ABSENT, HAD, IMPORTED_FILE))
     ]
 
 
@@ -228,4 +234,4 @@ def bring_meta(tx: Tx, values: list[tuple[Any, ...]]) -> None:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (key, value))
 
 
-__all__ = ["bring_in", "bring_meta", "export", "export_ids", "has_events", "iterate", "meta_of"]
+__all__ = ["bring_in", "bring_meta", "export", "export_ids", "has_events", "iterate", "meta_of", "with_attachments"]

@@ -242,6 +242,16 @@ def set_content(tx: Tx, message_id: int, ready: Ready) -> None:
     tx.changed_by_us([message_id])
 
 
+def set_values(tx: Tx, message_id: int, ready: Ready) -> None:
+    """Put another version of a message into its row; its id, session and time of storing stay."""
+    names = [name for name in STORED[1:] if name != "writer"]
+    values = [ready.values[STORED.index(name) - 1] for name in names]
+    tx.run(f"UPDATE messages SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*values, message_id))
+    tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
+    refer(tx, message_id, ready.lifted)
+    tx.changed_by_us([message_id])
+
+
 def recount(tx: Tx, session_id: str) -> None:
     """Set a session's counters, last activity and preview from its own rows."""
     tx.hold(session_id)

@@ -1,0 +1,265 @@
+"""`hermes sessions import`: exports, other Hermes state.db files, and the histories of other programs.
+
+The format of a file is seen from its content (hermes.interop.formats). A second import changes nothing, except that a
+session of another program gets what is new there; a damaged line costs that line and is named.
+"""
+
+from __future__ import annotations
+
+import stat
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes.cli.common import moment, yes_option
+from hermes.cli.completers import complete_files
+from hermes.cli.shared import counted, index, opened, progress, size_of
+from hermes.errors import HermesError, InvalidInput
+from hermes.harmless import one_line
+from hermes.interop import formats
+from hermes.interop.formats import Format, Problem
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+_MOST_LISTED = 50
+Source = tuple[Format, Path]
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """Which sessions of the files are imported."""
+
+    since: float | None
+    folder: str | None
+
+    def takes(self, session: dict[str, Any]) -> bool:
+        if self.since is not None and (session.get("ended_at") or session.get("started_at") or 0.0) < self.since:
+            return False
+        cwd = session.get("cwd")
+        return self.folder is None or cwd == self.folder or (isinstance(cwd, str) and cwd.startswith(self.folder + "/"))
+
+
+@dataclass(slots=True)
+class _Report:
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+    def print(self, dry_run: bool) -> int:
+        """Say what came in and what did not; the exit status."""
+        verb, counts = ("would come in" if dry_run else "came in"), self.counts
+        updated = f", {counted(counts['updated'], 'session')} updated" if counts["updated"] else ""
+        print(f"{counted(counts['sessions'], 'session')} with {counted(counts['messages'], 'message')} {verb}{updated},"
+              f" {counted(counts['skipped'], 'session')} {'were' if counts['skipped'] != 1 else 'was'} here already")  # fmt: skip
+        damaged = [one for one in self.problems if one.unknown is None]
+        for one in damaged[:_MOST_LISTED]:
+            print(f"hermes: {_place(one)}{one.reason}", file=sys.stderr)
+        if len(damaged) > _MOST_LISTED:
+            print(f"hermes: … and {len(damaged) - _MOST_LISTED} more lines", file=sys.stderr)
+        for kind, times in Counter(one.unknown for one in self.problems if one.unknown is not None).items():
+            print(f"hermes: skipped records of an unknown type: {one_line(str(kind))} (in {counted(times, 'file')})",
+                  file=sys.stderr)  # fmt: skip
+        return 1 if damaged else 0
+
+
+def _place(problem: Problem) -> str:
+    file = f"{problem.path.name}: " if problem.path is not None else ""
+    return f"{file}line {problem.line}: " if problem.line else file
+
+
+@click.command(
+    "import",
+    help="Import each PATH: a file, a folder with histories of other programs, or `-` for standard input. The format of a"
+    f" file is seen from its content.\n\nFormats: {formats.described(reading=True)}.",
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, shell_complete=complete_files)
+@click.option("--found", is_flag=True, help="List what other programs keep on this machine, and ask what to import.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be imported.")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    callback=moment(end=False),
+    help="Only sessions that were active since then: 7d, yesterday, 2026-01-31.",
+)
+@click.option("--folder", metavar="DIR", help="Only sessions that worked in this folder or below it.")
+@yes_option()
+def import_(
+    paths: tuple[str, ...], found: bool, dry_run: bool, since: float | None, folder: str | None, yes: bool
+) -> int:
+    if found == bool(paths):
+        raise click.UsageError("name a PATH, or --found" if not paths else "--found takes no PATH")
+    chosen = _chosen(since, folder)
+    report = _Report()
+    with tempfile.TemporaryDirectory(prefix="hermes-import-") as scratch:
+        sources = _asked_for(dry_run, yes, chosen) if found else [
+            one for path in paths for one in _sources(path, Path(scratch))
+        ]  # fmt: skip
+        if not sources:
+            return 0
+        with opened(writing=not dry_run, in_bulk=not dry_run) as db:
+            for source in sources:
+                _import_one(db, source, Path(scratch) / "attachments", chosen, dry_run, report)
+            if report.counts["sessions"] and not dry_run:
+                index(db)
+    return report.print(dry_run)
+
+
+def _chosen(since: float | None, folder: str | None) -> _Chosen:
+    return _Chosen(since, None if folder is None else str(Path(folder).expanduser().resolve()))
+
+
+def _sources(file: str, scratch: Path) -> list[Source]:
+    """The files to read, each with its format. A pipe is copied to a file first: sniffing takes its bytes."""
+    path = Path(file).expanduser()
+    if file != "-" and path.is_dir():
+        own = [(one, path) for one in formats.histories() if one.load().sniff(path)]
+        found = own or list(formats.found_in(path))
+        if not found:
+            raise click.ClickException(f"{path}: no history of another program is in this folder")
+        return found
+    if file == "-" or not stat.S_ISREG(path.stat().st_mode):
+        import shutil
+
+        copied = scratch / "standard-input"
+        with sys.stdin.buffer if file == "-" else path.open("rb") as stream, copied.open("wb") as copy:
+            shutil.copyfileobj(stream, copy)
+        path = copied
+    return [(formats.reader_for(path), path)]
+
+
+def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dry_run: bool, report: _Report) -> None:
+    """Every session of a file that can be read; the parts that can't go to the report."""
+    chosen_format, path = source
+    if not db.is_shared and path.resolve() == db.path.resolve():
+        raise click.ClickException(f"{path} is the record itself; there is nothing to import")
+    module = chosen_format.load()
+    whole = chosen.since is None and chosen.folder is None
+    if not dry_run and whole and hasattr(module, "take"):
+        report.counts.update(module.take(db, path))
+        return
+    problems: list[Problem] = []
+    found = (one for one in module.read(path, None if dry_run else folder, problems) if chosen.takes(one.session))
+    if dry_run:
+        report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program)))
+        report.problems += problems
+        return
+    at = 0
+
+    def sessions() -> Iterator[dict[str, Any]]:
+        nonlocal at
+        with progress("importing", path.stat().st_size) as step:
+            for one in found:
+                at = one.line
+                yield _masked(db, one.session) if chosen_format.program else one.session
+                step(one.position)
+
+    def refused(session: dict[str, Any], error: Exception) -> None:
+        reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
+        problems.append(Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
+
+    try:
+        report.counts.update(
+            db.import_sessions(sessions(), attachments_dir=folder, refused=refused, update=bool(chosen_format.program))
+        )
+    finally:
+        report.problems += sorted(problems, key=lambda problem: problem.line)
+
+
+def _masked(db: SessionDB, session: dict[str, Any]) -> dict[str, Any]:
+    from hermes.interop.histories.conversation import masked
+
+    return masked(session, db.masked)
+
+
+def _compared(db: SessionDB, sessions: Iterator[dict[str, Any]], updates: bool) -> dict[str, int]:
+    """What an import would do."""
+    counts = {"sessions": 0, "messages": 0, "skipped": 0, "updated": 0}
+    trashed = {row["id"] for row in db.list_trash()}
+    seen: set[str] = set()
+    for session in sessions:
+        told = session.get("messages") or []
+        if session["id"] in seen | trashed or db.get_session(session["id"]) is not None:
+            new = _new_messages(db, session) if updates and session["id"] not in seen | trashed else 0
+            counts["updated" if new else "skipped"] += 1
+            counts["messages"] += new
+            continue
+        seen.add(session["id"])
+        counts["sessions"] += 1
+        counts["messages"] += sum(message.get("session_id", session["id"]) == session["id"] for message in told)
+    return counts
+
+
+def _new_messages(db: SessionDB, session: dict[str, Any]) -> int:
+    """How many of a session's messages are not here yet."""
+    known = db.foreign_message_ids(session["id"])
+    names = [one.get("platform_message_id") for one in session["messages"]]
+    return sum(name is not None and name not in known for name in names) if known else 0
+
+
+def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
+    """What --found found, as the person chose from it."""
+    by_program: dict[str, list[Source]] = {}
+    for one in formats.found_here():
+        by_program.setdefault(one[0].program, []).append(one)
+    if not by_program:
+        print("No history of another program is in its usual place on this machine.")
+        return []
+    _list(by_program, chosen)
+    if dry_run or yes:
+        return [one for sources in by_program.values() for one in sources]
+    if not sys.stdin.isatty():
+        raise click.ClickException("nothing was imported; add --yes to import all of it, or name a path")
+    answer = click.prompt("Import which (numbers, all, none)", default="all")
+    return _picked(list(by_program.values()), answer)
+
+
+def _picked(groups: list[list[Source]], answer: str) -> list[Source]:
+    if answer.strip().lower() == "none":
+        return []
+    if answer.strip().lower() == "all":
+        return [one for sources in groups for one in sources]
+    try:
+        numbers = [int(word) for word in answer.replace(",", " ").split()]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(1 <= number <= len(groups) for number in numbers):
+        raise click.ClickException(f"{answer!r} is none of: numbers from 1 to {len(groups)}, all, none")
+    return [one for number in dict.fromkeys(numbers) for one in groups[number - 1]]
+
+
+def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
+    """A table: program, sessions, messages, size, how many messages are new."""
+    rows = [("", "Program", "Sessions", "Messages", "Size", "New messages")]
+    with opened(writing=False) as db:
+        for number, (program, sources) in enumerate(by_program.items(), 1):
+            sessions = messages = new = total = 0
+            for chosen_format, path in sources:
+                total += _bytes(path)
+                try:
+                    for one in chosen_format.load().read(path, None, []):
+                        if chosen.takes(one.session):
+                            sessions += 1
+                            messages += len(one.session["messages"])
+                            known = db.foreign_message_ids(one.session["id"])
+                            new += sum(m.get("platform_message_id") not in known for m in one.session["messages"])
+                except (HermesError, OSError) as error:
+                    print(f"hermes: {path}: {one_line(str(error))}", file=sys.stderr)
+            rows.append((str(number), program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"))
+    widths = [max(len(row[place]) for row in rows) for place in range(6)]
+    for row in rows:
+        cells = [
+            text.ljust(width) if place < 2 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _bytes(path: Path) -> int:
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    return sum(file.stat().st_size for file in files)

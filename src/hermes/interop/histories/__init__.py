@@ -1,0 +1,1 @@
+"""Conversations that other programs kept: one file a program, each a format of `hermes.interop.formats`."""

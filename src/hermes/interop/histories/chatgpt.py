@@ -1,0 +1,189 @@
+"""ChatGPT's data export: a zip with conversations.json (or shards conversations-000.json …), or such a file alone.
+
+A conversation is a tree of nodes; what is shown is the path from its root to `current_node`, other paths are versions that
+were edited or generated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    Skipped,
+    compact,
+    dicts,
+    image_part,
+    joined,
+    mapping,
+    message,
+    seconds,
+    text,
+)  # fmt: skip
+from hermes.interop.histories.exports import Export, conversation_files, head, opened
+
+SOURCE = "chatgpt"
+_HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
+
+
+def usual_places() -> list[Path]:
+    """Exports lie wherever they were downloaded to."""
+    return []
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is an export of ChatGPT."""
+    return b'"mapping"' in head(path)
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The exports below a folder."""
+    yield from (path for path in conversation_files(folder) if sniff(path))
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The conversations of an export, one by one."""
+    skipped = Skipped(path, problems)
+    with opened(path) as export:
+        for told, position in export.conversations(skipped):
+            if "mapping" not in told:
+                skipped.unknown["conversation without messages"] += 1
+                continue
+            session = _conversation(told, export, skipped).session()
+            if session is not None:
+                yield Found(0, session, position)
+    skipped.report()
+
+
+def _conversation(told: dict[str, Any], export: Export, skipped: Skipped) -> Conversation:
+    nodes = {name: node for name, node in mapping(told.get("mapping")).items() if isinstance(node, dict)}
+    name = text(told.get("conversation_id")) or text(told.get("id")) or ""
+    made = Conversation(
+        SOURCE, name or compact(told.get("create_time")), title=text(told.get("title")),
+        started_at=seconds(told.get("create_time")), model=text(told.get("default_model_slug")),
+    )  # fmt: skip
+    if told.get("is_archived"):
+        made.archived_at = seconds(told.get("update_time"))
+    path = _path(nodes, told.get("current_node"))
+    made.messages = [one for node in path if (one := _message(nodes[node], export, skipped)) is not None]
+    shown = {one["platform_message_id"] for one in made.messages}
+    for fork, branch in _branches(nodes, path):
+        entries = [one for node in branch if (one := _message(nodes[node], export, skipped)) is not None]
+        if entries:
+            after = next(
+                (_name(nodes[node]) for node in reversed(path[: fork + 1]) if _name(nodes[node]) in shown), None
+            )
+            made.branches.append((after, entries))
+    return made
+
+
+def _path(nodes: dict[str, dict[str, Any]], leaf: Any) -> list[str]:
+    """The nodes from the root to the leaf that is shown."""
+    if leaf not in nodes:
+        leaf = next((name for name in reversed(nodes) if not nodes[name].get("children")), None)
+    path: list[str] = []
+    while isinstance(leaf, str) and leaf in nodes and leaf not in path:
+        path.append(leaf)
+        leaf = nodes[leaf].get("parent")
+    return path[::-1]
+
+
+def _branches(nodes: dict[str, dict[str, Any]], path: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Every path that is not shown: where on the shown path it forks off, and its nodes."""
+    on_path = set(path)
+    for place, name in enumerate(path):
+        for child in nodes[name].get("children") or ():
+            if child not in on_path and child in nodes:
+                yield from _below(nodes, place, child)
+
+
+def _below(nodes: dict[str, dict[str, Any]], fork: int, child: str) -> Iterator[tuple[int, list[str]]]:
+    waiting, seen = [child], set[str]()
+    while waiting:
+        branch: list[str] = []
+        at: str | None = waiting.pop()
+        while at is not None and at in nodes and at not in seen:
+            seen.add(at)
+            branch.append(at)
+            children = [one for one in nodes[at].get("children") or () if one in nodes and one not in seen]
+            waiting += children[:-1]
+            at = children[-1] if children else None
+        if branch:
+            yield fork, branch
+
+
+def _name(node: dict[str, Any]) -> str | None:
+    return text(mapping(node.get("message")).get("id")) or text(node.get("id"))
+
+
+def _message(node: dict[str, Any], export: Export, skipped: Skipped) -> Message | None:
+    told = mapping(node.get("message"))
+    meta, author = mapping(told.get("metadata")), mapping(told.get("author"))
+    content = mapping(told.get("content"))
+    kind, role = content.get("content_type"), author.get("role")
+    if not told or kind in _HIDDEN or (meta.get("is_visually_hidden_from_conversation") and role != "tool"):
+        return None
+    at = seconds(told.get("create_time"))
+    model = text(meta.get("model_slug"))
+    if kind in ("thoughts", "reasoning_recap"):
+        thoughts = [
+            ": ".join(filter(None, (text(one.get("summary")), text(one.get("content")))))
+            for one in dicts(content.get("thoughts"))
+        ]
+        reasoning = "\n\n".join(filter(None, thoughts)) or text(content.get("content"))
+        return message("assistant", None, at, _name(node), reasoning=reasoning, model=model) if reasoning else None
+    said = _content(content, export, skipped)
+    if said is None or role not in ("user", "assistant", "tool", "system"):
+        return None
+    if role == "tool":
+        return message("tool", said, at, _name(node), tool_name=text(author.get("name")))
+    finish = {"max_tokens": "length", "stop": "stop", "interrupted": "interrupted"}.get(
+        str(mapping(meta.get("finish_details")).get("type"))
+    )
+    return message(role, said, at, _name(node), model=model if role == "assistant" else None,
+                   finish_reason=finish if role == "assistant" else None)  # fmt: skip
+
+
+def _content(content: dict[str, Any], export: Export, skipped: Skipped) -> Any:
+    kind = content.get("content_type")
+    if kind in ("text", "multimodal_text"):
+        parts: list[Any] = []
+        for part in content.get("parts") or ():
+            if isinstance(part, str):
+                parts += [part] if part.strip() else []
+            elif isinstance(part, dict):
+                parts.append(_pointer(part, export))
+        return joined(parts) if parts else None
+    if kind == "code":
+        return _fenced(content.get("text"), text(content.get("language")))
+    if kind == "execution_output":
+        return text(content.get("text"))
+    if kind in ("tether_quote", "tether_browsing_display"):
+        return text(content.get("text")) or text(content.get("result"))
+    if kind not in ("system_error",) and not text(content.get("text")):
+        skipped.unknown[f"content {kind}"] += 1
+        return None
+    return text(content.get("text"))
+
+
+def _fenced(code: Any, language: str | None) -> str | None:
+    if text(code) is None:
+        return None
+    return f"```{'' if language in (None, 'unknown') else language}\n{code}\n```"
+
+
+def _pointer(part: dict[str, Any], export: Export) -> Any:
+    """A picture or recording: its bytes if the export has them, else a word about it."""
+    pointer = text(part.get("asset_pointer")) or text(mapping(part.get("audio_asset_pointer")).get("asset_pointer"))
+    if pointer is None:
+        return text(part.get("text")) or compact(part)
+    found = export.asset(pointer.rpartition("/")[2])
+    if found is None:
+        return f"[{part.get('content_type') or 'attachment'} {pointer}: not in the export]"
+    import base64
+
+    return image_part(base64.b64encode(found[1]).decode(), found[0])

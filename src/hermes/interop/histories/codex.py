@@ -1,0 +1,326 @@
+"""Codex CLI: `rollout-….jsonl` (or .jsonl.zst) files under ~/.codex/sessions/, each line `{timestamp, type, payload}`.
+
+Turns are written twice, as `response_item` and as `event_msg`: the items are imported, the events only tell tokens, names
+and turns that were rolled back. A compaction begins a session of its own, continued from the one before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import InvalidInput
+from hermes.interop.formats import Export, Found, Problem
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    Skipped,
+    as_uuid,
+    compact,
+    count,
+    dicts,
+    first_objects,
+    iso,
+    joined,
+    json_lines,
+    mapping,
+    message,
+    seconds,
+    text,
+    tool_call,
+)  # fmt: skip
+from hermes.interop.jsonl import encoded
+from hermes.interop.training import data_url
+
+SOURCE = "codex"
+_INJECTED = (
+    "<environment_context>",
+    "<user_instructions>",
+    "# AGENTS.md",
+    "<INSTRUCTIONS>",
+    "<permissions",
+    "<turn_aborted>",
+)
+_CALLS = {"function_call": "arguments", "custom_tool_call": "input", "tool_search_call": "arguments", "web_search_call": "action",
+          "local_shell_call": "action", "image_generation_call": "revised_prompt"}  # fmt: skip
+_RESULTS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output"))
+_KNOWN_ITEMS = frozenset((*_CALLS, *_RESULTS, "message", "reasoning", "agent_message", "compaction", "ghost_snapshot"))
+
+
+def usual_places() -> list[Path]:
+    """Where Codex keeps its sessions."""
+    home = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
+    return [home / "sessions", home / "archived_sessions"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is a rollout of Codex."""
+    if path.suffix and not path.name.endswith((".jsonl", ".jsonl.zst")):
+        return False
+    return any("payload" in one and one.get("type") in ("session_meta", "response_item", "event_msg", "turn_context")
+               for one in first_objects(path, 2))  # fmt: skip
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The rollouts below a folder."""
+    yield from sorted(path for path in folder.rglob("rollout-*") if path.name.endswith((".jsonl", ".jsonl.zst")))
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The session of one rollout, in as many parts as it was compacted into."""
+    skipped = Skipped(path, problems)
+    reader = _Reader(path, skipped)
+    for conversation in reader.conversations():
+        session = conversation.session()
+        if session is not None:
+            yield Found(0, session, reader.position)
+    skipped.report()
+
+
+class _Reader:
+    def __init__(self, path: Path, skipped: Skipped) -> None:
+        self._path, self._skipped = path, skipped
+        self.position = 0
+        self._meta: dict[str, Any] = {}
+        self._parts: list[list[Message]] = [[]]
+        self._rolled_back: list[tuple[int, str | None, list[Message]]] = []
+        self._model: str | None = None
+        self._title: str | None = None
+        self._names: dict[str, str] = {}
+        self._thought: list[str] = []
+        self._user_turns: list[int] = []  # where in the last part each turn of the person begins
+        for number, line, self.position in json_lines(path, skipped):
+            self._take(number, line.get("type"), mapping(line.get("payload")), seconds(line.get("timestamp")))
+
+    def _take(self, number: int, kind: Any, payload: dict[str, Any], at: float | None) -> None:
+        if kind == "session_meta":
+            self._meta = self._meta or payload
+        elif kind == "turn_context":
+            self._model = text(payload.get("model")) or self._model
+        elif kind == "response_item":
+            self._item(number, payload, at)
+        elif kind == "event_msg":
+            self._event(payload)
+        elif kind == "compacted":
+            self._compacted(number, payload, at)
+        elif kind not in ("world_state",):
+            self._skipped.unknown[str(kind)] += 1
+
+    def _add(self, made: Message) -> None:
+        self._parts[-1].append(made)
+
+    def _item(self, number: int, item: dict[str, Any], at: float | None) -> None:
+        kind = item.get("type")
+        name = text(item.get("id")) or f"line-{number}"
+        if kind == "message":
+            self._said(item, at, name)
+        elif kind == "reasoning":
+            told = [*dicts(item.get("summary")), *dicts(item.get("content"))]
+            self._thought += [one["text"] for one in told if text(one.get("text"))]
+        elif kind in _CALLS:
+            self._called(item, at, name, kind)
+        elif kind in _RESULTS:
+            call = str(item.get("call_id"))
+            self._add(message("tool", _output(item.get("output", item.get("tools"))), at, f"{call}-result",
+                              tool_call_id=call, tool_name=self._names.get(call)))  # fmt: skip
+        elif kind not in _KNOWN_ITEMS:
+            self._skipped.unknown[f"response_item {kind}"] += 1
+
+    def _said(self, item: dict[str, Any], at: float | None, name: str) -> None:
+        parts: list[Any] = []
+        for block in dicts(item.get("content")):
+            if block.get("type") in ("input_text", "output_text", "text") and text(block.get("text")):
+                parts.append(block["text"])
+            elif block.get("type") == "input_image" and text(block.get("image_url")):
+                parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
+        if not parts:
+            return
+        role = item.get("role")
+        content = joined(parts)
+        if role == "assistant":
+            self._add(message("assistant", content, at, name, model=self._model, reasoning=self._reasoning()))
+        elif role == "user" and not _injected(content):
+            self._user_turns.append(len(self._parts[-1]))
+            self._add(message("user", content, at, name))
+        else:
+            self._add(message("system", content, at, name))
+
+    def _reasoning(self) -> str | None:
+        told, self._thought = "\n\n".join(self._thought), []
+        return told or None
+
+    def _called(self, item: dict[str, Any], at: float | None, name: str, kind: str) -> None:
+        call = text(item.get("call_id")) or name
+        self._names[call] = text(item.get("name")) or kind.removesuffix("_call")
+        made = tool_call(call, self._names[call], item.get(_CALLS[kind]))
+        last = self._parts[-1][-1] if self._parts[-1] else None
+        if last is not None and last["role"] == "assistant" and not self._thought:
+            last.setdefault("tool_calls", []).append(made)
+        else:
+            self._add(message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
+                              tool_calls=[made]))  # fmt: skip
+
+    def _event(self, event: dict[str, Any]) -> None:
+        kind = event.get("type")
+        if kind == "token_count":
+            used = mapping(mapping(event.get("info")).get("last_token_usage"))
+            last = next((one for one in reversed(self._parts[-1]) if one["role"] == "assistant"), None)
+            if used and last is not None and "output_tokens" not in last:
+                found = {
+                    "input_tokens": count(used.get("input_tokens")), "output_tokens": count(used.get("output_tokens")),
+                    "cache_read_tokens": count(used.get("cached_input_tokens")),
+                }  # fmt: skip
+                last.update({key: value for key, value in found.items() if value is not None})
+        elif kind == "thread_name_updated":
+            self._title = text(event.get("thread_name")) or text(event.get("name")) or self._title
+        elif kind == "thread_rolled_back":
+            self._roll_back(count(event.get("num_turns")) or 1)
+
+    def _roll_back(self, turns: int) -> None:
+        """The last turns were taken back: they are hidden, as a rewind hides them."""
+        if not self._user_turns:
+            return
+        cut = self._user_turns[-min(turns, len(self._user_turns))]
+        del self._user_turns[-min(turns, len(self._user_turns)) :]
+        shown = self._parts[-1]
+        after = shown[cut - 1]["platform_message_id"] if cut else None
+        self._rolled_back.append((len(self._parts), after, shown[cut:]))
+        del shown[cut:]
+
+    def _compacted(self, number: int, payload: dict[str, Any], at: float | None) -> None:
+        if self._parts[-1]:
+            self._parts.append([])
+            self._user_turns = []
+        if text(payload.get("message")):
+            self._add(message("user", payload["message"], at, f"summary-{number}"))
+
+    def conversations(self) -> Iterator[Conversation]:
+        """The session and its continuations, oldest first."""
+        name = text(self._meta.get("id")) or self._path.name.removesuffix(".zst").removesuffix(".jsonl")
+        forked = text(self._meta.get("forked_from_id")) or text(self._meta.get("parent_thread_id"))
+        parts = [part for part in self._parts if part] or [[]]
+        title = self._title or _indexed_title(self._path, name)
+        for number, part in enumerate(parts, 1):
+            made = Conversation(
+                SOURCE, name if number == 1 else f"{name}.{number}", title=title, cwd=text(self._meta.get("cwd")),
+                model=self._model, started_at=seconds(self._meta.get("timestamp")) if number == 1 else None,
+                system_prompt=text(mapping(self._meta.get("base_instructions")).get("text")),
+                parent=forked if number == 1 else name if number == 2 else f"{name}.{number - 1}",
+                kind="compression" if number > 1 else "subagent" if self._meta.get("parent_thread_id") else "branch",
+            )  # fmt: skip
+            if number < len(parts):
+                made.end_reason = "compression"
+            if git := mapping(self._meta.get("git")):
+                made.meta["git_branch"] = git.get("branch")
+            if "archived_sessions" in self._path.parts:
+                made.archived_at = self._path.stat().st_mtime
+            made.messages = part
+            made.branches = [(after, branch) for where, after, branch in self._rolled_back if where == number]
+            yield made
+
+
+def _injected(content: Any) -> bool:
+    return isinstance(content, str) and content.lstrip().startswith(_INJECTED)
+
+
+def _output(output: Any) -> Any:
+    """What a tool gave back: text, or the text inside the object that older versions wrote."""
+    if isinstance(output, str):
+        return output
+    if isinstance(output, list):
+        told = [one.get("text") for one in dicts(output)]
+        return "\n".join(one for one in told if isinstance(one, str)) or compact(output)
+    if isinstance(output, dict) and isinstance(output.get("content"), str):
+        return output["content"]
+    return None if output is None else compact(output)
+
+
+def _indexed_title(path: Path, name: str) -> str | None:
+    """The name that the person gave a thread, in session_index.jsonl; the last line counts."""
+    for parent in path.parents:
+        if (index := parent / "session_index.jsonl").is_file():
+            found = None
+            for _, line, _ in json_lines(index, Skipped(index, [])):
+                if line.get("id") == name:
+                    found = text(line.get("thread_name")) or found
+            return found
+        if parent.name == ".codex":
+            break
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+def write(export: Export) -> Iterator[bytes]:
+    """One session as a rollout that Codex resumes."""
+    for number, session in enumerate(export.sessions):
+        if number:
+            raise InvalidInput("codex holds one session a file; name it with --session-id")
+        yield from _written(session, export)
+
+
+def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
+    name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
+    began = iso(session["started_at"])
+    meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
+                            "cli_version": "0.0.0", "source": "cli"}  # fmt: skip
+    if session.get("system_prompt"):
+        meta["base_instructions"] = {"text": session["system_prompt"]}
+    yield _line(began, "session_meta", meta)
+    if session.get("model"):
+        yield _line(began, "turn_context", {"cwd": meta["cwd"], "model": session["model"]})
+    if session.get("rewound_messages"):
+        export.left_out["hidden messages"] = len(session["rewound_messages"])
+    for one in session.get("messages") or ():
+        for kind, payload in _items(one, export):
+            yield _line(iso(one["timestamp"]), kind, payload)
+    if session.get("title"):
+        yield _line(iso(session.get("ended_at") or session["started_at"]), "event_msg",
+                    {"type": "thread_name_updated", "thread_name": session["title"]})  # fmt: skip
+
+
+def _line(at: str, kind: str, payload: dict[str, Any]) -> bytes:
+    return encoded({"timestamp": at, "type": kind, "payload": payload}) + b"\n"
+
+
+def _items(one: dict[str, Any], export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A message as the items (and the events that repeat them) of a rollout."""
+    said, role = one.get("content"), one["role"]
+    name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
+    if role == "tool":
+        output = said if isinstance(said, str) else compact(said)
+        yield "response_item", {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": output}
+        return
+    if one.get("reasoning"):
+        yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": one["reasoning"]}]}
+    parts = said if isinstance(said, list) else [{"type": "text", "text": said}] if said else []
+    blocks: list[dict[str, Any]] = []
+    for part in parts:
+        url = data_url(part, export.attachments) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get("type") == "text":
+            blocks.append(
+                {"type": "output_text" if role == "assistant" else "input_text", "text": part.get("text") or ""}
+            )
+        elif url is not None:
+            blocks.append({"type": "input_image", "image_url": url})
+        else:
+            export.left_out["attachments"] += 1
+    words = "\n\n".join(block["text"] for block in blocks if "text" in block)
+    if blocks:
+        yield (
+            "response_item",
+            {"type": "message", **name, "role": "developer" if role == "system" else role, "content": blocks},
+        )
+        if role in ("user", "assistant") and words:
+            yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": words}
+    for call in one.get("tool_calls") or ():
+        asked = mapping(call.get("function"))
+        yield "response_item", {"type": "function_call", "name": asked.get("name"), "arguments": asked.get("arguments"),
+                                "call_id": call.get("id")}  # fmt: skip
+    if role == "assistant" and one.get("output_tokens") is not None:
+        used = {"input_tokens": one.get("input_tokens") or 0, "cached_input_tokens": one.get("cache_read_tokens") or 0,
+                "output_tokens": one["output_tokens"]}  # fmt: skip
+        yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}

@@ -1,0 +1,344 @@
+"""What every importer of another program's history makes: conversations in the shape that `SessionDB.import_session` takes.
+
+An importer reads its program's files and adds messages to a `Conversation`: the path that program shows, and beside it the
+branches that it has left. Each message keeps the id it had there (`platform_message_id`), so that a second import brings in
+only what is new. Kinds of records that an importer does not know are counted in `Skipped` and never stop it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hermes.interop.formats import Problem
+
+Message = dict[str, Any]
+_MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
+_LONGEST_ID = 200
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One session of another program."""
+
+    source: str
+    foreign_id: str
+    title: str | None = None
+    cwd: str | None = None
+    model: str | None = None
+    started_at: float | None = None
+    system_prompt: str | None = None
+    parent: str | None = None  # the foreign id of the conversation this one comes from
+    kind: str | None = None  # subagent, branch, compression
+    archived_at: float | None = None
+    cost: float | None = None
+    end_reason: str | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)  # shown, in order
+    branches: list[tuple[str | None, list[Message]]] = field(default_factory=list)  # after which foreign message id
+
+    def add(self, role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
+        """A message at the end of what is shown."""
+        made = message(role, content, at, foreign_id, **fields)
+        self.messages.append(made)
+        return made
+
+    def session(self) -> dict[str, Any] | None:
+        """The session to import; None when nothing was said in it."""
+        if not self.messages:
+            return None
+        self._complete_times()
+        rewound, rewinds = self._numbered()
+        every = [*self.messages, *rewound]
+        began = self.started_at or min(one["timestamp"] for one in every)
+        out: dict[str, Any] = {
+            "id": session_id(self.source, self.foreign_id),
+            "source": self.source,
+            "model": self.model or next((one["model"] for one in reversed(self.messages) if one.get("model")), None),
+            "title": clean_title(self.title),
+            "cwd": self.cwd,
+            "system_prompt": self.system_prompt,
+            "started_at": began,
+            "ended_at": max(one["timestamp"] for one in self.messages),
+            "end_reason": self.end_reason or "imported",
+            "archived_at": self.archived_at,
+            "meta": {"imported": {"from": self.source, "id": self.foreign_id}, **self.meta},
+            "messages": self.messages,
+            "attached": {},  # a text that only mentions an attachment has none
+            **self._totals(every),
+        }
+        if self.parent is not None:
+            out["parent_session_id"] = session_id(self.source, self.parent)
+            out["kind"] = self.kind or "branch"
+        if rewound:
+            out["rewound_messages"], out["rewinds"] = rewound, rewinds
+        return {name: value for name, value in out.items() if value is not None}
+
+    def _complete_times(self) -> None:
+        """A message without a time has that of the message before it."""
+        last = self.started_at
+        for one in (*self.messages, *(one for _, branch in self.branches for one in branch)):
+            if one.get("timestamp") is None:
+                one["timestamp"] = last if last is not None else self._first_time()
+            last = one["timestamp"]
+
+    def _first_time(self) -> float:
+        return next((one["timestamp"] for one in self.messages if one.get("timestamp") is not None), 0.0)
+
+    def _numbered(self) -> tuple[list[Message], list[list[int]]]:
+        """Give every message a number (in the order shown, branches after their fork) and hide the branches' messages."""
+        number = 0
+        numbers: dict[str, int] = {}
+        waiting: dict[str | None, list[list[Message]]] = {}
+        known = {one.get("platform_message_id") for one in self.messages}
+        for after, branch in self.branches:
+            waiting.setdefault(after if after in known else None, []).append(branch)
+        rewound: list[Message] = []
+        rewinds: list[list[int]] = []
+
+        def hide(after: str | None, cut: int) -> None:
+            nonlocal number
+            for branch in waiting.get(after, ()):
+                batch = len(rewinds) + 1
+                rewinds.append([batch, cut])
+                for one in branch:
+                    number += 1
+                    one["id"], one["hidden"] = number, batch
+                    rewound.append(one)
+
+        hide(None, 0)
+        for one in self.messages:
+            number += 1
+            one["id"] = number
+            if (name := one.get("platform_message_id")) is not None:
+                numbers[name] = number
+                hide(name, number)
+        return rewound, rewinds
+
+    def _totals(self, every: list[Message]) -> dict[str, Any]:
+        names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+        found: dict[str, Any] = {name: sum(one.get(name) or 0 for one in every) for name in names}
+        cost = self.cost if self.cost is not None else sum(one.get("cost_usd") or 0.0 for one in every) or None
+        if cost is not None:
+            found |= {"actual_cost_usd": cost, "cost_status": "actual", "cost_source": self.source}
+        found["api_call_count"] = sum(one["role"] == "assistant" for one in every)
+        return found
+
+
+def message(role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
+    """A message as append_message takes it; fields that are None are left out."""
+    made = {"role": role, "content": content, "timestamp": at, "platform_message_id": foreign_id, **fields}
+    return {name: value for name, value in made.items() if value is not None or name in ("content", "timestamp")}
+
+
+def session_id(source: str, foreign_id: str) -> str:
+    """The id a conversation has here: the program and the id it had there."""
+    clean = "".join(c if c.isprintable() and c != " " else "_" for c in foreign_id)
+    if len(clean) > _LONGEST_ID:
+        import hashlib
+
+        clean = clean[: _LONGEST_ID - 17] + "-" + hashlib.sha256(foreign_id.encode("utf-8", "replace")).hexdigest()[:16]
+    return f"{source}-{clean}"
+
+
+def clean_title(title: str | None) -> str | None:
+    """A title as the record takes it: on one line, 100 characters at most."""
+    if not isinstance(title, str):
+        return None
+    from hermes.errors import HermesError
+    from hermes.store.naming import sanitize_title
+
+    line = " ".join(title.split())
+    try:
+        return sanitize_title(line[:99] + "…" if len(line) > 100 else line)
+    except HermesError:
+        return None
+
+
+def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A tool call as chat endpoints write it."""
+    text = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def image_part(data: str, mime: str) -> dict[str, Any]:
+    """A picture as a part of a message; its bytes become an attachment when it is stored."""
+    return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
+
+
+def joined(parts: list[Any]) -> Any:
+    """Parts of a message: one text where all are texts, else the list of parts."""
+    if all(isinstance(part, str) for part in parts):
+        return "\n\n".join(parts) or None
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+
+
+def compact(value: Any) -> str:
+    """JSON on one line."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return json.dumps(value, ensure_ascii=True)
+
+
+def seconds(value: Any) -> float | None:
+    """A time in seconds since 1970 from ISO text, seconds or milliseconds; None when it is none of them."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value) / 1000 if value > _MILLISECONDS else float(value)
+    if not isinstance(value, str):
+        return None
+    try:
+        when = datetime.fromisoformat(value)
+    except ValueError:
+        try:
+            return seconds(float(value))
+        except ValueError:
+            return None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def iso(at: float) -> str:
+    """A time as other programs write it."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def as_uuid(name: str) -> str:
+    """A name that is a UUID as it is, any other as a UUID made of it: the same each time."""
+    import uuid
+
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens, or None."""
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
+
+
+def text(value: Any) -> str | None:
+    """A text that says something, or None."""
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; [] when it is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """An object, or an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def masked(session: dict[str, Any], mask: Callable[[str], str]) -> dict[str, Any]:
+    """A session with the secrets in its texts masked, as those of any message that is stored."""
+    lists: dict[str, Any] = {
+        key: [_masked_message(one, mask) for one in session[key]]
+        for key in ("messages", "rewound_messages")
+        if key in session
+    }
+    texts = {key: mask(session[key]) for key in ("title", "system_prompt") if session.get(key)}
+    return {**session, **lists, **texts}
+
+
+def _masked_message(one: Message, mask: Callable[[str], str]) -> Message:
+    changed = {key: _masked(one[key], mask) for key in ("content", "reasoning", "tool_calls") if one.get(key)}
+    return {**one, **changed}
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return value if value.startswith("data:") and ";base64," in value[:100] else mask(value)
+    if isinstance(value, list):
+        return [_masked(one, mask) for one in value]
+    if isinstance(value, dict):
+        return {key: _masked(one, mask) for key, one in value.items()}
+    return value
+
+
+class Skipped:
+    """What an importer left out on purpose or did not know, counted by kind."""
+
+    def __init__(self, path: Path, problems: list[Problem]) -> None:
+        self._path, self._problems = path, problems
+        self.unknown: Counter[str] = Counter()
+
+    def damaged(self, line: int, reason: str) -> None:
+        """A line that can't be read."""
+        self._problems.append(Problem(line, reason, self._path))
+
+    def report(self) -> None:
+        """Name each unknown kind once."""
+        for kind, times in self.unknown.most_common():
+            note = f"{times} unknown record{'' if times == 1 else 's'} of type {kind[:60]!r}"
+            self._problems.append(Problem(0, note, self._path, unknown=kind))
+
+
+def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    """Each object of a JSON-lines file with its line number and the bytes read so far; a damaged line costs that line.
+
+    A last line without an end may still be being written: it is not damaged, it comes with the next import.
+    """
+    from hermes.interop.jsonl import decoded
+
+    position = 0
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, 1):
+            position += len(line)
+            if not line.strip():
+                continue
+            try:
+                value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+            except ValueError as error:
+                if line.endswith(b"\n"):
+                    skipped.damaged(number, str(error))
+                continue
+            if isinstance(value, dict):
+                yield number, value, position
+            else:
+                skipped.damaged(number, "not an object")
+
+
+def open_text(path: Path) -> Any:
+    """A file's bytes, unpacked where it is compressed with zstd."""
+    if path.suffix == ".zst":
+        import io
+
+        import zstandard
+
+        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True))
+    return path.open("rb")
+
+
+def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:
+    """The first objects of a JSON-lines file, for telling its format; [] when it is none."""
+    from hermes.interop.jsonl import decoded
+
+    found: list[dict[str, Any]] = []
+    try:
+        with open_text(path) as stream:
+            for _ in range(most * 4):
+                line = stream.readline(4_000_000)
+                if not line:
+                    break
+                if not line.strip():
+                    continue
+                value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+                if isinstance(value, dict):
+                    found.append(value)
+                if len(found) == most:
+                    break
+    except (OSError, ValueError):
+        pass
+    return found

@@ -1,0 +1,103 @@
+"""Exports of web services: a zip, an unpacked folder's file, shards of it, or one JSON (or JSON-lines) file."""
+
+from __future__ import annotations
+
+import mimetypes
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from hermes.interop.histories.conversation import Skipped
+from hermes.interop.histories.json_stream import elements
+
+_HEAD = 200_000
+_LARGEST_ASSET = 50_000_000
+
+
+class Export:
+    """The files of an export, wherever they lie."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile | None) -> None:
+        self._path, self._archive = path, archive
+
+    def conversations(self, skipped: Skipped) -> Iterator[tuple[dict[str, Any], int]]:
+        """Each conversation, and the bytes read so far."""
+        for name, stream in self._streams():
+            with stream:
+                try:
+                    for value, position in elements(stream):
+                        if isinstance(value, dict):
+                            yield value, position
+                except ValueError as error:
+                    skipped.damaged(0, f"{name}: {error}")
+
+    def _streams(self) -> Iterator[tuple[str, IO[bytes]]]:
+        if self._archive is None:
+            yield self._path.name, self._path.open("rb")
+            return
+        for name in sorted(filter(_is_conversations, self._archive.namelist())):
+            yield name, self._archive.open(name)
+
+    def asset(self, name: str) -> tuple[str, bytes] | None:
+        """The type and bytes of a file that a conversation refers to by (the beginning of) its name."""
+        if not name:
+            return None
+        if self._archive is not None:
+            found = next((i for i in self._archive.infolist() if i.filename.rpartition("/")[2].startswith(name)), None)
+            if found is None or found.file_size > _LARGEST_ASSET:
+                return None
+            return _mime(found.filename), self._archive.read(found)
+        near = next((p for p in self._path.parent.glob(f"{_escaped(name)}*") if p.is_file()), None)
+        return None if near is None or near.stat().st_size > _LARGEST_ASSET else (_mime(near.name), near.read_bytes())
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Export]:
+    """An export, open for reading."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            yield Export(path, archive)
+    else:
+        yield Export(path, None)
+
+
+def head(path: Path) -> bytes:
+    """The first bytes of an export's conversations, for telling whose it is; b"" when it has none."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                name = next(iter(sorted(filter(_is_conversations, archive.namelist()))), None)
+                if name is None:
+                    return b""
+                with archive.open(name) as member:
+                    return member.read(_HEAD)
+        if path.suffix not in (".json", ".jsonl", "") or path.is_dir():
+            return b""
+        with path.open("rb") as stream:
+            return stream.read(_HEAD)
+    except (OSError, zipfile.BadZipFile, RuntimeError):  # RuntimeError: an encrypted zip
+        return b""
+
+
+def conversation_files(folder: Path) -> Iterator[Path]:
+    """What may be an export, below a folder."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and (path.suffix == ".zip" or _is_conversations(path.name)):
+            yield path
+
+
+def _is_conversations(name: str) -> bool:
+    base = name.rpartition("/")[2]
+    return base.startswith("conversations") and base.endswith((".json", ".jsonl"))
+
+
+def _mime(name: str) -> str:
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+def _escaped(name: str) -> str:
+    import glob
+
+    return glob.escape(name)

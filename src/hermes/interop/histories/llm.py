@@ -1,0 +1,197 @@
+"""llm (the command-line tool): its logs.db, in both schemas: `conversations` and `responses`, or `threads` and `messages`."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    Skipped,
+    compact,
+    count,
+    image_part,
+    joined,
+    mapping,
+    message,
+    seconds,
+    text,
+    tool_call,
+)  # fmt: skip
+from hermes.interop.jsonl import decoded
+from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
+
+SOURCE = "llm"
+
+
+def usual_places() -> list[Path]:
+    """Where llm keeps its log."""
+    if set_by := os.environ.get("LLM_USER_PATH"):
+        return [Path(set_by) / "logs.db"]
+    if sys.platform == "darwin":
+        return [Path.home() / "Library" / "Application Support" / "io.datasette.llm" / "logs.db"]
+    return [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "io.datasette.llm" / "logs.db"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is llm's log."""
+    if path.is_dir():
+        return False
+    tables = tables_of(path)
+    return {"conversations", "responses"} <= tables or {"threads", "turns", "parts"} <= tables
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The logs below a folder."""
+    yield from sorted(path for path in folder.rglob("*.db") if sniff(path))
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The conversations of a log."""
+    skipped = Skipped(path, problems)
+    with ForeignDatabase(path) as database:
+        for made in (*_conversations(database), *_threads(database, skipped)):
+            session = made.session()
+            if session is not None:
+                yield Found(0, session)
+    skipped.report()
+
+
+def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
+    """The older schema: a response holds a prompt and what came back."""
+    for row in database.rows("conversations", order=("id",)):
+        made = Conversation(SOURCE, str(row["id"]), title=text(row.get("name")), model=text(row.get("model")))
+        for response in database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id")):
+            made.system_prompt = made.system_prompt or text(response.get("system"))
+            made.messages += _response(database, response)
+        yield made
+
+
+def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Message]:
+    name, asked = str(row["id"]), seconds(_utc(row.get("datetime_utc")))
+    answered = asked + (row.get("duration_ms") or 0) / 1000 if asked is not None else None
+    for number, result in enumerate(database.rows("tool_results", {"response_id": row["id"]}, ("id",))):
+        call = text(result.get("tool_call_id")) or f"{name}-{number}"
+        yield message("tool", text(result.get("output")) or text(result.get("exception")), asked, f"{name}-result-{number}",
+                      tool_call_id=call, tool_name=text(result.get("name")))  # fmt: skip
+    parts: list[Any] = [row["prompt"]] if text(row.get("prompt")) else []
+    for link in database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",)):
+        for held in database.rows("attachments", {"id": link.get("attachment_id")}):
+            parts.append(_attachment(held))
+    if parts:
+        yield message("user", joined(parts), asked, f"{name}-prompt")
+    calls = [
+        tool_call(
+            text(call.get("tool_call_id")) or f"{name}-{number}",
+            str(call.get("name") or "tool"),
+            _json(call.get("arguments")),
+        )
+        for number, call in enumerate(database.rows("tool_calls", {"response_id": row["id"]}, ("id",)))
+    ]
+    if text(row.get("response")) or calls:
+        yield message(
+            "assistant", text(row.get("response")), answered, name, tool_calls=calls or None,
+            model=text(row.get("resolved_model")) or text(row.get("model")), reasoning=text(row.get("reasoning")),
+            input_tokens=count(row.get("input_tokens")), output_tokens=count(row.get("output_tokens")),
+        )  # fmt: skip
+
+
+def _attachment(row: dict[str, Any]) -> Any:
+    data = row.get("content")
+    if isinstance(data, bytes) and data:
+        return image_part(base64.b64encode(data).decode(), text(row.get("type")) or "application/octet-stream")
+    return f"[file {text(row.get('path')) or text(row.get('url')) or row.get('id')}]"
+
+
+def _utc(value: Any) -> Any:
+    return value.replace(" ", "T", 1) if isinstance(value, str) else value
+
+
+def _json(value: Any) -> Any:
+    try:
+        return decoded(value.encode()) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _threads(database: ForeignDatabase, skipped: Skipped) -> Iterator[Conversation]:
+    """The newer schema: messages linked by hash; a thread names its last one."""
+    if "threads" not in database.columns:
+        return
+    for thread in database.rows("threads", order=("datetime_utc", "id")):
+        made = Conversation(
+            SOURCE, str(thread["id"]), title=text(thread.get("name")), started_at=seconds(_utc(thread.get("datetime_utc"))),
+            parent=text(thread.get("forked_from")), kind="branch",
+        )  # fmt: skip
+        turns = {
+            row.get("tip_message_hash"): row for row in database.rows("turns", {"thread_id": thread["id"]}, ("id",))
+        }
+        waiting: list[Message] = []
+        for row in _chain(database, thread.get("tip_message_hash")):
+            waiting += _message(database, row, skipped)
+            turn = turns.get(row["hash"])
+            if turn is None:
+                continue
+            at = seconds(_utc(turn.get("datetime_utc")))
+            for one in waiting:
+                one["timestamp"] = one["timestamp"] or at
+                if one["role"] == "assistant":
+                    one["model"] = text(turn.get("resolved_model")) or text(turn.get("model"))
+            last = waiting[-1] if waiting else {}
+            for key in ("input_tokens", "output_tokens"):
+                if last.get("role") == "assistant" and (used := count(turn.get(key))) is not None:
+                    last[key] = used
+            made.messages += waiting
+            waiting = []
+        made.messages += waiting
+        yield made
+
+
+def _chain(database: ForeignDatabase, tip: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    seen: set[Any] = set()
+    while tip is not None and tip not in seen:
+        seen.add(tip)
+        row = next(database.rows("messages", {"hash": tip}), None)
+        if row is None:
+            break
+        found.append(row)
+        tip = row.get("parent_hash")
+    return found[::-1]
+
+
+def _message(database: ForeignDatabase, row: dict[str, Any], skipped: Skipped) -> list[Message]:
+    name, role = str(row["hash"]), str(row.get("role"))
+    parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
+    for number, part in enumerate(database.rows("parts", {"message_hash": row["hash"]}, ("position",))):
+        kind, told = str(part.get("type")), mapping(_json(part.get("payload")))
+        if kind == "text":
+            parts += [part["text"]] if text(part.get("text")) else []
+        elif kind == "reasoning":
+            thoughts += [part["text"]] if text(part.get("text")) else []
+        elif kind == "tool_call":
+            call = text(told.get("tool_call_id")) or text(told.get("id")) or f"{name}-{number}"
+            calls.append(tool_call(call, str(part.get("tool_name") or "tool"), told.get("arguments")))
+        elif kind == "tool_result":
+            made_by = text(told.get("tool_call_id")) or text(told.get("id"))
+            output = text(part.get("text")) or told.get("output")
+            results.append(message("tool", output if isinstance(output, str) else compact(output), None, f"{name}-{number}",
+                                   tool_call_id=made_by, tool_name=text(part.get("tool_name"))))  # fmt: skip
+        elif kind == "attachment":
+            parts.append(f"[file {text(told.get('path')) or text(told.get('url')) or told.get('id') or ''}]")
+        else:
+            skipped.unknown[f"part {kind}"] += 1
+    content = joined(parts) if parts else None
+    if role == "assistant":
+        made = message(
+            "assistant", content, None, name, reasoning="\n\n".join(thoughts) or None, tool_calls=calls or None
+        )
+        return [made, *results] if content or calls or thoughts else results
+    said = [message(role if role in ("user", "system") else "user", content, None, name)] if content else []
+    return [*results, *said]

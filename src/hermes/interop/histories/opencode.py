@@ -1,0 +1,226 @@
+"""OpenCode: ~/.local/share/opencode/opencode.db, the older tree of JSON files `storage/`, and what `opencode export` writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    Skipped,
+    compact,
+    count,
+    dicts,
+    joined,
+    mapping,
+    message,
+    seconds,
+    text,
+    tool_call,
+)  # fmt: skip
+from hermes.interop.jsonl import decoded
+from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
+
+SOURCE = "opencode"
+_BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask"))
+Record = dict[str, Any]
+
+
+def usual_places() -> list[Path]:
+    """Where OpenCode keeps its sessions."""
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "opencode"
+    return [data]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file or folder is OpenCode's."""
+    if path.is_dir():
+        return (path / "session").is_dir() and (path / "message").is_dir()
+    if path.suffix == ".json":
+        whole = _json(path)
+        return str(mapping(whole.get("info")).get("id")).startswith("ses") and isinstance(whole.get("messages"), list)
+    return {"session", "message", "part"} <= tables_of(path)
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The databases and storage trees below a folder."""
+    databases = sorted(path for path in folder.rglob("opencode*.db") if sniff(path))
+    yield from databases
+    if not databases:
+        trees = (folder, *sorted(path for path in folder.rglob("storage") if path.is_dir()))
+        yield from (path for path in trees if sniff(path))
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The sessions of a database, a tree or an export."""
+    skipped = Skipped(path, problems)
+    if path.is_dir():
+        yield from _tree(path, skipped)
+    elif path.suffix == ".json":
+        whole = _json(path)
+        told = [(mapping(one.get("info")), dicts(one.get("parts"))) for one in dicts(whole.get("messages"))]
+        yield from _found(_conversation(mapping(whole.get("info")), told, skipped))
+    else:
+        with ForeignDatabase(path) as database:
+            yield from _database(database, skipped)
+    skipped.report()
+
+
+def _json(path: Path) -> Record:
+    try:
+        return mapping(decoded(path.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _found(made: Conversation) -> Iterator[Found]:
+    session = made.session()
+    if session is not None:
+        yield Found(0, session)
+
+
+def _database(database: ForeignDatabase, skipped: Skipped) -> Iterator[Found]:
+    for session in database.rows("session", order=("time_created", "id")):
+        parts: dict[str, list[Record]] = {}
+        for row in database.rows("part", {"session_id": session["id"]}, ("id",)):
+            parts.setdefault(row["message_id"], []).append(_data(row, skipped))
+        told = [
+            (_data(row, skipped), parts.get(row["id"], []))
+            for row in database.rows("message", {"session_id": session["id"]}, ("time_created", "id"))
+        ]
+        info = {
+            **session,
+            "parentID": session.get("parent_id"),
+            "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
+        }
+        yield from _found(_conversation(info, told, skipped))
+
+
+def _data(row: Record, skipped: Skipped) -> Record:
+    try:
+        value = decoded(row["data"].encode() if isinstance(row["data"], str) else bytes(row["data"] or b""))
+    except (ValueError, TypeError):
+        skipped.damaged(0, f"{row.get('id')}: no JSON")
+        value = {}
+    return {**mapping(value), "id": row["id"]}
+
+
+def _tree(path: Path, skipped: Skipped) -> Iterator[Found]:
+    def below(folder: Path) -> list[Record]:
+        found = []
+        for file in sorted(folder.glob("*.json")):
+            if record := _json(file):
+                found.append(record)
+            else:
+                skipped.damaged(0, f"{file.name}: no JSON object")
+        return found
+
+    for file in sorted((path / "session").rglob("*.json")):
+        info = _json(file)
+        if not text(info.get("id")):
+            skipped.damaged(0, f"{file.name}: not a session")
+            continue
+        told = sorted(below(path / "message" / info["id"]), key=_created)
+        yield from _found(
+            _conversation(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], skipped)
+        )
+
+
+def _created(record: Record) -> tuple[float, str]:
+    return seconds(mapping(record.get("time")).get("created")) or 0.0, str(record.get("id"))
+
+
+def _conversation(info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped) -> Conversation:
+    times = mapping(info.get("time"))
+    made = Conversation(
+        SOURCE, str(info.get("id")), title=text(info.get("title")), cwd=text(info.get("directory")),
+        started_at=seconds(times.get("created")), archived_at=seconds(times.get("archived")),
+        parent=text(info.get("parentID")), kind="subagent",
+    )  # fmt: skip
+    cut = text(mapping(_maybe_json(info.get("revert"))).get("messageID"))
+    shown = made.messages
+    for record, parts in told:
+        entries = _messages(record, parts, skipped)
+        if cut is not None and str(record.get("id")) == cut:  # taken back, but not yet written over
+            shown = []
+            last = made.messages[-1]["platform_message_id"] if made.messages else None
+            made.branches.append((last, shown))
+        shown += entries
+    made.branches = [(after, branch) for after, branch in made.branches if branch]
+    return made
+
+
+def _maybe_json(value: Any) -> Any:
+    try:
+        return decoded(value.encode()) if isinstance(value, str) else value
+    except ValueError:
+        return None
+
+
+def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Message]:
+    name, at = str(record.get("id")), seconds(mapping(record.get("time")).get("created"))
+    texts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
+    kinds: dict[str, Callable[[Record], None]] = {
+        "text": lambda part: (
+            texts.append(part["text"]) if text(part.get("text")) and not part.get("synthetic") else None
+        ),
+        "reasoning": lambda part: thoughts.append(part["text"]) if text(part.get("text")) else None,
+        "file": lambda part: texts.append(_file(part)),
+        "compaction": lambda part: None,
+    }
+    for part in parts:
+        kind = part.get("type")
+        if kind == "tool":
+            _tool(part, at, calls, results)
+        elif kind in kinds:
+            kinds[str(kind)](part)
+        elif kind not in _BOOKKEEPING:
+            skipped.unknown[f"part {kind}"] += 1
+    content = joined(texts) if texts else None
+    if record.get("role") == "user":
+        return [message("user", content, at, name)] if content else []
+    failed = mapping(record.get("error"))
+    if content is None and not thoughts and not calls and not failed:
+        return []
+    used = mapping(record.get("tokens"))
+    cache = mapping(used.get("cache"))
+    reply = message(
+        "assistant", content, at, name, model=text(record.get("modelID")), tool_calls=calls or None,
+        reasoning="\n\n".join(thoughts) or None, output_tokens=count(used.get("output")),
+        input_tokens=_sum(used.get("input"), cache.get("read"), cache.get("write")),
+        cache_read_tokens=count(cache.get("read")), cache_write_tokens=count(cache.get("write")),
+        cost_usd=record["cost"] if isinstance(record.get("cost"), (int, float)) else None,
+        finish_reason="error" if failed else text(record.get("finish")),
+    )  # fmt: skip
+    if failed and content is None:
+        reply["content"] = text(mapping(failed.get("data")).get("message")) or text(failed.get("name"))
+    return [reply, *results]
+
+
+def _sum(*values: Any) -> int | None:
+    found = [count(value) for value in values]
+    return sum(one or 0 for one in found) if found[0] is not None else None
+
+
+def _tool(part: Record, at: float | None, calls: list[Any], results: list[Message]) -> None:
+    state = mapping(part.get("state"))
+    call, name = text(part.get("callID")) or str(part.get("id")), str(part.get("tool") or "tool")
+    calls.append(tool_call(call, name, state.get("input")))
+    if state.get("status") in ("completed", "error"):
+        output = state.get("output") if state.get("status") == "completed" else state.get("error")
+        ended = seconds(mapping(state.get("time")).get("end")) or at
+        results.append(
+            message("tool", output if isinstance(output, str) else compact(output), ended, f"{call}-result",
+                    tool_call_id=call, tool_name=name)
+        )  # fmt: skip
+
+
+def _file(part: Record) -> Any:
+    url = text(part.get("url")) or ""
+    if url.startswith("data:"):
+        return {"type": "image_url", "image_url": {"url": url}}
+    return f"[file {text(part.get('filename')) or url}]"

@@ -1,0 +1,201 @@
+"""Pi, and OpenClaw before 2026.7.2: a JSON-lines file a session: a header, then entries that form a tree by parentId."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    Skipped,
+    compact,
+    count,
+    dicts,
+    first_objects,
+    image_part,
+    joined,
+    json_lines,
+    mapping,
+    message,
+    seconds,
+    text,
+    tool_call,
+)  # fmt: skip
+
+SOURCE = "pi"
+_BOOKKEEPING = frozenset(("model_change", "thinking_level_change", "custom", "label", "session_info"))
+Entry = dict[str, Any]
+
+
+def usual_places() -> list[Path]:
+    """Where Pi and OpenClaw keep their sessions."""
+    return [Path.home() / ".pi" / "agent" / "sessions", Path.home() / ".openclaw" / "agents"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is a session of Pi."""
+    if path.suffix not in (".jsonl", ""):
+        return False
+    first = first_objects(path, 1)
+    return bool(first) and first[0].get("type") == "session" and "session" not in first[0] and "timestamp" in first[0]
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The sessions below a folder."""
+    yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The session of one file, in as many parts as it was compacted into."""
+    skipped = Skipped(path, problems)
+    header: Entry = {}
+    entries: dict[str, Entry] = {}
+    position = 0
+    for number, line, at in json_lines(path, skipped):
+        position = at
+        if line.get("type") == "session":
+            header = header or dict(line)
+        else:
+            entries.setdefault(text(line.get("id")) or f"line-{number}", dict(line))
+    for made in _conversations(path, header, entries, skipped):
+        session = made.session()
+        if session is not None:
+            yield Found(0, session, position)
+    skipped.report()
+
+
+def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
+    name = text(header.get("id")) or path.stem
+    shown = _path(entries)
+    on_path = set(shown)
+    title = next(
+        (text(entries[key].get("name")) for key in reversed(shown) if entries[key].get("type") == "session_info"), None
+    )
+    parts: list[list[str]] = [[]]
+    for key in shown:
+        if entries[key].get("type") == "compaction" and parts[-1]:
+            parts.append([])
+        parts[-1].append(key)
+    for number, part in enumerate(parts, 1):
+        parent = text(header.get("parentSession"))
+        made = Conversation(
+            "openclaw" if ".openclaw" in path.parts else SOURCE, name if number == 1 else f"{name}.{number}", title=title,
+            cwd=text(header.get("cwd")), started_at=seconds(header.get("timestamp")) if number == 1 else None,
+            parent=(Path(parent).stem if parent else None) if number == 1 else name if number == 2 else f"{name}.{number - 1}",
+            kind="branch" if number == 1 else "compression",
+        )  # fmt: skip
+        if number < len(parts):
+            made.end_reason = "compression"
+        made.messages = [one for key in part for one in _messages(key, entries[key], skipped)]
+        stored = {one["platform_message_id"] for one in made.messages}
+        for fork, branch in _left(entries, on_path):
+            if fork in part or (fork is None and number == 1):
+                told = [one for key in branch for one in _messages(key, entries[key], skipped)]
+                after = (
+                    next((key for key in reversed(part[: part.index(fork) + 1]) if key in stored), None)
+                    if fork in part
+                    else None
+                )
+                if told:
+                    made.branches.append((after, told))
+        yield made
+
+
+def _path(entries: dict[str, Entry]) -> list[str]:
+    """From the first entry to the last of the file: what the program would go on with."""
+    path: list[str] = []
+    at: Any = next(reversed(entries), None)
+    while at in entries and at not in path:
+        path.append(at)
+        at = entries[at].get("parentId")
+    path.reverse()
+    if path and not any("parentId" in entry for entry in entries.values()):  # the first version had no tree
+        return list(entries)
+    return path
+
+
+def _left(entries: dict[str, Entry], on_path: set[str]) -> Iterator[tuple[str | None, list[str]]]:
+    groups: dict[str, tuple[str | None, list[str]]] = {}
+    root_of: dict[str, str] = {}
+    for key, entry in entries.items():
+        if key in on_path:
+            continue
+        parent = entry.get("parentId")
+        root = root_of[key] = root_of.get(str(parent), key)
+        if root == key:
+            groups[root] = (parent if parent in on_path else None, [])
+        groups[root][1].append(key)
+    yield from groups.values()
+
+
+def _messages(key: str, entry: Entry, skipped: Skipped) -> list[Message]:
+    kind, at = entry.get("type"), seconds(entry.get("timestamp"))
+    if kind == "message":
+        return _message(key, mapping(entry.get("message")), at, skipped)
+    if kind in ("compaction", "branch_summary") and text(entry.get("summary")):
+        return [message("user", entry["summary"], at, key, meta={"summary": True})]
+    if kind == "custom_message" and (content := _content(entry.get("content"))):
+        return [message("system", content, at, key)]
+    if kind not in (*_BOOKKEEPING, "compaction", "branch_summary", "custom_message"):
+        skipped.unknown[str(kind)] += 1
+    return []
+
+
+def _message(key: str, told: Entry, at: float | None, skipped: Skipped) -> list[Message]:
+    role = told.get("role")
+    at = seconds(told.get("timestamp")) or at
+    content = _content(told.get("content"))
+    if role == "user":
+        return [message("user", content, at, key)] if content else []
+    if role == "toolResult":
+        return [
+            message(
+                "tool",
+                content,
+                at,
+                key,
+                tool_call_id=text(told.get("toolCallId")),
+                tool_name=text(told.get("toolName")),
+            )
+        ]
+    if role == "bashExecution":
+        return [message("user", f"$ {told.get('command')}\n{told.get('output') or ''}", at, key)]
+    if role != "assistant":
+        skipped.unknown[f"message {role}"] += 1
+        return []
+    blocks = dicts(told.get("content"))
+    calls = [
+        tool_call(str(block.get("id")), str(block.get("name") or "tool"), block.get("arguments"))
+        for block in blocks
+        if block.get("type") == "toolCall"
+    ]
+    thoughts = [b["thinking"] for b in blocks if b.get("type") == "thinking" and text(b.get("thinking"))]
+    used = mapping(told.get("usage"))
+    cost = mapping(used.get("cost")).get("total")
+    fresh, cached, written = (count(used.get(name)) for name in ("input", "cacheRead", "cacheWrite"))
+    finish = {"toolUse": "tool_calls", "aborted": "interrupted"}.get(
+        str(told.get("stopReason")), text(told.get("stopReason"))
+    )
+    return [message(
+        "assistant", content or text(told.get("errorMessage")), at, key, model=text(told.get("model")), tool_calls=calls or None,
+        reasoning="\n\n".join(thoughts) or None, finish_reason=finish, output_tokens=count(used.get("output")),
+        input_tokens=None if fresh is None else fresh + (cached or 0) + (written or 0), cache_read_tokens=cached,
+        cache_write_tokens=written, cost_usd=cost if isinstance(cost, (int, float)) else None,
+    )]  # fmt: skip
+
+
+def _content(content: Any) -> Any:
+    if isinstance(content, str):
+        return content or None
+    parts: list[Any] = []
+    for block in dicts(content):
+        if block.get("type") == "text" and text(block.get("text")):
+            parts.append(block["text"])
+        elif block.get("type") == "image" and isinstance(block.get("data"), str):
+            parts.append(image_part(block["data"], str(block.get("mimeType") or "image/png")))
+        elif block.get("type") not in ("text", "thinking", "toolCall"):
+            parts.append(compact(block))
+    return joined(parts) if parts else None

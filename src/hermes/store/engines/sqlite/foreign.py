@@ -1,0 +1,97 @@
+"""SQLite databases of other programs, read table by table and never changed.
+
+A database in WAL mode that no process has open is read as immutable: no lock is taken and no file appears beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import apsw
+
+from hermes.errors import HermesError
+
+HEADER = b"SQLite format 3\0"
+Row = dict[str, Any]
+
+
+class UnreadableDatabase(HermesError):
+    """Another program's database can't be read."""
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is an SQLite database."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(HEADER)) == HEADER
+    except OSError:
+        return False
+
+
+def tables_of(path: Path) -> frozenset[str]:
+    """The names of a database's tables; none when it is no database or can't be read."""
+    if not is_database(path):
+        return frozenset()
+    try:
+        with ForeignDatabase(path) as database:
+            return frozenset(database.columns)
+    except UnreadableDatabase:
+        return frozenset()
+
+
+class ForeignDatabase:
+    """Another program's database: `columns` by table, and its rows as dicts."""
+
+    def __init__(self, path: Path) -> None:
+        wal = path.with_name(path.name + "-wal")
+        quiet = not wal.exists() or wal.stat().st_size == 0
+        address = f"file:{quote(str(path.resolve()))}?mode=ro{'&immutable=1' if quiet else ''}"
+        try:
+            self._connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            self._connection.set_busy_timeout(5000)
+            names = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            self.columns = {
+                name: tuple(row[1] for row in self._connection.execute(f"PRAGMA table_info({_name(name)})"))
+                for name in names
+            }
+        except apsw.Error as error:
+            raise UnreadableDatabase(f"{path}: {error}") from None
+        self._path = path
+
+    def rows(self, table: str, where: Mapping[str, Any] | None = None, order: Sequence[str] = ()) -> Iterator[Row]:
+        """The rows of a table with these values, in this order; columns that the table does not have are left out of it."""
+        columns = self.columns.get(table)
+        if columns is None:
+            return
+        asked = {key: value for key, value in (where or {}).items() if key in columns}
+        sorted_by = [_name(key) for key in order if key in columns]
+        sql = f"SELECT * FROM {_name(table)}"
+        if asked:
+            sql += " WHERE " + " AND ".join(f"{_name(key)} IS ?" for key in asked)
+        if sorted_by:
+            sql += " ORDER BY " + ", ".join(sorted_by)
+        try:
+            for row in self._connection.execute(sql, tuple(asked.values())):
+                yield dict(zip(columns, row, strict=True))
+        except apsw.Error as error:
+            raise UnreadableDatabase(f"{self._path}: {error}") from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> ForeignDatabase:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _name(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'

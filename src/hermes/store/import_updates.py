@@ -1,0 +1,138 @@
+"""A session that was imported from another program, brought up to what that program has now.
+
+Its messages are known by the ids they had there (`platform_message_id`). What is new comes to the end; what was changed
+there is changed here, the earlier version kept as an edit keeps it; what was taken back there is hidden as a rewind hides
+it. What was hidden or redacted here stays so, and what was said here stays where it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes.store import codec, messages, recovery
+from hermes.store.engines.base import REPLACED, Engine, Tx
+
+_COMPARED = ("tool_calls", "tool_name", "tool_call_id", "reasoning", "finish_reason")
+
+
+@dataclass(slots=True)
+class Update:
+    """What an import changed in a session that was here already."""
+
+    added: list[tuple[int, messages.Ready]] = field(default_factory=list)
+    changed: int = 0
+    hidden: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.hidden)
+
+
+@dataclass(slots=True)
+class _Stored:
+    id: int
+    hidden: int | None
+
+
+def update(engine: Engine, tx: Tx, session_id: str, data: dict[str, Any]) -> Update:
+    """Bring a session's messages up to what an import has of it."""
+    made = Update()
+    stored = _stored(tx, session_id)
+    if not stored:
+        return made  # it has no messages of another program, or they came without ids
+    shown = [one for one in data.get("messages") or () if one.get("platform_message_id")]
+    numbers: dict[Any, int] = {}  # of the import's own numbers, the ids here
+    for entry in shown:
+        known = stored.get(entry["platform_message_id"])
+        if known is None:
+            ready = messages.make_ready(entry, mask=None, lift=None)
+            number = messages.insert(tx, session_id, ready, None)
+            made.added.append((number, ready))
+            numbers[entry.get("id")] = number
+        else:
+            numbers[entry.get("id")] = known.id
+            if known.hidden is None and _differs(tx, known.id, entry):
+                _replace(engine, tx, session_id, known.id, entry)
+                made.changed += 1
+    engine.fulltext.index_now(tx, [number for number, _ in made.added])
+    _hide_taken_back(tx, session_id, stored, {one["platform_message_id"] for one in shown}, made)
+    _add_branches(engine, tx, session_id, stored, data, numbers, made)
+    if made:
+        messages.recount(tx, session_id)
+    return made
+
+
+def _stored(tx: Tx, session_id: str) -> dict[str, _Stored]:
+    rows = tx.rows(
+        "SELECT id, platform_message_id, hidden FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
+        f" AND coalesce(hidden, 0) <> {REPLACED} ORDER BY id",
+        (session_id,),
+    )
+    return {codec.restored(name): _Stored(number, hidden) for number, name, hidden in rows}
+
+
+def _differs(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
+    """Whether a message is no longer what it was when it came in."""
+    now = messages.make_ready(entry, mask=None, lift=None)
+    row = tx.row(
+        f"SELECT content, content_rest, content_format, {', '.join(_COMPARED)} FROM messages WHERE id = ?",
+        (message_id,),
+    )
+    assert row is not None
+    content, rest, form, *others = row
+    said = (codec.joined(content, rest), form) != (now.text, now.form)
+    return said or others != [now.values[messages.STORED.index(name) - 1] for name in _COMPARED]
+
+
+def _replace(engine: Engine, tx: Tx, session_id: str, message_id: int, entry: dict[str, Any]) -> None:
+    """Put another version in place of a message; the row of its own that keeps the earlier one is hidden for good."""
+    (was,) = recovery.with_attachments(tx, session_id, [recovery.message(tx, message_id)])
+    version = messages.insert(tx, session_id, messages.make_ready(was, mask=None, lift=None), None)
+    tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
+    engine.fulltext.index_now(tx, [version])
+    messages.set_values(tx, message_id, messages.make_ready(entry, mask=None, lift=None))
+    engine.fulltext.reindex(tx, [message_id])
+
+
+def _hide_taken_back(tx: Tx, session_id: str, stored: dict[str, _Stored], shown: set[str], made: Update) -> None:
+    gone = [one.id for name, one in stored.items() if one.hidden is None and name not in shown]
+    if not gone:
+        return
+    before = tx.value(
+        "SELECT max(id) FROM messages WHERE session_id = ? AND hidden IS NULL AND id < ?", (session_id, min(gone))
+    )
+    batch = _next_batch(tx, session_id)
+    tx.run("INSERT INTO session_rewinds(session_id, batch, cut_id) VALUES(?, ?, ?)", (session_id, batch, before or 0))
+    for message_id in gone:
+        tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (batch, message_id))
+    made.hidden += len(gone)
+
+
+def _add_branches(
+    engine: Engine, tx: Tx, session_id: str, stored: dict[str, _Stored], data: dict[str, Any], numbers: dict[Any, int],
+    made: Update,
+) -> None:  # fmt: skip
+    """Branches that were begun and left there since the last import: hidden here, reachable as what a rewind hid."""
+    cuts = dict(data.get("rewinds") or ())
+    batches: dict[int, int] = {}
+    for entry in data.get("rewound_messages") or ():
+        name = entry.get("platform_message_id")
+        if not name or name in stored:
+            continue
+        number = messages.insert(tx, session_id, messages.make_ready(entry, mask=None, lift=None), None)
+        there = entry.get("hidden", 0)
+        if there not in batches:
+            batches[there] = _next_batch(tx, session_id)
+            cut = numbers.get(cuts.get(there), 0)
+            tx.run(
+                "INSERT INTO session_rewinds(session_id, batch, cut_id) VALUES(?, ?, ?)",
+                (session_id, batches[there], cut),
+            )
+        tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (batches[there], number))
+        engine.fulltext.index_now(tx, [number])
+        made.hidden += 1
+
+
+def _next_batch(tx: Tx, session_id: str) -> int:
+    highest = tx.value("SELECT max(batch) FROM session_rewinds WHERE session_id = ?", (session_id,))
+    return int(highest or 0) + 1

@@ -1,0 +1,43 @@
+"""Files of other programs for tests, and what an import makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hermes_state import SessionDB
+from tests.support import program
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # a picture of one dot
+
+
+def lines(path: Path, records: Iterable[Any]) -> Path:
+    """A JSON-lines file; a text is written as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in records))
+    return path
+
+
+def brought_in(path: Path, home: Path, *options: str, status: int = 0) -> str:
+    """Import a file or folder with the program itself; what it printed."""
+    done = program.run("sessions", "import", path, *options, home=home)
+    assert done.status == status, done
+    return str(done.out + done.err)
+
+
+def sessions(home: Path) -> dict[str, dict[str, Any]]:
+    """Every session, its messages as (role, text) with the rest beside them."""
+    with SessionDB(home / "state.db", read_only=True) as db:
+        return {one["id"]: one for one in db.iter_export()}
+
+
+def told(session: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What a session shows."""
+    return [(one["role"], one["content"]) for one in session["messages"]]
+
+
+def hidden(session: dict[str, Any]) -> list[Any]:
+    """What it keeps without showing it."""
+    return [one["content"] for one in session.get("rewound_messages", ())]

@@ -1,0 +1,84 @@
+"""Conversations go out in the formats that other programs and trainers read, and come back from those that they are read from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hermes_state import SessionDB
+from tests.interop.importing import PIXEL, brought_in, sessions, told
+from tests.support import program
+
+PICTURE = [
+    {"type": "text", "text": "what is this?"},
+    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    call = {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": '{"command":"ls"}'}}
+    with SessionDB(home / "state.db") as db:
+        db.create_session("s1", "cli", model="gpt-5", system_prompt="Be brief.", cwd="/work/x")
+        db.set_session_title("s1", "A dot")
+        db.append_message("s1", "user", PICTURE)
+        db.append_message("s1", "assistant", "I look.", reasoning="hm", tool_calls=[call], finish_reason="tool_calls")
+        db.append_message("s1", "tool", "a.py <|im_end|>", tool_call_id="c1", tool_name="terminal")
+        db.append_message("s1", "assistant", "A dot.", output_tokens=5, input_tokens=9)
+    return home
+
+
+@pytest.mark.parametrize("form", ["claude-code", "codex"])
+def test_what_goes_out_comes_back(home: Path, tmp_path: Path, form: str) -> None:
+    file = tmp_path / "rollout-out.jsonl"
+    done = program.run("sessions", "export", file, "--session-id", "s1", "--format", form, home=home)
+    assert done.status == 0, done
+    other = tmp_path / "other"
+    assert "1 session with 4 messages came in" in brought_in(file, other)
+    (back,) = sessions(other).values()
+    (out,) = sessions(home).values()
+    assert told(back) == told(out)
+    assert (back["title"], back["cwd"], back["source"]) == ("A dot", "/work/x", form)
+    assert (
+        back["messages"][1]["reasoning"] == "hm"
+        and back["messages"][1]["tool_calls"] == out["messages"][1]["tool_calls"]
+    )
+    assert back["messages"][3]["output_tokens"] == 5
+    with SessionDB(home / "state.db") as db:
+        db.create_session("s2", "cli")
+        db.append_message("s2", "user", "more")
+    refused = program.run("sessions", "export", tmp_path / "two.jsonl", "--format", form, home=home)
+    assert refused.status != 0 and "--session-id" in refused.err and not (tmp_path / "two.jsonl").exists()
+
+
+def test_chats_for_trainers(home: Path) -> None:
+    def out(form: str) -> tuple[str, str]:
+        done = program.run("sessions", "export", "-", "--format", form, home=home)
+        assert done.status == 0, done
+        return done.out, done.err
+
+    text, err = out("openai")
+    chat = json.loads(text)["messages"]
+    assert [one["role"] for one in chat] == ["system", "user", "assistant", "tool", "assistant"]
+    assert chat[1]["content"] == PICTURE and chat[3]["tool_call_id"] == "c1"
+    assert "openai can't hold: 1 messages' reasoning" in err
+    text, err = out("chatml")
+    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nwhat is this?<|im_end|>\n")
+    assert text.count("<|im_end|>") == 5 and "1 attachments" in err
+    turns = json.loads(out("sharegpt")[0])["conversations"]
+    assert [one["from"] for one in turns] == ["system", "human", "gpt", "function_call", "tool", "gpt"]
+
+
+def test_an_imported_conversation_is_gone_on_with(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    program.run("sessions", "export", file, "--session-id", "s1", "--format", "claude-code", home=home)
+    other = tmp_path / "other"
+    brought_in(file, other)
+    (name,) = sessions(other)
+    done = program.run("-r", name, "-q", "and now?", home=other)
+    assert done.status == 0, done
+    shown = told(sessions(other)[name])
+    assert len(shown) == 6 and shown[4] == ("user", "and now?")
