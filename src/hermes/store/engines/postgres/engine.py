@@ -29,7 +29,7 @@ from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.pool import Link, Pool
 from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
 from hermes.store.engines.postgres.watch import Watch, is_there
-from hermes.store.engines.postgres.word_lists import take_out_unused
+from hermes.store.engines.postgres.word_lists import LISTS, take_out_unused
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 TIMEOUT = 30.0  # seconds after which it is looked whether a server that says nothing is still there
@@ -189,6 +189,7 @@ class PostgresEngine:
             if state.version == 0:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
             self.fulltext.has_names = state.version >= migrate.WITH_NAMES
+            self.fulltext.has_groups = state.version >= migrate.WITH_GROUPS
             self._active_first = _ACTIVE_FIRST if state.version >= migrate.WITH_MINUTES else ""
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self.where)
@@ -524,7 +525,7 @@ class PostgresEngine:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         take_out_unused(self.read, self.write)
         with self._translated(), self._connect() as connection:
-            for table in ("sessions", "messages", "message_words", "unindexed", "words", "names", "attachment_data"):
+            for table in ("sessions", "messages", "message_words", "unindexed", *LISTS, "attachment_data"):
                 connection.execute(f"VACUUM (ANALYZE) {table}".encode())
         return True
 

@@ -2,8 +2,8 @@
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store lie in `words`, names made of several (a_b) in
-`names`; their trigrams find parts of them. What is appended is indexed a moment later (keeper.py), and until then searched
-as it is (tail.py); what is stored otherwise is indexed in the transaction that stores it.
+`names`; trigrams find parts of them (word_lists.py). What is appended is indexed a moment later (keeper.py), and until then
+searched as it is (tail.py); what is stored otherwise is indexed in the transaction that stores it.
 """
 
 from __future__ import annotations
@@ -221,6 +221,7 @@ class PostgresFullText:
     def __init__(self) -> None:
         self._known = Known()
         self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
+        self.has_groups = True  # the same, of the tables with their trigrams
         self.tail = Tail(self.documents)
 
     # ------------------------------------------------------------------ indexing
@@ -467,9 +468,21 @@ class PostgresFullText:
     def words_containing(self, tx: Any, part: str, cap: int) -> list[str]:
         if len(part) < 3:
             return []
-        rows = tx.planned("SELECT DISTINCT word FROM words WHERE word LIKE ? LIMIT ?", (_like(part), cap))
         waiting = self._begin(tx).words(part, lambda word: True)
-        return list(dict.fromkeys([*(row[0] for row in rows), *waiting]))[:cap]
+        return list(dict.fromkeys([*self._listed(tx, "words", "word", part, cap), *waiting]))[:cap]
+
+    def _listed(self, tx: Any, table: str, column: str, part: str, cap: int) -> list[str]:
+        """The entries of a list that contain this."""
+        like = _like(part)
+        if self.has_groups:
+            rows = tx.planned(
+                f"SELECT DISTINCT entry FROM (SELECT entries FROM {table}_grouped WHERE entries LIKE ? OFFSET 0) g,"
+                " string_to_table(entries, E'\\n') entry WHERE entry LIKE ? LIMIT ?",
+                (like, like, cap),
+            )
+        else:
+            rows = tx.planned(f"SELECT DISTINCT {column} FROM {table} WHERE {column} LIKE ? LIMIT ?", (like, cap))
+        return [row[0] for row in rows]
 
     def has_all_names(self, tx: Any) -> bool:
         """Whether the names of all messages are in the list and in the index."""
@@ -480,16 +493,9 @@ class PostgresFullText:
         tx.ask("INSERT INTO names(name) SELECT '' WHERE NOT EXISTS (SELECT 1 FROM names WHERE name = '')")
 
     def names_containing(self, tx: Any, part: str, cap: int) -> list[str] | None:
-        if not self.has_names:
+        if not self.has_names or not self.has_all_names(tx):
             return None
-        complete, names = tx.ask(
-            "SELECT EXISTS (SELECT 1 FROM names WHERE name = ''),"
-            " ARRAY(SELECT DISTINCT name FROM names WHERE name LIKE %s LIMIT %s)",
-            (_like(part), cap),
-        ).fetchone()
-        if not complete:
-            return None
-        return list(dict.fromkeys([*names, *self._begin(tx).names(part)]))[:cap]
+        return list(dict.fromkeys([*self._listed(tx, "names", "name", part, cap), *self._begin(tx).names(part)]))[:cap]
 
     def is_name(self, tx: Any, name: str) -> bool:
         listed = tx.row("SELECT 1 FROM names WHERE name = ?", (name,)) is not None
