@@ -6,6 +6,7 @@ A loaded store is a database of it, kept from run to run like the files of the o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,15 @@ class Server:
             database=f"loaded_{size.lower()}",
         )
         return {name: int(size) for name, size in rows}
+
+    def page_images(self, first: float, last: float) -> int:
+        """Bytes of whole pages in the log between two positions: each page's first change after a checkpoint."""
+        start, end = (f"{int(one) >> 32:X}/{int(one) & 0xFFFFFFFF:X}" for one in (first, last))
+        told = self._cluster.run(
+            "pg_waldump", "--stats", "-p", str(self._cluster.data / "pg_wal"), "-s", start, "-e", end, check=False
+        )
+        (total,) = (line for line in told.stdout.splitlines() if line.startswith("Total"))
+        return int(re.sub(r"\[.*?\]", "", total).split()[3])  # records, their bytes, images, all
 
     @contextmanager
     def copy(self, size: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ def meter(where: str) -> Callable[[], float]:
         return time.process_time
     with plain_sql(where) as ask:
         pids = [row[0] for row in ask("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-                                      " AND application_name = 'hermes'")]  # fmt: skip
+                                      " AND application_name = 'hermes-sessions'")]  # fmt: skip
     return lambda: time.process_time() + sum(map(_ran, pids))
 
 

@@ -45,11 +45,13 @@ def writers(config: Config) -> dict[str, Any]:
     caught_up = time.perf_counter() - start
     taken = [seconds for answer in found for seconds in answer["taken"]]
     failures = [failure for answer in found for failure in answer["failures"]]
+    logged = wal_position(config["store"])
     return {
         "messages": len(taken),
         "per_second": len(taken) / (max(answer["end"] for answer in found) - start),
         "per_second_indexed": len(taken) / caught_up,
-        "wal_kb": (wal_position(config["store"]) - log) / len(taken) / 1e3 or None,
+        "wal_kb": (logged - log) / len(taken) / 1e3 or None,
+        "wal": [log, logged],
         "failed": len(failures),
         "failure": failures[0] if failures else None,
         **_verify(config["store"], found),

@@ -162,7 +162,7 @@ def test_a_store_that_has_taken_the_first_step_takes_the_others(server: Cluster,
         db.create_session("s", "cli")
         db.append_message("s", "user", "findable words")
     server.sql(
-        "DROP TABLE message_words, words, unindexed, names CASCADE",
+        "DROP TABLE message_words, words, words_grouped, unindexed, names, names_grouped CASCADE",
         "DELETE FROM hermes_migrations WHERE version > 1",
         database=database,
     )

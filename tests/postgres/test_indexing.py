@@ -449,7 +449,7 @@ def test_a_store_from_before_there_were_names_is_searched_as_before_and_rebuilt(
         connection.execute(
             "UPDATE message_words w SET words = ts_delete(words, ARRAY(SELECT '#' || name FROM names WHERE name <> ''))"
         )
-        connection.execute("DROP TABLE names, unindexed")
+        connection.execute("DROP TABLE names, names_grouped, unindexed")
         connection.execute("DELETE FROM hermes_migrations WHERE version >= 3")
     asked = {"user_name": {ids[0], ids[1], ids[2], ids[3]}, "et_user_na": {ids[0], ids[1]}, "tuser_na": {ids[3]}}
     with SessionDB(db_path=tmp_path / "b.db", url=url, read_only=True) as db:
@@ -559,3 +559,50 @@ def test_a_part_of_a_name_finds_exactly_the_messages_it_stands_in(engine: str, t
                 assert phrase in " ".join(re.findall("[a-z0-9]+", texts[ids.index(one)])), part
     if where:
         server.forget(str(tmp_path))
+
+
+# ------------------------------------------------------------------ lists by groups
+
+
+def test_every_entry_of_the_lists_is_in_a_group_however_it_came_and_none_after_it_went(url: str) -> None:
+    """Groups are what a part of a word is looked for in: an older program that still writes to the lists fills them, too."""
+    grouped = "SELECT e FROM {0}_grouped, string_to_table(entries, E'\\n') e ORDER BY 1"
+    with SessionDB(url=url) as db:
+        db.create_session("s", "cli")
+        kept = db.append_message("s", "user", " ".join(f"word{chr(97 + n)}ly name_{n}_x" for n in range(26)))
+        db.append_message("s", "user", "wordaly again, and gone_for_good vanishing")
+        db.catch_up()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("INSERT INTO words(word) VALUES('brought'), ('brought'), ('another')")
+            connection.execute("DELETE FROM words WHERE word IN ('vanishing', 'brought')")
+            connection.execute("DELETE FROM names WHERE name = 'gone_for_good'")
+        for table, column in (("words", "word"), ("names", "name")):
+            listed = ask(url, f"SELECT DISTINCT {column} FROM {table} WHERE {column} <> '' ORDER BY 1")
+            assert ask(url, grouped.format(table)) == listed
+        assert ask(url, "SELECT 1 FROM words WHERE word = 'vanishing'") == []
+        assert found(db, "ordkl") == found(db, "ame_7_") == {kept}
+
+
+def test_a_store_from_before_there_were_groups_is_read_as_it_is_and_upgraded(url: str) -> None:
+    texts = ["the xylophonist plays", "call get_user_name(x)"]
+    with SessionDB(url=url) as db:
+        db.create_session("s", "cli")
+        ids = [db.append_message("s", "user", text) for text in texts]
+        db.catch_up()
+    with psycopg.connect(url) as connection:  # as it was then
+        for table in ("words", "names"):
+            connection.execute(f"DROP TABLE {table}_grouped".encode())
+            for event in ("insert", "delete"):
+                connection.execute(f"DROP FUNCTION hermes_{table}_{event}() CASCADE".encode())
+        connection.execute("CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops)")
+        connection.execute("CREATE INDEX idx_names_pieces ON names USING gin (name gin_trgm_ops)")
+        connection.execute("DELETE FROM hermes_migrations WHERE version >= 9")
+    asked = {"lophon": {ids[0]}, "et_user_na": {ids[1]}}
+    with SessionDB(url=url, read_only=True) as db:
+        assert {query: found(db, query) for query in asked} == asked
+    with SessionDB(url=url) as db:
+        assert {query: found(db, query) for query in asked} == asked
+        asked["ognom"] = {db.append_message("s", "user", "a prognometer")}
+        db.catch_up()
+        assert {query: found(db, query) for query in asked} == asked
+        assert db.check() == []

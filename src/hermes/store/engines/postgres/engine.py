@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
-from hermes.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
+from hermes.errors import StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Progress, Tx, Visit
-from hermes.store.engines.postgres import faults, migrate, schema, settling
-from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
+from hermes.store.engines.postgres import connecting, faults, migrate, schema, settling
+from hermes.store.engines.postgres.beginnings import beginnings
+from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.keeper import Keeper
 from hermes.store.engines.postgres.pool import Link, Pool
 from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
 from hermes.store.engines.postgres.watch import Watch, is_there
-from hermes.store.engines.postgres.word_lists import take_out_unused
+from hermes.store.engines.postgres.word_lists import LISTS, take_out_unused
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
@@ -37,33 +37,9 @@ if TYPE_CHECKING:
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 TIMEOUT = 30.0  # seconds after which it is looked whether a server that says nothing is still there
 CONNECTIONS = 16
-PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
 PREPARED_AFTER = 2  # executions
-PAUSED_READER = 60  # it is in nobody's way
-_DEFAULTS: dict[str, str | int] = {
-    "client_encoding": "UTF8",
-    "connect_timeout": 10,
-    "application_name": migrate.APPLICATION,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
-}
-# Settings hold for one transaction and are said with its beginning. A pooler in front of the server gives each transaction
-# another connection: what a SET left there would hold for whichever client comes next.
-_READ = (
-    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
-    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s'; SET LOCAL lock_timeout = '{PATIENCE:g}s';"
-    " SET LOCAL jit = off"
-)
-_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
 _ACTIVE_FIRST = "s.active_minute DESC, "
-_SERVER = (
-    "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
-    " pg_postmaster_start_time()::text, current_setting('synchronous_standby_names') <> '',"
-    " extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(), current_setting('search_path')"
-)
 logging.getLogger("psycopg").addHandler(
     logging.NullHandler()
 )  # what it warns of we tell ourselves, and not on the screen
@@ -93,11 +69,11 @@ class PostgresEngine:
         self._prepares_anyway = prepared_statements == "on"
         self._durability = durability
         self._views: str | None = None  # the schema with what a tenant is shown
-        self._set_beginnings()
+        self._beginnings = beginnings(durability, self._views, PATIENCE)
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
-        self._conninfo = _complete(url, read_only)
+        self._conninfo = connecting.conninfo(url, read_only)
         self._watch = Watch(timeout, lambda: is_there(self._conninfo))
         self._unsettled: list[PostgresTx] = []  # of which it is not known yet whether they were committed
         self._pool = Pool(self._connect, CONNECTIONS, self.where)
@@ -107,25 +83,6 @@ class PostgresEngine:
         except BaseException:
             self._pool.close()
             raise
-
-    def _set_beginnings(self) -> None:
-        """How transactions begin: each says all its settings itself."""
-        settings = {"lock_timeout": f"{PATIENCE:g}s", "idle_in_transaction_session_timeout": f"{PAUSED}s"}
-        if self._durability == "normal":
-            settings["synchronous_commit"] = "off"
-        place = []
-        if self._views is not None:
-            place = [f'SET LOCAL search_path = "{self._views.replace(chr(34), chr(34) * 2)}"']
-        said = [_BEGIN, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()), *place]
-        self._storing = "; ".join(said).encode()
-        # An index can be made again: it waits for no disk and no replica. (What is lost with a crash still waits in `unindexed`.)
-        self._indexing = tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off"))
-        self._together = self._storing + f"; SELECT {NUMBER}".encode()
-        self._alone = self._storing + f"; {migrate.ALONE}; SELECT {NUMBER}".encode()
-        if self._views is not None:
-            self._alone = self._together  # a tenant only ever marks one of its sessions
-        self._read = "; ".join([_READ, *place]).encode()
-        self._search = "; ".join([_READ, *place, SET_OUT]).encode()
 
     # ------------------------------------------------------------------ opening
 
@@ -149,11 +106,11 @@ class PostgresEngine:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type of number: one prepared statement
         connection.where = self.where
         connection.prepare_threshold = None
-        row = connection.execute(_SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
+        row = connection.execute(connecting.SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
         connection.timeline, connection.started_at, connection.watched, now, process, path = row
         connection.process = process
         self._ahead = now - time.time()
-        connection.beginning = self._indexing
+        connection.beginning = self._beginnings.indexing
         pooled = process != connection.info.backend_pid  # a pooler gives each client a number of its own making
         if pooled:
             self._prepares = self._prepares and self._prepares_anyway
@@ -186,12 +143,13 @@ class PostgresEngine:
             warnings.warn(self.notice, stacklevel=5)
         if state.tenant:
             self._views = state.schema
-            self._set_beginnings()
+            self._beginnings = beginnings(self._durability, self._views, PATIENCE)
             self.read_only = self.read_only or state.version < len(migrate.MIGRATIONS)  # the owner upgrades it
         if self.read_only:
             if state.version == 0:
                 raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
             self.fulltext.has_names = state.version >= migrate.WITH_NAMES
+            self.fulltext.has_groups = state.version >= migrate.WITH_GROUPS
             self._active_first = _ACTIVE_FIRST if state.version >= migrate.WITH_MINUTES else ""
         elif state.version < len(migrate.MIGRATIONS):
             migrate.upgrade(connection, self.where)
@@ -216,7 +174,7 @@ class PostgresEngine:
             try:
                 if self._unsettled:
                     settling.wait_for(self._unsettled, connection, end, self.where)
-                if begin is self._storing:
+                if begin is self._beginnings.storing:
                     connection.tell(begin)
                     return connection, None
                 cursor = connection.execute(begin)
@@ -236,11 +194,11 @@ class PostgresEngine:
         if outer is not None:
             yield outer
             return
-        with self._reading(self._read) as (tx, _):
+        with self._reading(self._beginnings.read) as (tx, _):
             yield tx
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-        with self._reading(self._read) as (tx, _):
+        with self._reading(self._beginnings.read) as (tx, _):
             return tx.asked(sql, params)
 
     @contextmanager
@@ -288,7 +246,7 @@ class PostgresEngine:
             with self.read() as tx:
                 yield tx
             return
-        with self._reading(self._search) as (tx, said):
+        with self._reading(self._beginnings.search) as (tx, said):
             waiting, *tx.extent = said
             tx.tail = self.fulltext.tail.view(tx, waiting)
             if waiting is not None and not self.read_only:
@@ -304,7 +262,9 @@ class PostgresEngine:
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         with self._translated():
-            begin = self._alone if alone else self._storing if storing else self._together
+            begin = (
+                self._beginnings.alone if alone else self._beginnings.storing if storing else self._beginnings.together
+            )
             connection, said = self._borrow(begin)
             self._local.tx = tx = PostgresTx(
                 connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
@@ -527,7 +487,7 @@ class PostgresEngine:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
         take_out_unused(self.read, self.write)
         with self._translated(), self._connect() as connection:
-            for table in ("sessions", "messages", "message_words", "unindexed", "words", "names", "attachment_data"):
+            for table in ("sessions", "messages", "message_words", "unindexed", *LISTS, "attachment_data"):
                 connection.execute(f"VACUUM (ANALYZE) {table}".encode())
         return True
 
@@ -540,21 +500,6 @@ class PostgresEngine:
             self._keeper.stop()
             self._watch.stop()
             self._pool.close()
-
-
-def _complete(url: str, read_only: bool) -> str:
-    """What libpq is to be told: the URL, and what it leaves open."""
-    given = faults.parts(url)
-    if given is None:  # what libpq says of it may quote the password
-        raise InvalidInput(
-            "the URL of the store can't be read; in names and passwords write : / @ % and the like as %3A %2F %40 %25"
-        )
-    defaults = dict(_DEFAULTS)
-    if given.get("application_name") == migrate.OLDER_APPLICATION:
-        del given["application_name"]  # as programs called themselves that can't write any more
-    if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
-        defaults["target_session_attrs"] = "read-write"  # of several servers the one that is no replica
-    return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
 
 
 def _end_reading(connection: Link) -> None:

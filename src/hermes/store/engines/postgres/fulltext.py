@@ -2,8 +2,8 @@
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store lie in `words`, names made of several (a_b) in
-`names`; their trigrams find parts of them. What is appended is indexed a moment later (keeper.py), and until then searched
-as it is (tail.py); what is stored otherwise is indexed in the transaction that stores it.
+`names`; trigrams find parts of them (word_lists.py). What is appended is indexed a moment later (keeper.py), and until then
+searched as it is (tail.py); what is stored otherwise is indexed in the transaction that stores it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from hermes.store import codec
 from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
 from hermes.store.engines.postgres import storing, texts
+from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit, ranked_words
 from hermes.store.engines.postgres.lexemes import (
     LONG,
     Entry,
     entries,
-    lexeme,
     listed,
-    named_lexeme,
-    quoted,
     words_and_names,
 )
 from hermes.store.engines.postgres.migrate import MIGRATIONS
@@ -35,10 +33,9 @@ from hermes.store.engines.postgres.tail import Tail, View, occurrences
 from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
 from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, Known
-from hermes.store.query import And, Leaf, Node, Not, Or, positive
-from hermes.store.text import phrase, worth_keeping
+from hermes.store.query import Node, positive
+from hermes.store.text import worth_keeping
 
-RANKED_WORDS = 64  # of a query
 COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
 WAITING_AT_ONCE = 500  # messages that wait and match, asked for together
@@ -70,76 +67,6 @@ COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
 # A message that matches: its session, its role, how many words it has, and how often those asked for, if that was counted.
 Found = tuple[int, str, str, int, float | None]
-
-
-def _words(leaf: Leaf) -> list[str]:
-    """The words of a leaf as they stand in a tsquery; none when nothing in it is indexed."""
-    if leaf.kind == "name":
-        return [named_lexeme(leaf.text)]
-    words, open_end = phrase(leaf.text)
-    parted = words.split()
-    last = len(parted) - 1 if leaf.prefix or open_end else -1
-    return [_either_sigma(lexeme(word), ":*" if number == last else "") for number, word in enumerate(parted)]
-
-
-def _either_sigma(word: str, end: str) -> str:
-    """A word for a tsquery. Rows that were indexed before ς was folded to σ have it as it was written, until a rebuild."""
-    if not word.endswith("σ"):
-        return f"{quoted(word)}{end}"
-    return f"({quoted(word)}{end} | {quoted(word[:-1] + 'ς')}{end})"
-
-
-def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
-    """Leaves of which one is enough. Those that go on alike are asked together: ('a' | 'b') <-> 'c':* reads c… once."""
-    beginnings: dict[tuple[str, ...], dict[str, None]] = {}
-    for leaf in leaves:
-        if words := _words(leaf):
-            beginnings.setdefault(tuple(words[1:]), {})[words[0]] = None
-    found: list[str] = []
-    for rest, firsts in beginnings.items():
-        if not rest:
-            found += firsts
-            continue
-        first = next(iter(firsts)) if len(firsts) == 1 else f"({' | '.join(firsts)})"
-        found.append(f"({link.join((first, *rest))})")
-    return found
-
-
-def expression(tree: Node | None, *, loose: bool = False) -> str | None:
-    """A query tree as a tsquery; None when nothing in it is indexed. User text only ever stands in quotes.
-
-    `loose` asks of a phrase only that its words are there, which the index answers by itself: all that match the tree match
-    this, and perhaps others.
-    """
-    if tree is None:
-        return None
-    link = " & " if loose else " <-> "
-    if isinstance(tree, Leaf):
-        return next(iter(_one_of([tree], link)), None)
-    if isinstance(tree, Not):
-        keep, drop = expression(tree.keep, loose=loose), expression(tree.drop)
-        if keep is None or drop is None or (loose and "<->" in drop):
-            return keep
-        return f"({keep} & !{drop})"
-    if isinstance(tree, Or):
-        found = _one_of((child for child in tree.children if isinstance(child, Leaf)), link)
-        others: Iterable[Node] = (child for child in tree.children if not isinstance(child, Leaf))
-    else:
-        found, others = [], tree.children
-    found += [part for child in others if (part := expression(child, loose=loose)) is not None]
-    if not found:
-        return None
-    return found[0] if len(found) == 1 else f"({(' & ' if isinstance(tree, And) else ' | ').join(found)})"
-
-
-def _ranked_words(tree: Node) -> list[str]:
-    """What a message is ranked by: the words that were asked for, as they stand in a tsquery."""
-    words: dict[str, None] = {}
-    for leaf in positive(tree):
-        words.update(dict.fromkeys(_words(leaf)))
-        if len(words) >= RANKED_WORDS:
-            break
-    return list(words)[:RANKED_WORDS]
 
 
 def _weighed(found: Found, number: int) -> Candidate:
@@ -177,50 +104,13 @@ def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
     return [word.decode("utf-8", "replace") for word in worth_keeping(found - names)], listed(names)
 
 
-def _either(leaves: list[Leaf]) -> Node | None:
-    return Or(tuple(leaves)) if len(leaves) > 1 else leaves[0] if leaves else None
-
-
-def _is_unit(tree: Node) -> bool:
-    """Whether one place in a message answers it: a leaf, or leaves that stand for each other."""
-    return isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children))
-
-
-def _in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
-    """SQL for the long messages that answer a tree, from those that have a part which answers a unit of it; None when
-    nothing of it is indexed. Names are not in the parts, but in the row with all the words."""
-    if _is_unit(tree):
-        leaves = tree.children if isinstance(tree, Or) else (tree,)
-        match = expression(tree)
-        if match is None:
-            return None
-        asked, params = (
-            "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery",
-            [where.within(match)],
-        )
-        if named := expression(_either([leaf for leaf in leaves if isinstance(leaf, Leaf) and leaf.kind == "name"])):
-            asked += " UNION SELECT message_id FROM message_words WHERE whole AND words @@ ?::tsquery"
-            params.append(where.within(f"{named} & '{LONG}'"))
-        return asked, params
-    if isinstance(tree, Not):
-        keep, drop = _in_parts(tree.keep, where), _in_parts(tree.drop, where)
-        if keep is None or drop is None:
-            return keep
-        return f"({keep[0]}) EXCEPT ({drop[0]})", [*keep[1], *drop[1]]
-    assert isinstance(tree, And | Or)
-    sets = [found for child in tree.children if (found := _in_parts(child, where)) is not None]
-    if not sets:
-        return None
-    link = " INTERSECT " if isinstance(tree, And) else " UNION "
-    return link.join(f"({sql})" for sql, _ in sets), [one for _, params in sets for one in params]
-
-
 class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
     def __init__(self) -> None:
         self._known = Known()
         self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
+        self.has_groups = True  # the same, of the tables with their trigrams
         self.tail = Tail(self.documents)
 
     # ------------------------------------------------------------------ indexing
@@ -370,7 +260,7 @@ class PostgresFullText:
         if " <-> " in match:  # of a long message its parts tell
             in_parts = in_parts or some_long
             match, loose = f"{match} & !'{LONG}'", f"{loose} & !'{LONG}'"
-        words = _ranked_words(tree)
+        words = ranked_words(tree)
         ranking, number = " | ".join(words), len(words)
         widening = Widening(newest, cap)
         found: list[Found] = []
@@ -399,7 +289,7 @@ class PostgresFullText:
     def _waiting_ones(self, tx: Any, tree: Node, scope: Scope, cap: int) -> list[Found]:
         """The newest matches among the messages that wait, newest first."""
         found: list[Found] = []
-        words = _ranked_words(tree)
+        words = ranked_words(tree)
         matching = self._begin(tx).matching(tree)
         while len(found) < cap and (some := {one.id: one for one in islice(matching, WAITING_AT_ONCE)}):
             rows = tx.rows(
@@ -440,7 +330,7 @@ class PostgresFullText:
     def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Found]:
         """The same, from an id on, of messages that have parts in the index."""
         where = window(newest, newest - oldest)
-        if _is_unit(tree) and all(leaf.kind != "name" for leaf in positive(tree)):
+        if is_unit(tree) and all(leaf.kind != "name" for leaf in positive(tree)):
             # One part answers the whole question: newest first, as in `_whole_ones`.
             match, loose = str(expression(tree)), str(expression(tree, loose=True))
             exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
@@ -451,7 +341,7 @@ class PostgresFullText:
             )
             asked: list[Any] = [where.within(loose), oldest, *params]
         else:
-            sets = _in_parts(tree, where)
+            sets = in_parts(tree, where)
             if sets is None:
                 return []
             chosen, asked = sets[0], [*sets[1]]
@@ -467,9 +357,21 @@ class PostgresFullText:
     def words_containing(self, tx: Any, part: str, cap: int) -> list[str]:
         if len(part) < 3:
             return []
-        rows = tx.planned("SELECT DISTINCT word FROM words WHERE word LIKE ? LIMIT ?", (_like(part), cap))
         waiting = self._begin(tx).words(part, lambda word: True)
-        return list(dict.fromkeys([*(row[0] for row in rows), *waiting]))[:cap]
+        return list(dict.fromkeys([*self._listed(tx, "words", "word", part, cap), *waiting]))[:cap]
+
+    def _listed(self, tx: Any, table: str, column: str, part: str, cap: int) -> list[str]:
+        """The entries of a list that contain this."""
+        like = _like(part)
+        if self.has_groups:
+            rows = tx.planned(
+                f"SELECT DISTINCT entry FROM (SELECT entries FROM {table}_grouped WHERE entries LIKE ? OFFSET 0) g,"
+                " string_to_table(entries, E'\\n') entry WHERE entry LIKE ? LIMIT ?",
+                (like, like, cap),
+            )
+        else:
+            rows = tx.planned(f"SELECT DISTINCT {column} FROM {table} WHERE {column} LIKE ? LIMIT ?", (like, cap))
+        return [row[0] for row in rows]
 
     def has_all_names(self, tx: Any) -> bool:
         """Whether the names of all messages are in the list and in the index."""
@@ -480,16 +382,9 @@ class PostgresFullText:
         tx.ask("INSERT INTO names(name) SELECT '' WHERE NOT EXISTS (SELECT 1 FROM names WHERE name = '')")
 
     def names_containing(self, tx: Any, part: str, cap: int) -> list[str] | None:
-        if not self.has_names:
+        if not self.has_names or not self.has_all_names(tx):
             return None
-        complete, names = tx.ask(
-            "SELECT EXISTS (SELECT 1 FROM names WHERE name = ''),"
-            " ARRAY(SELECT DISTINCT name FROM names WHERE name LIKE %s LIMIT %s)",
-            (_like(part), cap),
-        ).fetchone()
-        if not complete:
-            return None
-        return list(dict.fromkeys([*names, *self._begin(tx).names(part)]))[:cap]
+        return list(dict.fromkeys([*self._listed(tx, "names", "name", part, cap), *self._begin(tx).names(part)]))[:cap]
 
     def is_name(self, tx: Any, name: str) -> bool:
         listed = tx.row("SELECT 1 FROM names WHERE name = ?", (name,)) is not None

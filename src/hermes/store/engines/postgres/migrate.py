@@ -70,6 +70,12 @@ def the_redactions(run: Run) -> None:
             run(statement)
 
 
+def the_groups(run: Run) -> None:
+    """The trigrams of words and names are indexed by groups of them."""
+    for statement in schema.GROUPS:
+        run(statement)
+
+
 def the_fence(run: Run) -> None:
     """Marks are finite times; programs from before this step, which don't look at the version as they write, can't write.
 
@@ -108,6 +114,7 @@ _FENCED = {
 }
 MIGRATIONS: tuple[Callable[[Run], None], ...] = (
     the_tables, the_index, the_queue, the_origins, the_fence, the_redactions, the_waiting, the_activity,
+    the_groups,
 )  # fmt: skip
 OLDER_APPLICATION = "hermes"  # what programs call themselves that do not know the fence
 APPLICATION = "hermes-sessions"
@@ -115,6 +122,7 @@ APPLICATION = "hermes-sessions"
 ALONE = "LOCK TABLE hermes_migrations IN SHARE ROW EXCLUSIVE MODE"
 # Waits for every transaction that has read the version, and keeps others from reading it.
 _UPGRADING = "LOCK TABLE hermes_migrations IN ACCESS EXCLUSIVE MODE"
+WITH_GROUPS = 9  # steps after which the trigrams of words and names are in tables of their own
 WITH_MINUTES = 8  # steps after which sessions have active_minute
 WITH_NAMES = 3  # steps after which there is a list of names, and one of what is not indexed yet
 

@@ -24,11 +24,6 @@ def names(message_id: int) -> str:
     return " ".join([f"'#{shift}.{message_id >> shift}'" for shift in SHIFTS])
 
 
-def names_of(column: str) -> str:
-    """The same as SQL, of the message whose id a column holds, with a space before."""
-    return " || ".join(f"' ''#{shift}.' || ({column} >> {shift}) || ''''" for shift in SHIFTS)
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """Messages from the id `first` on up to one before `end`, as a part of a tsquery; None where that is all there are."""

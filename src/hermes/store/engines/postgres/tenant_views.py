@@ -75,6 +75,8 @@ _ROWS: dict[str, str] = {
     # The program asks these; what is in them is everybody's, and therefore nobody's.
     "words": "false",
     "names": "false",
+    "words_grouped": "false",
+    "names_grouped": "false",
     "state_meta": "false",
 }  # all other tables, among them the gateway's, have no view
 # WITH, since FOR UPDATE of a view locks the rows of its tables unless they come from there: a tenant may change its own

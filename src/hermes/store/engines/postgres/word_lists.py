@@ -1,5 +1,8 @@
 """The lists of words and names: what each process knows of them, and taking out what no message has any more.
 
+Each entry has a row, for finding it and its beginning. Parts of it are found by the trigrams of a group of entries
+(`words_grouped`, `names_grouped`), which triggers keep in step with the lists (schema.py).
+
 A process remembers which words are in the lists and does not look them up again. So whoever takes words out counts this in
 `state_meta` (REMOVALS), and a batch of messages is indexed only if the count is the one its words were chosen under. The two
 can't cross each other: indexing holds a lock of the table `words` together with others, taking out holds it alone. (Only the
@@ -28,6 +31,7 @@ HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
 _HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE NOWAIT"
 TRIES = 100
 PAUSE = 0.02  # seconds between two of them
+LISTS = ("words", "names", "words_grouped", "names_grouped")  # the tables
 _LISTS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
     ("words", "word", lambda word: quoted(lexeme(word))),
     ("names", "name", named_lexeme),

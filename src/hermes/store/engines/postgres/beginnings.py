@@ -1,0 +1,56 @@
+"""How transactions begin: each says all its settings itself.
+
+Settings hold for one transaction and are said with its beginning. A pooler in front of the server gives each transaction
+another connection: what a SET left there would hold for whichever client comes next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hermes.store.engines.postgres.fulltext import SET_OUT
+from hermes.store.engines.postgres.migrate import ALONE
+from hermes.store.engines.postgres.transaction import NUMBER
+
+PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
+PAUSED_READER = 60  # it is in nobody's way
+_READ = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s';"
+    " SET LOCAL jit = off"
+)
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """What is said to the server at the beginning of a transaction, by what it is for."""
+
+    storing: bytes  # a message
+    together: bytes  # writing beside others
+    alone: bytes
+    read: bytes
+    search: bytes
+    indexing: tuple[bytes, ...]  # statement by statement
+
+
+def beginnings(durability: str, views: str | None, patience: float) -> Beginnings:
+    """For a store of that durability; `views` is the schema with what a tenant is shown. Locks are waited for with `patience`."""
+    locks = f"SET LOCAL lock_timeout = '{patience:g}s'"
+    settings = {"idle_in_transaction_session_timeout": f"{PAUSED}s"}
+    if durability == "normal":
+        settings["synchronous_commit"] = "off"
+    place = [] if views is None else [f'SET LOCAL search_path = "{views.replace(chr(34), chr(34) * 2)}"']
+    said = [_BEGIN, locks, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()), *place]
+    storing = "; ".join(said)
+    together = f"{storing}; SELECT {NUMBER}"
+    return Beginnings(
+        storing=storing.encode(),
+        together=together.encode(),
+        # A tenant only ever marks one of its sessions.
+        alone=(f"{storing}; {ALONE}; SELECT {NUMBER}" if views is None else together).encode(),
+        read="; ".join([_READ, locks, *place]).encode(),
+        search="; ".join([_READ, locks, *place, SET_OUT]).encode(),
+        # An index can be made again: it waits for no disk and no replica. (What a crash loses still waits in `unindexed`.)
+        indexing=tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off")),
+    )

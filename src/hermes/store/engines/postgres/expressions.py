@@ -1,0 +1,123 @@
+"""A query tree as PostgreSQL is asked: as a tsquery, and for messages that lie in several parts as SQL over them.
+
+User text only ever stands in quotes, or in a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hermes.store.engines.postgres.lexemes import LONG, lexeme, named_lexeme, quoted
+from hermes.store.engines.postgres.stretches import Window
+from hermes.store.query import And, Leaf, Node, Not, Or, positive
+from hermes.store.text import phrase
+
+RANKED_WORDS = 64  # of a query
+
+
+def expression(tree: Node | None, *, loose: bool = False) -> str | None:
+    """A query tree as a tsquery; None when nothing in it is indexed. User text only ever stands in quotes.
+
+    `loose` asks of a phrase only that its words are there, which the index answers by itself: all that match the tree match
+    this, and perhaps others.
+    """
+    if tree is None:
+        return None
+    link = " & " if loose else " <-> "
+    if isinstance(tree, Leaf):
+        return next(iter(_one_of([tree], link)), None)
+    if isinstance(tree, Not):
+        keep, drop = expression(tree.keep, loose=loose), expression(tree.drop)
+        if keep is None or drop is None or (loose and "<->" in drop):
+            return keep
+        return f"({keep} & !{drop})"
+    if isinstance(tree, Or):
+        found = _one_of((child for child in tree.children if isinstance(child, Leaf)), link)
+        others: Iterable[Node] = (child for child in tree.children if not isinstance(child, Leaf))
+    else:
+        found, others = [], tree.children
+    found += [part for child in others if (part := expression(child, loose=loose)) is not None]
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else f"({(' & ' if isinstance(tree, And) else ' | ').join(found)})"
+
+
+def _words(leaf: Leaf) -> list[str]:
+    """The words of a leaf as they stand in a tsquery; none when nothing in it is indexed."""
+    if leaf.kind == "name":
+        return [named_lexeme(leaf.text)]
+    words, open_end = phrase(leaf.text)
+    parted = words.split()
+    last = len(parted) - 1 if leaf.prefix or open_end else -1
+    return [_either_sigma(lexeme(word), ":*" if number == last else "") for number, word in enumerate(parted)]
+
+
+def _either_sigma(word: str, end: str) -> str:
+    """A word for a tsquery. Rows that were indexed before ς was folded to σ have it as it was written, until a rebuild."""
+    if not word.endswith("σ"):
+        return f"{quoted(word)}{end}"
+    return f"({quoted(word)}{end} | {quoted(word[:-1] + 'ς')}{end})"
+
+
+def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
+    """Leaves of which one is enough. Those that go on alike are asked together: ('a' | 'b') <-> 'c':* reads c… once."""
+    beginnings: dict[tuple[str, ...], dict[str, None]] = {}
+    for leaf in leaves:
+        if words := _words(leaf):
+            beginnings.setdefault(tuple(words[1:]), {})[words[0]] = None
+    found: list[str] = []
+    for rest, firsts in beginnings.items():
+        if not rest:
+            found += firsts
+            continue
+        first = next(iter(firsts)) if len(firsts) == 1 else f"({' | '.join(firsts)})"
+        found.append(f"({link.join((first, *rest))})")
+    return found
+
+
+def ranked_words(tree: Node) -> list[str]:
+    """What a message is ranked by: the words that were asked for, as they stand in a tsquery."""
+    words: dict[str, None] = {}
+    for leaf in positive(tree):
+        words.update(dict.fromkeys(_words(leaf)))
+        if len(words) >= RANKED_WORDS:
+            break
+    return list(words)[:RANKED_WORDS]
+
+
+def is_unit(tree: Node) -> bool:
+    """Whether one place in a message answers it: a leaf, or leaves that stand for each other."""
+    return isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children))
+
+
+def in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
+    """SQL for the long messages that answer a tree, from those that have a part which answers a unit of it; None when
+    nothing of it is indexed. Names are not in the parts, but in the row with all the words."""
+    if is_unit(tree):
+        leaves = tree.children if isinstance(tree, Or) else (tree,)
+        match = expression(tree)
+        if match is None:
+            return None
+        asked, params = (
+            "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery",
+            [where.within(match)],
+        )
+        if named := expression(_either([leaf for leaf in leaves if isinstance(leaf, Leaf) and leaf.kind == "name"])):
+            asked += " UNION SELECT message_id FROM message_words WHERE whole AND words @@ ?::tsquery"
+            params.append(where.within(f"{named} & '{LONG}'"))
+        return asked, params
+    if isinstance(tree, Not):
+        keep, drop = in_parts(tree.keep, where), in_parts(tree.drop, where)
+        if keep is None or drop is None:
+            return keep
+        return f"({keep[0]}) EXCEPT ({drop[0]})", [*keep[1], *drop[1]]
+    assert isinstance(tree, And | Or)
+    sets = [found for child in tree.children if (found := in_parts(child, where)) is not None]
+    if not sets:
+        return None
+    link = " INTERSECT " if isinstance(tree, And) else " UNION "
+    return link.join(f"({sql})" for sql, _ in sets), [one for _, params in sets for one in params]
+
+
+def _either(leaves: list[Leaf]) -> Node | None:
+    return Or(tuple(leaves)) if len(leaves) > 1 else leaves[0] if leaves else None
