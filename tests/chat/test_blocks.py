@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hermes.agent.turn import Done, Followed, Notice, Text, ToolFinished, ToolStarted
-from hermes.chat.markdown import blocks, markdown
 from hermes.chat.render import REFRESH_SECONDS, LiveDisplay, PlainDisplay, short_argument
+from hermes.chat.terminal_markdown import blocks, markdown
 
 SAMPLE = """# A heading
 

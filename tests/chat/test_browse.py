@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.widgets import Input, Static
 
-from hermes.chat.browse_list import Line, SessionList, matching
+from hermes.chat.browse_list import ListLine, SessionList, matching
 from hermes.chat.browse_screen import Browser
 from hermes.errors import StoreClosed
 from hermes.harmless import harmless
@@ -542,7 +542,7 @@ def test_no_text_keeps_a_control_character(text: str) -> None:
 
 @given(st.lists(st.text(max_size=20), max_size=8), st.text(max_size=5))
 def test_a_filter_keeps_the_order_and_loses_nothing_for_no_words(titles: list[str], text: str) -> None:
-    lines = [Line(f"id{number}", title, "", "cli", 0.0) for number, title in enumerate(titles)]
+    lines = [ListLine(f"id{number}", title, "", "cli", 0.0) for number, title in enumerate(titles)]
     assert matching(lines, "  ") == lines
     kept = matching(lines, text)
     assert [line for line in lines if line in kept] == kept

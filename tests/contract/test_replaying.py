@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.store.replaying import Replayed, last_id, messages_after
+from hermes.store.conversation_cache import CachedConversation, last_id, messages_after
 
 
-def agrees(db: Any, session_id: str, replayed: Replayed) -> None:
+def agrees(db: Any, session_id: str, replayed: CachedConversation) -> None:
     rows = db.get_messages(session_id)
     assert replayed.read(db, session_id) == db.get_messages_as_conversation(session_id, inline_attachments=False)
     assert last_id(db, session_id) == (rows[-1]["id"] if rows else 0)
@@ -16,7 +16,7 @@ def agrees(db: Any, session_id: str, replayed: Replayed) -> None:
 
 
 def test_reading_again_is_reading(db: Any) -> None:
-    replayed = Replayed()
+    replayed = CachedConversation()
     agrees(db, "a", replayed)
     db.create_session("a", "cli")
     agrees(db, "a", replayed)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import Fenced
-from hermes.store import instances, mail
+from hermes.store import gateway_queues, instances
 from hermes.store.db import SessionDB
 from hermes.store.engines.base import Tx
 from hermes.store.gateway_db import GatewayDB
@@ -404,7 +404,10 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     store = GatewayDB(db)
     token = join(store, "here:1:gateway:a")
     store.together(
-        [lambda tx: instances.assign(tx, "key", "plain"), lambda tx: mail.receive(tx, "plain", "e", "key", "{}", 1.0)]
+        [
+            lambda tx: instances.assign(tx, "key", "plain"),
+            lambda tx: gateway_queues.receive(tx, "plain", "e", "key", "{}", 1.0),
+        ]
     )
     db.create_session("s", "plain")
     held = db.hold_session("s", "here:1:0001", 60.0)

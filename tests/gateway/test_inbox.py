@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import mail
+from hermes.store import gateway_queues
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import Arrival, GatewayDB
 
@@ -37,7 +37,7 @@ def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path
                 unsent += [part.id for part in parts]
                 del waiting[one]
             for one in dice.sample(unsent, min(len(unsent), dice.randrange(3))):
-                store.together([partial(mail.sent, outbox_id=one, message_id="m", now=1.0)])
+                store.together([partial(gateway_queues.sent, outbox_id=one, message_id="m", now=1.0)])
                 unsent.remove(one)
             if dice.random() < 0.3:
                 rows, parts = store.find_work(NAME, set(), {"plain": set()})

@@ -19,9 +19,9 @@ from hermes.gateway.access import Access
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.runner import Gateway
 from hermes.gateway.settings import PlatformSettings, platform_settings
+from hermes.store.approvals import LASTS, TRIES_A_MINUTE, WAITING_AT_MOST
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.people import LASTS, TRIES_A_MINUTE, WAITING_AT_MOST
 from tests.support.echo import Echo
 from tests.support.gateway import Clock, running
 from tests.support.labs.base import until

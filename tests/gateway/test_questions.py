@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway import questions
-from hermes.gateway.questions import read_answer
+from hermes.gateway import confirmations
+from hermes.gateway.confirmations import read_answer
 from hermes.gateway.replies import STOPPED
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -94,7 +94,7 @@ def test_another_message_means_no_and_is_answered(
 def test_silence_is_a_no(
     lab: PlainLab, model: Echo, hermes_home: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "PATIENCE", 0.3)
+    monkeypatch.setattr(confirmations, "PATIENCE", 0.3)
     with running(lab, hermes_home, model.base_url):
         lab.say(removing(precious))
         asked(lab)

@@ -10,7 +10,7 @@ import pytest
 
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB, Name
-from hermes.store.mail import Revised
+from hermes.store.gateway_queues import Revised
 from tests.gateway.test_conformance import PNG
 from tests.support.echo import Echo
 from tests.support.gateway import running

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from hermes.store.engines.postgres import keeper
+from hermes.store.engines.postgres import indexer
 from hermes_state import SessionDB
 from tests.support.labs.base import until
 
@@ -51,7 +51,7 @@ def test_only_the_process_that_indexed_last_tidies_up(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While messages come none does (the server has a limit of its own); afterwards one does, once."""
-    monkeypatch.setattr(keeper, "TIDY_AFTER", 3600.0)
+    monkeypatch.setattr(indexer, "TIDY_AFTER", 3600.0)
     with SessionDB(db_path=tmp_path / "a.db", url=url) as one, SessionDB(db_path=tmp_path / "b.db", url=url) as other:
         one.create_session("s", "cli")
         for number in range(300):
@@ -59,7 +59,7 @@ def test_only_the_process_that_indexed_last_tidies_up(
         one.catch_up()
         other.catch_up()
     assert pending(url) > 0, "300 messages are not worth moving their words"
-    monkeypatch.setattr(keeper, "TIDY_AFTER", 0.1)
+    monkeypatch.setattr(indexer, "TIDY_AFTER", 0.1)
     with SessionDB(db_path=tmp_path / "a.db", url=url) as one:
         one.append_message("s", "user", "the last one")
         until(lambda: keepers() == 1 and pending(url) == 0, what="it has become quiet, and it was tidied")

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.store.engines.postgres.id_ranges import SHIFTS, Widening, names, window
 from hermes.store.engines.postgres.lexemes import entries
-from hermes.store.engines.postgres.stretches import SHIFTS, Widening, names, window
 from hermes_state import SessionDB
 from tests.support import postgres
 from tests.support.labs.base import until

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import StoreError
-from hermes.store.engines.postgres import keeper, lexemes, tail
-from hermes.store.text import fold, vocabulary, vocabulary_and_names
+from hermes.store.engines.postgres import indexer, lexemes, unindexed_tail
+from hermes.store.index_text import fold, vocabulary, vocabulary_and_names
 from hermes_state import SessionDB
 from tests.faults import Acks, Process, Remote, seeded, size, word
 from tests.support import postgres, program
@@ -36,7 +36,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is indexed unless someone asks: whoever searches has all the work."""
-    monkeypatch.setattr(keeper, "PAUSE", 3600.0)
+    monkeypatch.setattr(indexer, "PAUSE", 3600.0)
 
 
 def ask(url: str, sql: str) -> list[Any]:
@@ -109,7 +109,7 @@ def test_a_moment_later_it_is_indexed_without_anybody_searching(url: str, tmp_pa
 def test_what_is_left_when_a_store_is_closed_is_indexed(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "PATIENCE", 600.0)  # so long as it takes on this machine
+    monkeypatch.setattr(indexer, "PATIENCE", 600.0)  # so long as it takes on this machine
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         ids = [db.append_message("s", "user", f"n{number} " + "x " * 5000) for number in range(100)]
@@ -121,7 +121,7 @@ def test_what_is_left_when_a_store_is_closed_is_indexed(
 def test_what_takes_too_long_when_a_store_is_closed_is_left_to_the_next(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "PATIENCE", 0.0)
+    monkeypatch.setattr(indexer, "PATIENCE", 0.0)
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         ids = {db.append_message("s", "user", f"common n{number}") for number in range(100)}
@@ -133,8 +133,8 @@ def test_what_takes_too_long_when_a_store_is_closed_is_left_to_the_next(
 
 
 def test_in_a_long_burst_not_everything_is_put_off(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "PAUSE", 3600.0)
-    monkeypatch.setattr(keeper, "TOO_MANY", 100)
+    monkeypatch.setattr(indexer, "PAUSE", 3600.0)
+    monkeypatch.setattr(indexer, "TOO_MANY", 100)
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         most = 0
@@ -149,7 +149,7 @@ def test_in_a_long_burst_not_everything_is_put_off(url: str, tmp_path: Path, mon
 def test_of_very_much_text_that_waits_not_all_is_kept_in_memory(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "KEPT_CHARACTERS", 10_000)
+    monkeypatch.setattr(indexer, "KEPT_CHARACTERS", 10_000)
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         contents = ["x " * 3000 + f"n{number}" for number in range(8)] + [f"short{number}" for number in range(8)]
@@ -343,8 +343,8 @@ def test_what_waits_is_found_for_reading_as_it_is_when_indexed(url: str, tmp_pat
 
 @pytest.mark.usefixtures("patient")
 def test_more_than_is_kept_in_memory_is_found(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "KEPT_CHARACTERS", 2_000)
-    monkeypatch.setattr(tail, "READ", 7)
+    monkeypatch.setattr(unindexed_tail, "KEPT_CHARACTERS", 2_000)
+    monkeypatch.setattr(unindexed_tail, "READ", 7)
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         ids = [db.append_message("s", "user", f"common n{number} {'x' * 100}") for number in range(60)]
@@ -387,7 +387,7 @@ def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(
         assert [p for p in db.check() if p["kind"] == "fts-waiting"] == []
         ask_none(url, "DELETE FROM message_words")  # as if they had been left again
         ask_none(url, "INSERT INTO unindexed SELECT id, now() - interval '2 minutes' FROM messages")
-        monkeypatch.setattr(keeper, "ADOPT_EVERY", 0.0)
+        monkeypatch.setattr(indexer, "ADOPT_EVERY", 0.0)
         db.create_session("other", "cli")
         db.append_message("other", "user", "one of another process")  # its keeper looks after the rest, too
         until(lambda: waiting(url) == 0, what="another process's keeper has indexed them")
@@ -398,7 +398,7 @@ def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(
 def test_two_keepers_do_not_take_on_the_same_messages(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "ADOPT_EVERY", 0.0)
+    monkeypatch.setattr(indexer, "ADOPT_EVERY", 0.0)
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         ids = [db.append_message("s", "user", f"n{number}") for number in range(10)]

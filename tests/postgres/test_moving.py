@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hermes.errors import InvalidInput
-from hermes.store.engines.choosing import without_password
+from hermes.store.engines.store_address import without_password
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.moving import move, snapshot
+from hermes.store.store_copy import move, snapshot
 from hermes_state import SessionDB
 from tests.support import postgres
 from tests.support.labs.base import until

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.store.codec import Blob
-from hermes.store.engines.postgres import lexemes, texts
+from hermes.store.engines.postgres import lexemes, text_encoding
 from hermes.store.engines.postgres.transaction import translated
 from hermes.store.engines.sqlite.schema import TOKENIZER
-from hermes.store.moving import declared
-from hermes.store.text import index_text, index_words
+from hermes.store.index_text import index_text, index_words
+from hermes.store.store_copy import declared
 from hermes_state import SessionDB
 
 ANY = st.text(st.characters())  # lone surrogates and NUL among them
@@ -23,24 +23,26 @@ ODD = st.text(st.sampled_from("\0\ud800\udfff\ufdd0a0fd部"))
 
 @given(ANY | ODD, ANY | ODD)
 def test_every_text_comes_back_and_equal_ones_stay_equal(one: str, other: str) -> None:
-    stored = texts.fit(one)
-    assert texts.unfit(stored) == one
+    stored = text_encoding.fit(one)
+    assert text_encoding.unfit(stored) == one
     assert "\0" not in stored and stored.encode().decode() == stored
-    assert (stored == texts.fit(other)) == (one == other)
-    assert texts.fit(one + other) == stored + texts.fit(other)  # so what begins alike still does
+    assert (stored == text_encoding.fit(other)) == (one == other)
+    assert text_encoding.fit(one + other) == stored + text_encoding.fit(other)  # so what begins alike still does
 
 
 @given(st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans() | ANY | st.floats(allow_nan=False)))
 def test_parameters_keep_their_values(given_values: list[object]) -> None:
-    assert [texts.unfit(v) if isinstance(v, str) else v for v in texts.values(given_values)] == given_values
+    assert [
+        text_encoding.unfit(v) if isinstance(v, str) else v for v in text_encoding.values(given_values)
+    ] == given_values
 
 
 def test_bytes_are_text_unless_they_say_otherwise() -> None:
-    assert texts.value("x\ud800".encode("utf-8", "surrogatepass")) == "x\ufdd0d800"
-    assert texts.value(Blob(b"\xff\0")) == b"\xff\0"
-    assert texts.value(float("nan")) is None and texts.value(True) == 1
+    assert text_encoding.value("x\ud800".encode("utf-8", "surrogatepass")) == "x\ufdd0d800"
+    assert text_encoding.value(Blob(b"\xff\0")) == b"\xff\0"
+    assert text_encoding.value(float("nan")) is None and text_encoding.value(True) == 1
     with pytest.raises(TypeError, match="list"):
-        texts.value([1])
+        text_encoding.value([1])
 
 
 @given(ANY | ODD, ANY | ODD)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import mail
+from hermes.store import gateway_queues
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 
@@ -117,7 +117,7 @@ def test_the_newest_row_is_not_forgotten(tmp_path: Path) -> None:
         parts = store.unsent()
         assert len(parts) == 3
         for part in parts:
-            store.together([partial(mail.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])
+            store.together([partial(gateway_queues.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])
         now[0] += 30 * 86400
         assert store.forget_mail() == 4
         again = store.receive("plain", "another", "k", "{}")

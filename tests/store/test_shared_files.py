@@ -165,12 +165,12 @@ def test_an_import_keeps_what_is_undone_compacted_and_archived(tmp_path):
 
 
 def test_what_is_compacted_survives_a_rebuild_from_transcripts(tmp_path):
-    from hermes.store import recovery
+    from hermes.store import transcript_replay
 
     with imported("schema-22", tmp_path) as db:
         folder = db.sessions_dir
     with SessionDB(db_path=tmp_path / "again" / "state.db", transcripts="off") as again:
-        recovery.replay(again._engine, folder)
+        transcript_replay.replay(again._engine, folder)
         assert texts(again, "compacted") == ["SUMMARY of the notes", "after it"]
         assert len(again.search_messages("marsh")) == 4
         assert [m["platform_message_id"] for m in again.get_messages("compacted")] == [None, "tg-9"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.model import Message
-from hermes.store.text import plain_parts
+from hermes.store.index_text import plain_parts
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

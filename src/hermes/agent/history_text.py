@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from hermes.store.text import plain, plain_calls, plain_parts
+from hermes.store.index_text import plain, plain_calls, plain_parts
 
 OPEN, CLOSE = "<quoted-history>", "</quoted-history>"
 SUMMARY_MARK = "[Summary of the earlier part of this conversation"  # how the message that a compression leaves begins

@@ -39,7 +39,7 @@ from hermes.errors import (
     StoreError,
 )
 from hermes.store.drafts import Draft
-from hermes.store.events import MODEL_ERROR
+from hermes.store.session_events import MODEL_ERROR
 
 if TYPE_CHECKING:
     from hermes.agent.titler import Titling

@@ -25,8 +25,8 @@ from hermes.agent.tools.base import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.agent.turn_records import as_message, keep_reply, keep_result, recover
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
+from hermes.store.conversation_cache import CachedConversation
 from hermes.store.drafts import Draft
-from hermes.store.replaying import Replayed
 
 LEAST_BUDGET = 2_000
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
@@ -52,7 +52,7 @@ class TurnSession:
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
         self.moves: list[Event] = []  # that nobody was told of yet
-        self._replayed = Replayed()
+        self._replayed = CachedConversation()
         # what `messages` gave last, and of what it was made
         self._prepared: tuple[tuple[list[Message], int, str | None, int], list[Message]] | None = None
 

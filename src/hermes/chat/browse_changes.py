@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
-from hermes.chat.browse_list import Line, SessionList
+from hermes.chat.browse_list import ListLine, SessionList
 from hermes.errors import HermesError, InvalidInput
 
 if TYPE_CHECKING:
@@ -180,8 +180,8 @@ class Changing(Screen[None], inherit_bindings=False):
     """A screen with a list of conversations that can be changed; browse_screen.py says how it looks."""
 
     db: SessionDB
-    all: list[Line]
-    found: list[Line]
+    all: list[ListLine]
+    found: list[ListLine]
 
     class Changed(Message):
         """Something was done; `then` says what that means for the screen."""

@@ -22,7 +22,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hermes.harmless import one_line
-from hermes.store.text import fold
+from hermes.store.index_text import fold
 from hermes.times import ago
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Line:
+class ListLine:
     """A conversation in the list."""
 
     id: str
@@ -59,9 +59,9 @@ class Line:
         return self.title or self.preview or self.id
 
 
-def line_of(row: dict[str, Any]) -> Line:
+def line_of(row: dict[str, Any]) -> ListLine:
     """A row of list_sessions_rich (or get_session) as a line."""
-    return Line(
+    return ListLine(
         id=row["id"],
         title=one_line(row.get("title")),
         preview=one_line(row.get("preview")),
@@ -72,7 +72,7 @@ def line_of(row: dict[str, Any]) -> Line:
     )
 
 
-def matching(lines: Sequence[Line], text: str) -> list[Line]:
+def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
     """The lines that hold every word of the text, whatever its case and accents."""
     words = fold(text).split()
     if not words:
@@ -83,9 +83,9 @@ def matching(lines: Sequence[Line], text: str) -> list[Line]:
     return [line for line in lines if all(word in line.haystack for word in words)]
 
 
-def found_inside(db: SessionDB, query: str, limit: int = 200) -> list[Line]:
+def found_inside(db: SessionDB, query: str, limit: int = 200) -> list[ListLine]:
     """The conversations in which something matches, best first, each once with its best match."""
-    lines: dict[str, Line] = {}
+    lines: dict[str, ListLine] = {}
     for hit in db.search_messages(query, limit=limit):
         session_id = hit["session_id"]
         if session_id in lines:
@@ -122,30 +122,30 @@ class SessionList(ScrollView, can_focus=False):
     class Moved(Message):
         """The cursor is on another line (None: there are none)."""
 
-        def __init__(self, line: Line | None) -> None:
+        def __init__(self, line: ListLine | None) -> None:
             super().__init__()
             self.line = line
 
     class Chosen(Message):
         """A line was double-clicked."""
 
-        def __init__(self, line: Line) -> None:
+        def __init__(self, line: ListLine) -> None:
             super().__init__()
             self.line = line
 
     def __init__(self, zone: tzinfo | None, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.zone = zone
-        self.lines: Sequence[Line] = ()
+        self.lines: Sequence[ListLine] = ()
         self.cursor = 0
         self.nothing = ""  # what to say when there are no lines
 
     @property
-    def current(self) -> Line | None:
+    def current(self) -> ListLine | None:
         """The line under the cursor."""
         return self.lines[self.cursor] if self.cursor < len(self.lines) else None
 
-    def show(self, lines: Sequence[Line], *, keep: str | None = None, nothing: str = "") -> None:
+    def show(self, lines: Sequence[ListLine], *, keep: str | None = None, nothing: str = "") -> None:
         """Show these lines, with the cursor on the session `keep` if it is among them, else on the first."""
         self.lines, self.nothing = lines, nothing
         self.cursor = 0
@@ -213,7 +213,7 @@ class SessionList(ScrollView, can_focus=False):
 Piece = tuple[str, Style]
 
 
-def drawn(line: Line, width: int, zone: tzinfo | None) -> list[Piece]:
+def drawn(line: ListLine, width: int, zone: tzinfo | None) -> list[Piece]:
     """The pieces of a line, not cut yet."""
     pieces: list[Piece] = [("★ " if line.pinned else "  ", _PIN)]
     if width >= 30:
@@ -233,7 +233,7 @@ def drawn(line: Line, width: int, zone: tzinfo | None) -> list[Piece]:
     return pieces
 
 
-def _matched(line: Line, room: int) -> list[Piece]:
+def _matched(line: ListLine, room: int) -> list[Piece]:
     """The title and the text around the match; what is cut away is never the match."""
     pieces: list[Piece] = []
     if line.title:

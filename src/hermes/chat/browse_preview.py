@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from hermes.chat.browse_list import Line
+from hermes.chat.browse_list import ListLine
 from hermes.harmless import harmless, one_line
-from hermes.store.text import plain_parts
+from hermes.store.index_text import plain_parts
 from hermes.times import ago
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Preview:
         return max(0, sum(max(1, -(-cell_len(line) // width)) for line in before) - 2)
 
 
-def preview(db: SessionDB, line: Line, zone: tzinfo | None) -> Preview:
+def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
     """The conversation behind a line."""
     session = db.get_session(line.id)
     if session is None:

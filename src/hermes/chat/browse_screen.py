@@ -20,7 +20,7 @@ from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
 from hermes.chat.browse_changes import Changing, Keys
-from hermes.chat.browse_list import Line, SessionList, found_inside, line_of, matching
+from hermes.chat.browse_list import ListLine, SessionList, found_inside, line_of, matching
 from hermes.chat.browse_preview import Preview, preview
 from hermes.errors import HermesError
 
@@ -49,7 +49,7 @@ Esc            clear what was typed; leave
 _OURS = {"enter", "ctrl+x", "ctrl+e", "ctrl+c"}
 
 
-class Query(Input, inherit_bindings=False):
+class BrowseQuery(Input, inherit_bindings=False):
     """The line to type in, without the keys that mean something else here."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -98,14 +98,14 @@ class Picker(Changing, inherit_bindings=False):
     class Loaded(Message):
         """More of the list has arrived."""
 
-        def __init__(self, turn: int, lines: list[Line], done: bool) -> None:
+        def __init__(self, turn: int, lines: list[ListLine], done: bool) -> None:
             super().__init__()
             self.turn, self.lines, self.done = turn, lines, done
 
     class Found(Message):
         """A search is over."""
 
-        def __init__(self, turn: int, lines: list[Line], wrong: str | None) -> None:
+        def __init__(self, turn: int, lines: list[ListLine], wrong: str | None) -> None:
             super().__init__()
             self.turn, self.lines, self.wrong = turn, lines, wrong
 
@@ -126,11 +126,11 @@ class Picker(Changing, inherit_bindings=False):
     def __init__(self, db: SessionDB, zone: tzinfo | None) -> None:
         super().__init__()
         self.db, self.zone = db, zone
-        self.all: list[Line] = []
-        self._fresh: list[Line] = []  # of the list being read anew
+        self.all: list[ListLine] = []
+        self._fresh: list[ListLine] = []  # of the list being read anew
         self.loaded = False
         self.is_inside = False
-        self.found: list[Line] = []
+        self.found: list[ListLine] = []
         self.searching = False
         self._list_round = self._search_round = self._preview_round = 0
         self._soon_search: Timer | None = None
@@ -142,7 +142,7 @@ class Picker(Changing, inherit_bindings=False):
     def compose(self) -> ComposeResult:
         with Horizontal(id="ask"):
             yield Static("Filter", id="mode")
-            yield Query(id="query", compact=True, placeholder="title, first words, id …")
+            yield BrowseQuery(id="query", compact=True, placeholder="title, first words, id …")
         with Horizontal(id="middle"):
             yield SessionList(self.zone, id="list")
             with VerticalScroll(id="preview", can_focus=False):
@@ -351,7 +351,7 @@ class Picker(Changing, inherit_bindings=False):
         elif self.query_one("#preview").display:
             self.run_worker(lambda: self._read(turn, line), thread=True, group="preview")
 
-    def _read(self, turn: int, line: Line) -> None:
+    def _read(self, turn: int, line: ListLine) -> None:
         if turn != self._preview_round or self._leaving:
             return
         from rich.text import Text

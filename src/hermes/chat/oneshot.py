@@ -13,13 +13,13 @@ from hermes.chat.render import console, display_for
 from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
 from hermes.chat.terminal_conversation import TerminalConversation
-from hermes.commands.text import shortened
+from hermes.commands.display_text import shortened
 from hermes.harmless import harmless
 from hermes.store import housekeeping
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
-    from hermes.chat.render import Display
+    from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
@@ -49,7 +49,7 @@ class PipeVoice:
     def typing(self) -> None:
         """None: nobody reads what is typed while one question is answered."""
 
-    def display(self) -> Display:
+    def display(self) -> TerminalDisplay:
         return display_for(self.screen)
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:

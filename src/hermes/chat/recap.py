@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hermes.commands.display_text import counted, message_count, said
 from hermes.commands.edit_commands import exchanges, is_summary
-from hermes.commands.text import counted, message_count, said
 from hermes.harmless import harmless
-from hermes.store.events import described, woven
+from hermes.store.session_events import described, woven
 from hermes.times import ago, zone_of
 
 if TYPE_CHECKING:

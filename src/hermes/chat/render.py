@@ -12,8 +12,8 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from hermes.agent.turn import Done, Event, Followed, Notice, Text, ToolFinished, ToolStarted
-from hermes.chat.markdown import blocks, markdown
-from hermes.commands.text import shortened
+from hermes.chat.terminal_markdown import blocks, markdown
+from hermes.commands.display_text import shortened
 from hermes.harmless import harmless, one_line
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _TAIL = 2_000
 _REST = 8  # times as long as looking for blocks took
 
 
-class Display(Protocol):
+class TerminalDisplay(Protocol):
     """Who shows a turn."""
 
     def feed(self, event: Event) -> None:
@@ -54,7 +54,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
-def display_for(screen: Console) -> Display:
+def display_for(screen: Console) -> TerminalDisplay:
     """The display that suits this output."""
     if screen.is_terminal and not screen.is_dumb_terminal:
         return LiveDisplay(screen)

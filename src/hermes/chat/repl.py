@@ -13,8 +13,8 @@ from hermes.chat.keyboard import Typing, quiet_keyboard
 from hermes.chat.render import console, display_for
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 from hermes.chat.terminal_conversation import NotSent, TerminalConversation
+from hermes.commands.display_text import shortened
 from hermes.commands.registry import run_command, text_of
-from hermes.commands.text import shortened
 from hermes.errors import HermesError, ModelError, StoreError
 from hermes.harmless import harmless
 from hermes.store import housekeeping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hermes.agent.model import Model
-    from hermes.chat.render import Display
+    from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
@@ -83,7 +83,7 @@ class TerminalVoice:
     def typing(self) -> Typing | None:
         return Typing() if self.comfortable else None
 
-    def display(self) -> Display:
+    def display(self) -> TerminalDisplay:
         return display_for(self.replies)
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:

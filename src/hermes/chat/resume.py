@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.session_leases import is_gone, is_ours
+from hermes.commands.display_text import duration, message_count, shortened
 from hermes.commands.session_choice import continued, find
 from hermes.commands.session_commands import USER_EXIT
-from hermes.commands.text import duration, message_count, shortened
 from hermes.errors import InvalidInput
 from hermes.harmless import harmless
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.agent.turn import Stop, Turn
     from hermes.chat.keyboard import Typing
-    from hermes.chat.render import Display
+    from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
     from hermes.store.db import SessionDB
     from hermes.store.visibility import User
@@ -54,7 +54,7 @@ class Voice(Protocol):
     def typing(self) -> Typing | None:
         """What is typed during a turn; None where nobody can type."""
 
-    def display(self) -> Display: ...
+    def display(self) -> TerminalDisplay: ...
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
 

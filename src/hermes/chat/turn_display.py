@@ -20,7 +20,7 @@ from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 if TYPE_CHECKING:
     from hermes.agent.turn import Turn
     from hermes.chat.keyboard import Typing
-    from hermes.chat.render import Display
+    from hermes.chat.render import TerminalDisplay
 
 
 _PATIENCE = 10.0  # seconds a turn has to end after it was asked to
@@ -61,7 +61,7 @@ class TurnDisplay:
     def run(
         self,
         turn: Turn,
-        display: Display,
+        display: TerminalDisplay,
         *,
         each: Callable[[], None] = lambda: None,
         typing: Typing | None = None,
@@ -94,7 +94,7 @@ class TurnDisplay:
         self,
         turn: Turn,
         inbox: SimpleQueue[Any],
-        display: Display,
+        display: TerminalDisplay,
         each: Callable[[], None],
         typing: Typing | None,
     ) -> bool:
@@ -142,7 +142,7 @@ class TurnDisplay:
         turn: Turn,
         question: str,
         inbox: SimpleQueue[Any],
-        display: Display,
+        display: TerminalDisplay,
         typing: Typing | None,
     ) -> bool:
         """Ask. Ctrl-C, or a signal to end, means no, and stops the turn before it hears the answer."""

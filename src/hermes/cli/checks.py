@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.cli import checks_models, checks_platforms
-from hermes.cli.doctor import Finding, Found, remark, well, wrong
+from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
 from hermes.errors import HermesError, MissingExtra, StoreError
 from hermes.home import companion, default_database, get_hermes_home
@@ -41,7 +41,7 @@ LONG_WAL = 200 * _MEGABYTE
 LONG_TAIL = 5000  # messages
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[DoctorFinding]:
     """Every finding about this home, in order, each as soon as it is there."""
     try:
         config = load_config()
@@ -52,7 +52,7 @@ def examine() -> Iterator[Finding]:
             yield from answer.result()
 
 
-def _careful(check: Callable[[Config], Found], config: Config) -> list[Finding]:
+def _careful(check: Callable[[Config], Found], config: Config) -> list[DoctorFinding]:
     try:
         return list(check(config))
     except Exception as error:  # a doctor who faints helps nobody

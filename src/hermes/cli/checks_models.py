@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hermes.cli.doctor import Finding, Found, remark, well, wrong
+from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Auxiliary, Config, McpServer, environment, suggestion
 from hermes.errors import ConfigError
 from hermes.home import get_hermes_home
@@ -52,7 +52,7 @@ def model(config: Config) -> Found:
         yield well("model", said)
 
 
-def _on_this_machine(name: str) -> Finding:
+def _on_this_machine(name: str) -> DoctorFinding:
     from hermes.agent.endpoint.servers import find_servers
 
     for found in find_servers():
@@ -78,7 +78,7 @@ def auxiliaries(config: Config) -> Found:
             yield _endpoint(f"auxiliary {task}", section.model, base_url, key, f"auxiliary.{task}")
 
 
-def _endpoint(label: str, name: str | None, base_url: str, key: str | None, section: str) -> Finding:
+def _endpoint(label: str, name: str | None, base_url: str, key: str | None, section: str) -> DoctorFinding:
     """One question to an endpoint, and what its answer means."""
     import httpx
 
@@ -176,7 +176,7 @@ def mcp_servers(config: Config) -> Found:
         yield from pool.map(lambda item: _mcp(*item), usable.items())  # the check of config.yaml names the others
 
 
-def _mcp(name: str, server: McpServer) -> Finding:
+def _mcp(name: str, server: McpServer) -> DoctorFinding:
     label, key = f"MCP {name}", f"mcp_servers.{name}"
     if server.command is not None:
         folders = {**_variables(), **server.env}.get("PATH")

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from hermes.cli.checks_models import _variables
-from hermes.cli.doctor import Finding, Found, remark, well, wrong
+from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, load_config
 from hermes.errors import ConfigError, HermesError, MissingExtra, PlatformRefused
 from hermes.harmless import one_line
@@ -60,7 +60,7 @@ def platforms(config: Config) -> Found:
         yield _api_server(config)
 
 
-def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[Finding]:
+def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[DoctorFinding]:
     from hermes.gateway.platforms import adapter_class
     from hermes.gateway.settings import platform_settings
 
@@ -144,7 +144,7 @@ def _from_store(otherwise: Any, ask: Any) -> Any:
         return otherwise
 
 
-def _api_server(config: Config) -> Finding:
+def _api_server(config: Config) -> DoctorFinding:
     from hermes.gateway.startup import check_api_server
 
     settings = config.api_server
@@ -162,7 +162,7 @@ def _api_server(config: Config) -> Finding:
     return well("API server", f"{where}, {'with' if settings.token else 'without'} a token of the owner's{users}")
 
 
-def _webhooks(config: Config) -> Finding:
+def _webhooks(config: Config) -> DoctorFinding:
     from hermes.gateway.startup import webhook
 
     try:

@@ -14,7 +14,7 @@ from hermes.cli.shared import colourful, print_json
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """What a check found."""
 
     name: str
@@ -23,22 +23,22 @@ class Finding:
     hint: str = ""
 
 
-Found = Iterator[Finding]
+Found = Iterator[DoctorFinding]
 
 
-def well(name: str, text: str) -> Finding:
+def well(name: str, text: str) -> DoctorFinding:
     """All is as it should be."""
-    return Finding(name, "well", text)
+    return DoctorFinding(name, "well", text)
 
 
-def remark(name: str, text: str, hint: str) -> Finding:
+def remark(name: str, text: str, hint: str) -> DoctorFinding:
     """It works, but deserves a look."""
-    return Finding(name, "remark", text, hint)
+    return DoctorFinding(name, "remark", text, hint)
 
 
-def wrong(name: str, text: str, hint: str) -> Finding:
+def wrong(name: str, text: str, hint: str) -> DoctorFinding:
     """It keeps something from working."""
-    return Finding(name, "wrong", text, hint)
+    return DoctorFinding(name, "wrong", text, hint)
 
 
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
@@ -49,7 +49,7 @@ _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", 
 def command(as_json: bool) -> int:
     from hermes.cli.checks import examine
 
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     for finding in examine():
         findings.append(finding)
         if not as_json:
@@ -63,7 +63,7 @@ def command(as_json: bool) -> int:
     return 1 if bad else 0
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: DoctorFinding) -> None:
     mark, colour = _MARKS[finding.state]
     if colourful():
         mark = click.style(mark, fg=colour, bold=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.commands.display_text import counted, said, shortened
 from hermes.commands.info_commands import whole_number
 from hermes.commands.registry import Host, command
-from hermes.commands.text import counted, said, shortened
 from hermes.errors import InvalidInput, TitleClash
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.commands.display_text import counted, message_count, said, shortened
 from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
-from hermes.commands.text import counted, message_count, said, shortened
 from hermes.errors import InvalidInput
 from hermes.times import ago, clock, zone_of
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from hermes.commands.display_text import counted, message_count, said, shortened
 from hermes.commands.info_commands import recent, session_line
 from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
 from hermes.commands.session_choice import continued, find
-from hermes.commands.text import counted, message_count, said, shortened
 from hermes.errors import InvalidInput
-from hermes.store.naming import MAX_TITLE
+from hermes.store.title_rules import MAX_TITLE
 
 USER_EXIT = "user_exit"
 BRANCHED = "branched"

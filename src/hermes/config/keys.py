@@ -20,7 +20,7 @@ class Section(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A mapping with known keys."""
 
 
-class Model(Section):
+class ModelSettings(Section):
     """Who answers. Nothing set: a server on this machine, then the embedded model."""
 
     default: str | None = None
@@ -62,7 +62,7 @@ class Compression(Section):
     protect_last_n: int = 20
 
 
-class Display(Section):
+class DisplaySettings(Section):
     """What is shown."""
 
     resume_display: str = "full"
@@ -138,7 +138,7 @@ class SessionReset(Section):
     by_type: dict[str, ResetOverride] = {}
 
 
-class Streaming(Section):
+class StreamingSettings(Section):
     """How a reply grows on a chat platform."""
 
     enabled: bool = True
@@ -155,7 +155,7 @@ class Media(Section):
     max_mb: float = 20
 
 
-class Brake(Section):
+class BrakeSettings(Section):
     """When answers to one person begin to wait, so that two programs that answer each other come to rest; 0: never."""
 
     per_minute: int = 30
@@ -170,17 +170,17 @@ class Http(Section):
     header_seconds: float = 10
 
 
-class Gateway(Section):
+class GatewaySettings(Section):
     """The messengers."""
 
     debounce_seconds: float = 1.0
     http: Http = msgspec.field(default_factory=Http)
-    brake: Brake = msgspec.field(default_factory=Brake)
-    streaming: Streaming = msgspec.field(default_factory=Streaming)
+    brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
+    streaming: StreamingSettings = msgspec.field(default_factory=StreamingSettings)
     media: Media = msgspec.field(default_factory=Media)
 
 
-class ApiServer(Section):
+class ApiServerSettings(Section):
     """The HTTP server."""
 
     enabled: bool = False
@@ -190,7 +190,7 @@ class ApiServer(Section):
     keys: dict[str, str] = {}
 
 
-class WebhookRoute(Section):
+class WebhookRouteSettings(Section):
     """One address that other programs call."""
 
     secret: str | None = None
@@ -203,7 +203,7 @@ class Webhooks(Section):
 
     host: str = "127.0.0.1"
     port: int = 8644
-    routes: dict[str, WebhookRoute] = {}
+    routes: dict[str, WebhookRouteSettings] = {}
 
 
 class Unset(msgspec.Struct, frozen=True):
@@ -222,10 +222,10 @@ class Unset(msgspec.Struct, frozen=True):
 class Config(Section, dict=True):
     """The whole file. A value whose variable is not set is missing from it, and listed in `unset`."""
 
-    model: Model = msgspec.field(default_factory=Model)
+    model: ModelSettings = msgspec.field(default_factory=ModelSettings)
     auxiliary: Auxiliaries = msgspec.field(default_factory=Auxiliaries)
     compression: Compression = msgspec.field(default_factory=Compression)
-    display: Display = msgspec.field(default_factory=Display)
+    display: DisplaySettings = msgspec.field(default_factory=DisplaySettings)
     sessions: Sessions = msgspec.field(default_factory=Sessions)
     privacy: Privacy = msgspec.field(default_factory=Privacy)
     store: Store = msgspec.field(default_factory=Store)
@@ -237,9 +237,9 @@ class Config(Section, dict=True):
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = False
     session_reset: SessionReset = msgspec.field(default_factory=SessionReset)
-    gateway: Gateway = msgspec.field(default_factory=Gateway)
+    gateway: GatewaySettings = msgspec.field(default_factory=GatewaySettings)
     platforms: dict[str, dict[str, Any]] = {}
-    api_server: ApiServer = msgspec.field(default_factory=ApiServer)
+    api_server: ApiServerSettings = msgspec.field(default_factory=ApiServerSettings)
     webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
     hooks: dict[str, str | list[str]] = {}
 

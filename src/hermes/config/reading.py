@@ -29,7 +29,7 @@ _TELLTALE = re.compile(r"^(sk-|pk-|gh[pousr]_|xox|AIza|eyJ|AKIA|Bearer )", re.I)
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ConfigProblem(msgspec.Struct, frozen=True):
     """Something wrong: in which line, and what, in plain words."""
 
     line: int
@@ -52,12 +52,14 @@ class _TooMuch(Exception):
     """More values than anybody writes by hand."""
 
 
-def check_text(text: str, path: Path) -> tuple[Config, list[Problem]]:
+def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
     """The configuration in a text, and what is wrong with it (`path` is where it lies, or would)."""
     import yaml
 
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
-        return Config(), [Problem(1, f"this is larger than a configuration may be ({MOST_BYTES // 1_000_000} MB)")]
+        return Config(), [
+            ConfigProblem(1, f"this is larger than a configuration may be ({MOST_BYTES // 1_000_000} MB)")
+        ]
     try:
         root = composed(text)
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
@@ -66,7 +68,7 @@ def check_text(text: str, path: Path) -> tuple[Config, list[Problem]]:
     try:
         found = reader.value(Config, root, [], 1) if root is not None else _MISSING
     except (_TooMuch, RecursionError):
-        return Config(), [Problem(1, "nested too deeply, or its aliases expand to too many values")]
+        return Config(), [ConfigProblem(1, "nested too deeply, or its aliases expand to too many values")]
     problems = sorted(reader.problems, key=lambda problem: problem.line)
     config = found if isinstance(found, Config) and not problems else Config()
     config.__dict__["unset_variables"] = tuple(dict.fromkeys(reader.unset))
@@ -94,7 +96,7 @@ class _Reader:
     """Goes through the nodes of a file beside the types they should have."""
 
     def __init__(self, variables: dict[str, str]) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
         self.unset: list[Unset] = []
         self._variables = variables
         self._left = _MOST_VALUES
@@ -267,7 +269,7 @@ class _Reader:
         self._say(line, f"unknown configuration key: {_name(keys)}{hint}")
 
     def _say(self, line: int, text: str) -> None:
-        self.problems.append(Problem(line, text))
+        self.problems.append(ConfigProblem(line, text))
 
 
 def _scalar(kind: Any, text: str) -> Any:
@@ -353,21 +355,21 @@ _SAYINGS = {
 }
 
 
-def _not_yaml(error: BaseException, text: str) -> Problem:
+def _not_yaml(error: BaseException, text: str) -> ConfigProblem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     said = str(getattr(error, "problem", None) or "")
     if mark is not None:
         words = next((plain for saying, plain in _SAYINGS.items() if saying in said), None)
         words = words or re.sub(r"['\"<].*['\"<>]", "…", said) or "it can't be understood"
-        return Problem(mark.line + 1, f"not valid YAML: {words}", mark.column + 1)
+        return ConfigProblem(mark.line + 1, f"not valid YAML: {words}", mark.column + 1)
     if isinstance(error, RecursionError):
-        return Problem(1, "nested too deeply")
+        return ConfigProblem(1, "nested too deeply")
     bad = next((number for number, sign in enumerate(text) if not _printable(sign)), None)
     if bad is None:
-        return Problem(1, "not valid YAML")
+        return ConfigProblem(1, "not valid YAML")
     line = text.count("\n", 0, bad) + 1
     column = bad - (text.rfind("\n", 0, bad) + 1) + 1
-    return Problem(line, f"the character U+{ord(text[bad]):04X} must not be in a YAML file; remove it", column)
+    return ConfigProblem(line, f"the character U+{ord(text[bad]):04X} must not be in a YAML file; remove it", column)
 
 
 def _printable(sign: str) -> bool:

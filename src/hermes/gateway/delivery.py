@@ -25,15 +25,15 @@ from hermes.gateway.events import Chat, from_json
 from hermes.gateway.splitting import split
 from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either
 from hermes.harmless import encodable
-from hermes.store import mail
+from hermes.store import gateway_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
+    from hermes.store.gateway_queues import Outgoing
     from hermes.store.gateway_writer import Writer
-    from hermes.store.mail import Outgoing
 
 LONGEST_PAUSE = 60.0
 MISTAKES = 3  # how often an adapter may fail in a way that is its own mistake before a message is given up
@@ -171,7 +171,7 @@ class Delivery:
             safe = capabilities.idempotent or part.edits is not None
             if not safe and part.begun_at is None:
                 part.begun_at = self.clock()
-                await self._note(mail.sending, part.id, part.begun_at, self.fence())
+                await self._note(gateway_queues.sending, part.id, part.begun_at, self.fence())
                 await self._ready()
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -263,7 +263,7 @@ class Delivery:
         """It was certainly not sent: a process that comes after us need not doubt it."""
         if part.begun_at is not None and not doubtful:
             part.begun_at = None
-            await self._note(mail.sending, part.id, None)
+            await self._note(gateway_queues.sending, part.id, None)
 
     async def note_sent(self, part: Outgoing, message_id: str) -> None:
         """A part was sent. Where sending it again would change nothing, what comes next there need not wait for this note."""
@@ -271,12 +271,12 @@ class Delivery:
         if self.adapter.capabilities.idempotent:
             self._start(self._note_soon(part, message_id))
         else:
-            await self._note(mail.sent, part.id, message_id, self.clock())
+            await self._note(gateway_queues.sent, part.id, message_id, self.clock())
             self._through.add(part.id)
 
     async def _note_soon(self, part: Outgoing, message_id: str) -> None:
         try:
-            await self._note(mail.sent, part.id, message_id, self.clock(), lasting=False)
+            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), lasting=False)
             self._through.add(part.id)
         except StoreError as error:
             self.on_trouble(error)
@@ -288,7 +288,7 @@ class Delivery:
 
         why = redact(str(error)) or type(error).__name__
         self.under_way.add(part.id)
-        await self._note(mail.unsendable, part.id, why, self.clock())
+        await self._note(gateway_queues.unsendable, part.id, why, self.clock())
         self._through.add(part.id)
 
 

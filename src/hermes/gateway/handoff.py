@@ -17,7 +17,7 @@ from hermes.commands.handoff_commands import patience  # a claim holds so long w
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import OWN, OWN_ID, Chat, Event, as_json, from_json
 from hermes.gateway.participants import taken_from
-from hermes.store.gateway_db import Notice, Placed
+from hermes.store.gateway_db import PendingNotice, Placed
 
 if TYPE_CHECKING:
     from hermes.gateway.inbox import Inbox
@@ -70,7 +70,7 @@ class Handoffs:
     def __init__(self, services: Services, inbox: Inbox) -> None:
         self._services, self._inbox = services, inbox
         self._under_way: set[str] = set()
-        self._notices: dict[str, Notice | None] = {}  # for those whose chats sessions are brought away from
+        self._notices: dict[str, PendingNotice | None] = {}  # for those whose chats sessions are brought away from
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:

@@ -21,8 +21,8 @@ from hermes.agent.turn import Stop
 from hermes.commands.registry import parse
 from hermes.errors import HermesError, PlatformError
 from hermes.gateway.access import greeting, place_of
+from hermes.gateway.confirmations import Question, read_answer
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
-from hermes.gateway.questions import Question, read_answer
 from hermes.gateway.workers import tell_failure
 from hermes.store.gateway_db import Arrival, Kept
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import as_json
 from hermes.gateway.streaming import StreamedReply
+from hermes.store.gateway_queues import QUESTION
 from hermes.store.instances import question_mark
-from hermes.store.mail import QUESTION
 
 if TYPE_CHECKING:
     from hermes.gateway.cluster import Cluster

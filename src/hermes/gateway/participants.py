@@ -18,9 +18,9 @@ from hermes.commands.registry import GATEWAY
 from hermes.errors import ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
+from hermes.gateway.confirmations import Question, wording
 from hermes.gateway.events import Chat, Sender, as_json, from_json
-from hermes.gateway.questions import Question, wording
-from hermes.store.gateway_db import Notice
+from hermes.store.gateway_db import PendingNotice
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -220,7 +220,7 @@ class Participant:
             self._agent.let_go(soon=True)
 
 
-def taken_from(services: Services, session_id: str, by: Sender | None) -> Notice | None:
+def taken_from(services: Services, session_id: str, by: Sender | None) -> PendingNotice | None:
     """What the person is told in whose chat a session is talked in that somebody else takes elsewhere; None: nobody is.
 
     `by` is who takes it; None stands for the owner in a terminal.
@@ -237,7 +237,7 @@ def taken_from(services: Services, session_id: str, by: Sender | None) -> Notice
     chat = from_json(route.chat, Chat)
     place = services.router.delivered_to(chat)
     text = TAKEN.format(called=called, session_id=session_id)
-    return Notice(place.platform, as_json(place), text, services.outbox.new_nonce())
+    return PendingNotice(place.platform, as_json(place), text, services.outbox.new_nonce())
 
 
 class _Nowhere:

@@ -21,8 +21,8 @@ from hermes.gateway.inbox import Request, Reset
 from hermes.gateway.media import content_of, quotation
 from hermes.gateway.participants import ChatHost, Participant
 from hermes.gateway.senders import escaped, said_by, speaker
-from hermes.store import mail
-from hermes.store.gateway_db import Name, Notice, Route
+from hermes.store import gateway_queues
+from hermes.store.gateway_db import Name, PendingNotice, Route
 from hermes.store.instances import platform_lease
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Replies:
                     return
                 except StoreClosed:
                     return
-                except mail.Revised:  # in this very moment: taken up again, as it is now
+                except gateway_queues.Revised:  # in this very moment: taken up again, as it is now
                     continue
                 except StoreError as error:  # what of it was stored, before or as the store failed, is not stored again
                     if isinstance(error, Fenced) and error.lease == item.fence[0]:
@@ -244,12 +244,12 @@ class Replies:
 
         return said.stop.bind(seat.agent.turn(content, keep=keep) if answer else seat.agent.hear(content, keep=keep))
 
-    def _notice(self, route: Route, event: Event) -> Notice | None:
+    def _notice(self, route: Route, event: Event) -> PendingNotice | None:
         text = self._resets.told(route)
         if text is None:
             return None
         chat = self._services.router.delivered_to(event.chat)
-        return Notice(chat.platform, as_json(chat), text, self._outbox.new_nonce())
+        return PendingNotice(chat.platform, as_json(chat), text, self._outbox.new_nonce())
 
     def _listen(
         self, seat: Participant, reply: StreamedReply, turn: Turn, *, since: float | None = None,

@@ -18,7 +18,7 @@ from hermes.gateway.replies import words_of
 
 if TYPE_CHECKING:
     from hermes.gateway.participants import Services
-    from hermes.store.mail import Known
+    from hermes.store.gateway_queues import KnownEvent
 
 WORDS = "words"  # in a message's meta: how much of its text was said; the rest tells of what came with it
 
@@ -68,7 +68,7 @@ class Revisions:
         masked = msgspec.structs.replace(event, text=self._services.db.masked(event.text), quoted=None)
         return self._store.keep_early(platform, revision.id, revision.revises, as_json(masked))
 
-    def _waits(self, known: Known, event: Event | None) -> bool:
+    def _waits(self, known: KnownEvent, event: Event | None) -> bool:
         """Change what waits in the inbox; False when it does not wait there any more."""
         kept = None
         if event is not None and known.event is not None:
@@ -90,7 +90,7 @@ class Revisions:
             db.edit_message(message_id, content)
 
 
-def _is_author(known: Known, event: Event) -> bool:
+def _is_author(known: KnownEvent, event: Event) -> bool:
     """As far as we know: of what is answered the platform alone knows who said it, and its adapter has looked."""
     if known.event is None:
         return True

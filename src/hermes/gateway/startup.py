@@ -278,7 +278,7 @@ class ApiServer:
     async def _listen(self) -> None:
         try:
             from hermes.serve.api import api_app
-            from hermes.serve.connections import Limits
+            from hermes.serve.connection_limits import Limits
             from hermes.serve.server import HttpServer
         except ImportError as error:
             raise MissingExtra("the API server", "serve") from error

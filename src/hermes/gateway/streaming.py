@@ -22,13 +22,13 @@ from hermes.errors import (
 )
 from hermes.gateway.splitting import split, with_cursor
 from hermes.harmless import encodable
-from hermes.store import mail
+from hermes.store import gateway_queues
 
 if TYPE_CHECKING:
     from hermes.gateway.delivery import Delivery
     from hermes.gateway.events import Chat
     from hermes.gateway.workers import LoopCalls
-    from hermes.store.mail import Outgoing
+    from hermes.store.gateway_queues import Outgoing
 
 TYPING_AFTER = 0.25  # seconds: a reply that is there at once needs no "is typing"
 TYPING_SECONDS = 4.0
@@ -206,7 +206,7 @@ class Streaming:
 
     async def _note(self, reply: StreamedReply, message_ids: list[str], nonce: str) -> None:
         """Where a reply grows, if it is still ours to write."""
-        await self._delivery.writer(mail.show, reply.inbox_id, message_ids, nonce, reply.fence)
+        await self._delivery.writer(gateway_queues.show, reply.inbox_id, message_ids, nonce, reply.fence)
 
     def _only_if_open(self) -> None:
         if not self._delivery.is_open:

@@ -89,7 +89,7 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ImportProblem:
     """A part of a file that was not imported, and why."""
 
     line: int

@@ -20,7 +20,7 @@ from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 from hermes.interop.markdown import calls_of, moment, text_of
 from hermes.store.attachments import references
-from hermes.store.events import described, woven
+from hermes.store.session_events import described, woven
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -12,8 +12,8 @@ from typing import Any
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
-from hermes.store.events import described, woven
-from hermes.store.text import plain_parts
+from hermes.store.index_text import plain_parts
+from hermes.store.session_events import described, woven
 
 _BACKTICKS = re.compile("`{3,}")
 

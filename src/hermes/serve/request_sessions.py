@@ -20,8 +20,8 @@ from hermes.agent.model import Message, Model
 from hermes.agent.system_prompt import system_prompt
 from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import ApiRequest
+from hermes.store.conversation_cache import last_id
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.replaying import last_id
 
 if TYPE_CHECKING:
     from hermes.config import Config

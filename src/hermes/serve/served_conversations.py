@@ -24,7 +24,7 @@ from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import ApiRequest
 from hermes.serve.request_sessions import SOURCE, RecordPosition, RequestSessions, home_of, user_of
 from hermes.serve.served_turn import Outcome, ReplyWords, ServedAgent, ServedTurn, Used
-from hermes.store.replaying import last_id, messages_after
+from hermes.store.conversation_cache import last_id, messages_after
 
 if TYPE_CHECKING:
     from hermes.agent.tools.base import Tool

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from hermes.errors import ConfigError, PlatformUnreachable
-from hermes.serve.connections import Door, Limits, protocol_behind
+from hermes.serve.connection_limits import Door, Limits, protocol_behind
 
 BACKLOG = 512
 _AT_ONCE = 16  # connections accepted in one step of the event loop: more would take descriptors before they are counted

@@ -7,7 +7,7 @@ import sys
 from hermes.errors import HermesError, StoreCorrupt
 from hermes.home import companion, settled
 from hermes.store.db import SessionDB
-from hermes.store.repairing import salvage
+from hermes.store.repair import salvage
 from hermes.store.rows import Finding
 
 _USAGE = "FILE [--repair [--from-transcripts | --from-database]]"

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreCorrupt
-from hermes.store import exchange
+from hermes.store import session_exports
 from hermes.store.db_exchange import ExchangeCalls
 from hermes.store.db_keeping import Keeping
 from hermes.store.db_messages import MessageCalls
 from hermes.store.db_sessions import SessionCalls
-from hermes.store.naming import MAX_TITLE
+from hermes.store.title_rules import MAX_TITLE
 
 if TYPE_CHECKING:
     from hermes.store.engines.base import Tx
@@ -59,9 +59,9 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
         with SessionDB(db_path=Path(path), read_only=True) as other:
             counts = self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
             with other._engine.read() as tx:
-                values = exchange.meta_of(tx)
+                values = session_exports.meta_of(tx)
         with self._engine.write() as tx:
-            exchange.bring_meta(tx, values)
+            session_exports.bring_meta(tx, values)
         return counts
 
     def backup(self, path: Path | str) -> None:
@@ -75,7 +75,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             return
         if target.exists():
             raise InvalidInput(f"{target} exists already; name a file that does not")
-        from hermes.store.moving import snapshot
+        from hermes.store.store_copy import snapshot
 
         with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
             snapshot(self, copy)
@@ -85,9 +85,9 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
 
         `progress` is called with what is being looked at, how much of it is done, and of how much.
         """
-        from hermes.store import soundness
+        from hermes.store import consistency
 
-        return soundness.check(self._engine, self._scribe, self._attachments, progress)
+        return consistency.check(self._engine, self._scribe, self._attachments, progress)
 
     def repair(
         self, *, rebuild_index: bool = False, from_transcripts: bool = False, from_database: bool = False
@@ -99,15 +99,15 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
         `from_transcripts` brings back what the transcripts have, or `from_database` writes the transcripts anew.
         `rebuild_index` makes the full-text index anew in any case: a flipped bit in it can go unnoticed.
         """
-        from hermes.store import repairing
+        from hermes.store import repair
 
         if from_transcripts and from_database:
             raise InvalidInput("repair takes from_transcripts or from_database, not both")
-        side = repairing.TRANSCRIPTS if from_transcripts else repairing.DATABASE if from_database else None
+        side = repair.TRANSCRIPTS if from_transcripts else repair.DATABASE if from_database else None
 
         def mended(rebuild: bool) -> list[str] | None:
             place = (self._engine, self._scribe, self._attachments, self.path, self.backup)
-            return repairing.repair(*place, rebuild_index=rebuild, side=side)
+            return repair.repair(*place, rebuild_index=rebuild, side=side)
 
         done = mended(rebuild_index)
         if done and not self._engine.shared and any(one["kind"] == "corruption" for one in self._engine.problems()):
@@ -116,7 +116,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             raise StoreCorrupt(f"{self.where} is damaged; restore it from a backup of the server")
         if done is None:  # the file itself is damaged: what can be saved goes into a new one
             self.close()
-            done = repairing.salvage(self.path, self.sessions_dir)
+            done = repair.salvage(self.path, self.sessions_dir)
             self._open()
             done += mended(False) or []
         return done

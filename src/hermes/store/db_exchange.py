@@ -17,12 +17,12 @@ from hermes.errors import (
     StoreUnreachable,
 )
 from hermes.store import (
-    adoption,
     codec,
-    events,
-    exchange,
+    foreign_rows,
     import_updates,
     messages,
+    session_events,
+    session_exports,
     sessions,
 )
 from hermes.store.attachments import note
@@ -41,7 +41,7 @@ class ExchangeCalls(OpenStore):
         """The session with its messages, or None."""
         with self._engine.read() as tx:
             self._bring_files(tx, session_id)
-            return exchange.export(tx, session_id, visible_to)
+            return session_exports.export(tx, session_id, visible_to)
 
     def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[dict[str, Any]]:
         """Every session with its messages, as a list (iter_export streams)."""
@@ -49,7 +49,7 @@ class ExchangeCalls(OpenStore):
 
     def iter_export(self, source: str | None = None, *, visible_to: User | None = None) -> Iterator[dict[str, Any]]:
         """Every session with its messages, one at a time, in constant memory."""
-        return exchange.iterate(self._engine, source, visible_to)
+        return session_exports.iterate(self._engine, source, visible_to)
 
     def import_session(self, data: dict[str, Any]) -> bool:
         """Store an exported session under its own ids; False when it is there already (and then unchanged)."""
@@ -60,11 +60,11 @@ class ExchangeCalls(OpenStore):
         with self._engine.read() as tx:
             known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (codec.storable(session_id),)) is not None
         if isinstance(data, dict) and not known:
-            data = adoption.lifted_export(data, self._attachments)
-        if exchange.has_events(data):
-            events.prepare(self._engine)
+            data = foreign_rows.lifted_export(data, self._attachments)
+        if session_exports.has_events(data):
+            session_events.prepare(self._engine)
         with self._writing(session_id) as tx:
-            done = exchange.bring_in(self._engine, tx, data, ids)
+            done = session_exports.bring_in(self._engine, tx, data, ids)
             for other in done.all() if done is not None else ():
                 self._scribe.intends(other)
         if done is not None:
@@ -130,11 +130,11 @@ class ExchangeCalls(OpenStore):
     def _update_import(self, data: dict[str, Any]) -> import_updates.Update:
         """Bring a session that was imported from another program up to what that program has now."""
         session_id = data["id"]
-        data = adoption.lifted_export(data, self._attachments)
+        data = foreign_rows.lifted_export(data, self._attachments)
         with self._writing(session_id) as tx:
             if not sessions.is_shown(tx, session_id, None):  # in the trash: it stays there as it is
                 return import_updates.Update()
-            made = import_updates.update(self._engine, tx, session_id, exchange.with_attachments(data))
+            made = import_updates.update(self._engine, tx, session_id, session_exports.with_attachments(data))
         if made.changed or made.hidden:
             self._scribe.rewritten(session_id)
         else:

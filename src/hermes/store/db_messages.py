@@ -14,11 +14,11 @@ from hermes.errors import (
 )
 from hermes.store import (
     codec,
-    events,
     lineage,
+    message_edits,
     messages,
     retention,
-    revising,
+    session_events,
     sessions,
 )
 from hermes.store import usage as _usage
@@ -168,14 +168,14 @@ class MessageCalls(OpenStore):
         a rewind does not bring it back. Its row stays (`hidden` -3), and so does its line in the transcript.
         """
         with self._engine.read() as tx:
-            place = revising.find(tx, message_id)
+            place = message_edits.find(tx, message_id)
         if place is None:
             return False
         with self._writing(*place.sessions) as tx:
-            place = revising.find(tx, message_id)
+            place = message_edits.find(tx, message_id)
             if place is None:
                 return False
-            revising.redact(tx, message_id, place)
+            message_edits.redact(tx, message_id, place)
             owner = place.owner
         self._scribe.restated(owner, "redact", hides=[message_id])
         return True
@@ -187,19 +187,19 @@ class MessageCalls(OpenStore):
         over show the new text, too. The same content again changes nothing, and is True.
         """
         with self._engine.read() as tx:
-            place = revising.find(tx, message_id)
+            place = message_edits.find(tx, message_id)
             role = tx.value("SELECT role FROM messages WHERE id = ?", (message_id,))
         if place is None:
             return False
         ready = self._ready({"role": codec.restored(role), "content": content})
         with self._writing(*place.sessions) as tx:
-            place = revising.find(tx, message_id)
+            place = message_edits.find(tx, message_id)
             if place is None:
                 return False
-            if revising.same_content(tx, message_id, ready):
+            if message_edits.same_content(tx, message_id, ready):
                 return True
             self._attachments.secure(tx, ready.lifted)
-            version, keeper = revising.edit(self._engine, tx, message_id, ready, place)
+            version, keeper = message_edits.edit(self._engine, tx, message_id, ready, place)
         self._scribe.edited(place.owner, message_id, version, keeper)
         return True
 
@@ -258,18 +258,18 @@ class MessageCalls(OpenStore):
 
         Events are shown and exported with a session; they are never sent to a model, counted or searched.
         """
-        events.prepare(self._engine)
+        session_events.prepare(self._engine)
         with self._writing(session_id) as tx:
             if sessions.get(tx, session_id, None) is None:
                 return False
-            event = events.record(tx, session_id, kind, self._masked(text) or "")
-        self._scribe.happened(session_id, events.line_of(event))
+            event = session_events.record(tx, session_id, kind, self._masked(text) or "")
+        self._scribe.happened(session_id, session_events.line_of(event))
         return True
 
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """What happened in a session beside its messages, oldest first: `at`, `after` (a message's id), `kind`, `text`."""
         with self._engine.read() as tx:
-            found = events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+            found = session_events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
         return cast("list[SessionEvent]", found)
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:

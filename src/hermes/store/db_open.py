@@ -14,11 +14,11 @@ from hermes.errors import (
     InvalidInput,
 )
 from hermes.home import companion, default_database, settled
-from hermes.store import adoption, leases, lineage, messages, sessions
+from hermes.store import foreign_rows, leases, lineage, messages, sessions
 from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.engines.choosing import file_of, open_engine
-from hermes.store.scribe import Scribe
+from hermes.store.engines.store_address import file_of, open_engine
+from hermes.store.transcript_writer import TranscriptWriter
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -81,7 +81,7 @@ class OpenStore:
         )
         self._attachments = attachments_of(self._engine, self.attachments_dir)
         mode = "off" if self._engine.read_only else transcripts
-        self._scribe = Scribe(self._engine, self.sessions_dir, mode, self._attachments)
+        self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments)
         self._engine.on_parts = self._lift_parts
         self._engine.on_differing = self._follow
         self._scribe.mend()
@@ -89,7 +89,7 @@ class OpenStore:
 
     def _lift_parts(self, message_ids: Sequence[int]) -> None:
         """Payloads in messages that another program stored become attachments, in transcripts, too."""
-        for session_id in adoption.lift_rows(self._engine, self._attachments, message_ids):
+        for session_id in foreign_rows.lift_rows(self._engine, self._attachments, message_ids):
             if self._scribe.journal.exists(session_id):
                 self._scribe.rewritten(session_id)
 
@@ -97,7 +97,7 @@ class OpenStore:
         """Another program hid or showed messages of these sessions, or archived them: so do we."""
         with self._writing(*session_ids) as tx:
             for session_id in session_ids:
-                adoption.follow(tx, session_id)
+                foreign_rows.follow(tx, session_id)
         for session_id in session_ids:
             self._scribe.restated(session_id, "rewind")
             self._scribe.changed(session_id, "archive", "archived_at")

@@ -17,7 +17,7 @@ from hermes.store import (
 from hermes.store import usage as _usage
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
-from hermes.store.naming import sanitize_title as _sanitize_title
+from hermes.store.title_rules import sanitize_title as _sanitize_title
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:

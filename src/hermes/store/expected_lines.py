@@ -1,7 +1,7 @@
 """The lines that a transcript has when it agrees with the rows of its session.
 
 They are made from the rows in bulk and compared byte for byte with the file: only a transcript that has others is taken
-apart line by line (comparing.py).
+apart line by line (transcript_comparison.py).
 """
 
 from __future__ import annotations

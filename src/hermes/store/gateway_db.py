@@ -1,6 +1,6 @@
 """GatewayDB: what the gateway keeps beside the sessions, in the same store and in the same transactions.
 
-One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, mail.py, people.py or
+One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, gateway_queues.py, approvals.py or
 instances.py, which say what it promises.
 Safe to share between threads; `SessionDB.fenced` counts here, too. Small writes of the gateway's event loop can be
 gathered into one (`together`).
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from hermes.store import instances, lineage, mail, people, recovery, routes, sessions
+from hermes.store import approvals, gateway_queues, instances, lineage, routes, sessions, transcript_replay
 from hermes.store.db import transactions
 from hermes.store.engines.base import REDACTED, Tx
+from hermes.store.gateway_queues import Outgoing, Received
 from hermes.store.gateway_tables import statements
 from hermes.store.instances import Instance
-from hermes.store.mail import Outgoing, Received
 from hermes.store.routes import Route
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ __all__ = [
     "Instance",
     "Kept",
     "Name",
-    "Notice",
     "Outgoing",
+    "PendingNotice",
     "Placed",
     "Received",
     "Route",
@@ -46,7 +46,7 @@ AT_ONCE = 1000  # events or parts that are fetched at once
 
 
 @dataclass(slots=True, frozen=True)
-class Notice:
+class PendingNotice:
     """Something to be told beside a reply."""
 
     platform: str
@@ -148,7 +148,7 @@ class GatewayDB:
         self.db = db
         self.clock = clock
         self._store = transactions(db)
-        self._oldest = mail.Oldest()  # of a file: what waits is not looked for below this
+        self._oldest = gateway_queues.Oldest()  # of a file: what waits is not looked for below this
         if db.read_only:
             return
         if not self.is_there():
@@ -164,10 +164,10 @@ class GatewayDB:
     def _lighten(self) -> None:
         """A file of an older version: its boxes had counters and indexes that made every message dearer to keep."""
         with self._store.read() as tx:
-            heavy = mail.is_heavy(tx)
+            heavy = gateway_queues.is_heavy(tx)
         if heavy:
             with self._store.write() as tx:
-                mail.lighten(tx)
+                gateway_queues.lighten(tx)
 
     def together(self, steps: Sequence[Callable[[Tx], Any]], *, lasting: bool = True) -> list[Any]:
         """Do several small things in one transaction; what each returned. (`lasting`: see Engine.write.)"""
@@ -248,7 +248,7 @@ class GatewayDB:
             if origin is not None and origin.session_id is None:
                 routes.bind(tx, origin.key, placed.session_id, now)
 
-    def bind(self, key: str, session_id: str, *, notice: Notice | None = None) -> Outgoing | None:
+    def bind(self, key: str, session_id: str, *, notice: PendingNotice | None = None) -> Outgoing | None:
         """From now on this session is talked in under this key, and under no other.
 
         A notice for whom it was taken from enters the outbox with it; what is to be sent.
@@ -258,7 +258,9 @@ class GatewayDB:
             routes.bind(tx, key, session_id, now)
             if notice is None:
                 return None
-            return mail.post(tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked)
+            return gateway_queues.post(
+                tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked
+            )
 
     def let_go(self, key: str, *, previous: str | None = None, reason: str | None = None) -> None:
         """The next message under this key begins a session; after a reset it links to the previous one."""
@@ -278,10 +280,10 @@ class GatewayDB:
     def move_chat(self, platform: str, old: str, new: str) -> list[str]:
         """A chat has another id from now on: its conversations and its being the home go along. The new keys."""
         with self._store.write() as tx:
-            home = people.home(tx, platform)
+            home = approvals.home(tx, platform)
             chat = None if home is None else json.loads(home)
             if chat is not None and chat.get("chat_id") == old:
-                people.set_home(tx, platform, json.dumps({**chat, "chat_id": new}), None, self.clock())
+                approvals.set_home(tx, platform, json.dumps({**chat, "chat_id": new}), None, self.clock())
             return routes.chat_moved(tx, platform, old, new, self.clock())
 
     bound_routes = reading(routes.bound)
@@ -309,13 +311,15 @@ class GatewayDB:
         """
         with self._store.read() as tx:
             if not self.db.is_shared:
-                self._oldest = mail.oldest(tx, self._oldest)
+                self._oldest = gateway_queues.oldest(tx, self._oldest)
             given = instances.given(tx, name, self._oldest.event)
             events = [number for number in given if number not in known][:AT_ONCE]
-            waiting = mail.waiting_for(tx, list(sending), self._oldest.part)
+            waiting = gateway_queues.waiting_for(tx, list(sending), self._oldest.part)
             parts = [number for number, platform in waiting if number not in sending[platform]]
             bundles = [parts[start : start + AT_ONCE] for start in range(0, len(parts), AT_ONCE)]
-            return mail.some(tx, events) if events else [], [part for some in bundles for part in mail.parts(tx, some)]
+            return gateway_queues.some(tx, events) if events else [], [
+                part for some in bundles for part in gateway_queues.parts(tx, some)
+            ]
 
     # ------------------------------------------------------------------------------------------ in and out
 
@@ -332,8 +336,8 @@ class GatewayDB:
                 key, route = beside, routes.get(tx, beside)
         serving = instances.assign(tx, key, arrival.platform)
         if not self.db.is_shared:
-            self._oldest = mail.oldest_event(tx, self._oldest)
-        number, fresh = mail.receive(tx, arrival.platform, arrival.event_id, key, arrival.event, now)
+            self._oldest = gateway_queues.oldest_event(tx, self._oldest)
+        number, fresh = gateway_queues.receive(tx, arrival.platform, arrival.event_id, key, arrival.event, now)
         if number is None:
             return Kept(key, None, serving, ())
         if arrival.chat_type is not None and (route is None or not arrival.is_shown_by(route)):
@@ -342,14 +346,17 @@ class GatewayDB:
                 display_name=arrival.display_name, user_id=arrival.user_id, shared=arrival.shared, now=now,
             )  # fmt: skip
         return Kept(
-            key, number, serving, tuple(mail.waiting_before(tx, key, number, self._oldest.event)) if fresh else ()
+            key,
+            number,
+            serving,
+            tuple(gateway_queues.waiting_before(tx, key, number, self._oldest.event)) if fresh else (),
         )
 
     def take_up(self, inbox_id: int, key: str, name: str, user: User | None) -> TakenUp:
         """What there is to know before an event is answered by this instance, seen at one moment."""
         with self._store.read() as tx:
             waits = instances.serves(tx, name, key)
-            route, event = routes.get(tx, key), mail.still(tx, inbox_id) if waits else None
+            route, event = routes.get(tx, key), gateway_queues.still(tx, inbox_id) if waits else None
             known = None if route is None else route.session_id
             tip = lineage.compression_tip(tx, known) if known and sessions.is_shown(tx, known, None) else None
             return TakenUp(event, route, tip, tip is not None and user is not None and sessions.is_shown(tx, tip, user))
@@ -357,18 +364,18 @@ class GatewayDB:
     def receive(self, platform: str, event_id: str, key: str, event: str) -> int | None:
         """Keep an event; its number, also when it was kept before and waits. None when it was answered before."""
         with self._store.write() as tx:
-            return mail.receive(tx, platform, event_id, key, event, self.clock())[0]
+            return gateway_queues.receive(tx, platform, event_id, key, event, self.clock())[0]
 
-    unanswered = reading(mail.unanswered)
-    progress = reading(mail.progress)
+    unanswered = reading(gateway_queues.unanswered)
+    progress = reading(gateway_queues.progress)
 
     def begin(self, inbox_id: int, session_id: str | None = None) -> None:
         """A process works on an event (by answering in that session)."""
         with self._store.write() as tx:
-            mail.begin(tx, inbox_id, self.clock(), session_id)
+            gateway_queues.begin(tx, inbox_id, self.clock(), session_id)
 
     def say(
-        self, inbox_id: int, key: str, session_id: str, content: str | list[Any], *, notice: Notice | None = None,
+        self, inbox_id: int, key: str, session_id: str, content: str | list[Any], *, notice: PendingNotice | None = None,
         name: Name | None = None,
     ) -> tuple[int, Outgoing | None]:  # fmt: skip
         """Store what an event says as the user's message; its id. The event and its route know of it at once.
@@ -381,12 +388,14 @@ class GatewayDB:
 
         def also(tx: Tx, message_id: int) -> None:
             if name is not None:
-                mail.check_unrevised(tx, inbox_id, name.texts)
-            mail.link(tx, inbox_id, session_id, message_id, now)
+                gateway_queues.check_unrevised(tx, inbox_id, name.texts)
+            gateway_queues.link(tx, inbox_id, session_id, message_id, now)
             routes.spoken(tx, key, session_id, now)
             if notice is not None:
                 posted.append(
-                    mail.post(tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked)
+                    gateway_queues.post(
+                        tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked
+                    )
                 )
 
         called: dict[str, Any] = {} if name is None else {"platform_message_id": name.event_id}
@@ -395,14 +404,14 @@ class GatewayDB:
         message_id = self._store.store_message(session_id, {"role": "user", "content": content, **called}, also)
         return message_id, posted[-1] if posted else None
 
-    find_said = reading(mail.find_said)
+    find_said = reading(gateway_queues.find_said)
 
     def content_of(self, message_id: int) -> tuple[Any, Any] | None:
         """A message's content and its meta."""
         with self._store.read() as tx:
             if tx.row("SELECT 1 FROM messages WHERE id = ?", (message_id,)) is None:
                 return None
-            found = recovery.message(tx, message_id)
+            found = transcript_replay.message(tx, message_id)
         return found["content"], found["meta"]
 
     def is_redacted(self, message_id: int) -> bool:
@@ -413,23 +422,23 @@ class GatewayDB:
     def revise(self, inbox_id: int | None, event: str | None) -> bool:
         """What waits says something else (None: nothing); False when it does not wait any more, or became a message."""
         with self._store.write() as tx:
-            return inbox_id is not None and mail.revise(tx, inbox_id, event, self.clock())
+            return inbox_id is not None and gateway_queues.revise(tx, inbox_id, event, self.clock())
 
     def keep_early(self, platform: str, revision_id: str, event_id: str, edited: str | None) -> bool:
         """An event that has not come yet was edited or deleted (None); False when it has come meanwhile."""
         with self._store.write() as tx:
-            if mail.find_said(tx, platform, event_id) is not None:
+            if gateway_queues.find_said(tx, platform, event_id) is not None:
                 return False
-            mail.keep_early(tx, platform, event_id, edited, self.clock())
-            mail.note(tx, platform, revision_id, None, self.clock())
+            gateway_queues.keep_early(tx, platform, event_id, edited, self.clock())
+            gateway_queues.note(tx, platform, revision_id, None, self.clock())
             return True
 
-    is_noted = reading(mail.is_noted)
+    is_noted = reading(gateway_queues.is_noted)
 
     def note(self, platform: str, event_id: str, message_id: int | None = None) -> None:
         """Something that needs no answer was done (to this message): if it comes again, it is recognised."""
         with self._store.write() as tx:
-            mail.note(tx, platform, event_id, message_id, self.clock())
+            gateway_queues.note(tx, platform, event_id, message_id, self.clock())
 
     def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[dict[str, Any]] = ()) -> list[Outgoing]:
         """An event is answered: it leaves the inbox and its reply enters the outbox, both or neither.
@@ -442,11 +451,11 @@ class GatewayDB:
         """
         now = self.clock()
         with self._store.write(lasting=False) as tx:
-            shown = mail.finish(tx, inbox_id, now)
+            shown = gateway_queues.finish(tx, inbox_id, now)
             if shown is None:
-                return mail.unsent(tx, inbox_id)
+                return gateway_queues.unsent(tx, inbox_id)
             return [
-                mail.post(
+                gateway_queues.post(
                     tx,
                     platform,
                     chat,
@@ -463,14 +472,16 @@ class GatewayDB:
     def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
         """Something is to be sent that answers nothing."""
         with self._store.write() as tx:
-            return mail.post(tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to)
+            return gateway_queues.post(
+                tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to
+            )
 
-    unsent = reading(mail.unsent)
+    unsent = reading(gateway_queues.unsent)
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
         with self._store.read() as tx:
-            return mail.counts(tx) if self.is_there() else {}
+            return gateway_queues.counts(tx) if self.is_there() else {}
 
     def forget_mail(self, older_than_days: float = 7) -> int:
         """Remove what was done with longer ago; how many rows.
@@ -479,59 +490,59 @@ class GatewayDB:
         """
         with self._store.write() as tx:
             instances.forget_served(tx)
-            return mail.forget(tx, self.clock() - older_than_days * 86400)
+            return gateway_queues.forget(tx, self.clock() - older_than_days * 86400)
 
     # ------------------------------------------------------------------------------------------ people and homes
 
-    may_talk = reading(people.may_talk)
-    shut_out = writing(people.shut_out)
-    home = reading(people.home)
+    may_talk = reading(approvals.may_talk)
+    shut_out = writing(approvals.shut_out)
+    home = reading(approvals.home)
 
     def people(self) -> list[dict[str, Any]]:
         """All who were let in by pairing."""
         with self._store.read() as tx:
-            return people.everyone(tx)
+            return approvals.everyone(tx)
 
     def make_pairing(self, code: str, platform: str, user_id: str, name: str | None, chat: str) -> bool:
         """Note a code for somebody; False while they have one that holds, or too many wait."""
         with self._store.write() as tx:
-            return people.make_pairing(tx, code, platform, user_id, name, chat, self.clock())
+            return approvals.make_pairing(tx, code, platform, user_id, name, chat, self.clock())
 
     def waiting_pairings(self) -> list[dict[str, Any]]:
         """Who has a code that nobody has approved yet."""
         with self._store.read() as tx:
-            return people.waiting(tx, self.clock())
+            return approvals.waiting(tx, self.clock())
 
     def approve_pairing(self, code: str) -> dict[str, Any] | None:
         """Let in whoever has this code; None when nobody has it. StoreBusy after five tries in a minute."""
         from hermes.errors import StoreBusy
 
         with self._store.write() as tx:  # of its own: a try counts whatever becomes of it
-            allowed = people.try_counts(tx, self.clock())
+            allowed = approvals.try_counts(tx, self.clock())
         if not allowed:
             raise StoreBusy("too many codes were tried; wait a minute")
         with self._store.write() as tx:
-            return people.approve(tx, code, self.clock())
+            return approvals.approve(tx, code, self.clock())
 
     def welcome(self, text: str) -> list[Outgoing]:
         """Tell everybody who was let in and does not know it yet; what is to be sent, once for each."""
         with self._store.read() as tx:
-            if not people.newcomers(tx):
+            if not approvals.newcomers(tx):
                 return []
         nonce, now = self.identity(), self.clock()
         with self._store.write() as tx:
             return [
-                mail.post(
+                gateway_queues.post(
                     tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now, mask=self.db.masked
                 )
-                for one in people.newcomers(tx)
-                if people.told(tx, one["name"])
+                for one in approvals.newcomers(tx)
+                if approvals.told(tx, one["name"])
             ]
 
     def set_home(self, platform: str, chat: str, by: str | None = None) -> None:
         """Where handoffs and deliveries to a platform go (a chat as JSON)."""
         with self._store.write() as tx:
-            people.set_home(tx, platform, chat, by, self.clock())
+            approvals.set_home(tx, platform, chat, by, self.clock())
 
     # ------------------------------------------------------------------------------------------ status, aliases
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.store import codec, messages, recovery
+from hermes.store import codec, messages, transcript_replay
 from hermes.store.engines.base import REPLACED, Engine, Tx
 
 _COMPARED = ("tool_calls", "tool_name", "tool_call_id", "reasoning", "finish_reason")
@@ -29,7 +29,7 @@ class Update:
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredMessage:
     id: int
     hidden: int | None
 
@@ -62,13 +62,13 @@ def update(engine: Engine, tx: Tx, session_id: str, data: dict[str, Any]) -> Upd
     return made
 
 
-def _stored(tx: Tx, session_id: str) -> dict[str, _Stored]:
+def _stored(tx: Tx, session_id: str) -> dict[str, _StoredMessage]:
     rows = tx.rows(
         "SELECT id, platform_message_id, hidden FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
         f" AND coalesce(hidden, 0) <> {REPLACED} ORDER BY id",
         (session_id,),
     )
-    return {codec.restored(name): _Stored(number, hidden) for number, name, hidden in rows}
+    return {codec.restored(name): _StoredMessage(number, hidden) for number, name, hidden in rows}
 
 
 def _differs(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
@@ -86,7 +86,7 @@ def _differs(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
 
 def _replace(engine: Engine, tx: Tx, session_id: str, message_id: int, entry: dict[str, Any]) -> None:
     """Put another version in place of a message; the row of its own that keeps the earlier one is hidden for good."""
-    (was,) = recovery.with_attachments(tx, session_id, [recovery.message(tx, message_id)])
+    (was,) = transcript_replay.with_attachments(tx, session_id, [transcript_replay.message(tx, message_id)])
     version = messages.insert(tx, session_id, messages.make_ready(was, mask=None, lift=None), None)
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
     engine.fulltext.index_now(tx, [version])
@@ -94,7 +94,7 @@ def _replace(engine: Engine, tx: Tx, session_id: str, message_id: int, entry: di
     engine.fulltext.reindex(tx, [message_id])
 
 
-def _hide_taken_back(tx: Tx, session_id: str, stored: dict[str, _Stored], shown: set[str], made: Update) -> None:
+def _hide_taken_back(tx: Tx, session_id: str, stored: dict[str, _StoredMessage], shown: set[str], made: Update) -> None:
     gone = [one.id for name, one in stored.items() if one.hidden is None and name not in shown]
     if not gone:
         return
@@ -109,7 +109,7 @@ def _hide_taken_back(tx: Tx, session_id: str, stored: dict[str, _Stored], shown:
 
 
 def _add_branches(
-    engine: Engine, tx: Tx, session_id: str, stored: dict[str, _Stored], data: dict[str, Any], numbers: dict[Any, int],
+    engine: Engine, tx: Tx, session_id: str, stored: dict[str, _StoredMessage], data: dict[str, Any], numbers: dict[Any, int],
     made: Update,
 ) -> None:  # fmt: skip
     """Branches that were begun and left there since the last import: hidden here, reachable as what a rewind hid."""

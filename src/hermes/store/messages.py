@@ -17,7 +17,7 @@ from hermes.store import codec
 from hermes.store.attachments import PREFIX, as_told, listed, references
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Row, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
-from hermes.store.text import plain_parts
+from hermes.store.index_text import plain_parts
 from hermes.store.visibility import User, session_clause
 
 PREVIEW = 60

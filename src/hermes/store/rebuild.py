@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hermes.errors import HermesError, InvalidInput
 from hermes.home import companion
-from hermes.store import recovery
+from hermes.store import transcript_replay
 
 
 def rebuild(folder: Path, target: Path) -> dict[str, int]:
@@ -20,7 +20,9 @@ def rebuild(folder: Path, target: Path) -> dict[str, int]:
         raise InvalidInput(f"{folder} is not a folder of transcripts")
     engine = SqliteEngine(target)
     try:
-        counts = recovery.replay(engine, folder, beside=folder.resolve() == companion(target, "sessions").resolve())
+        counts = transcript_replay.replay(
+            engine, folder, beside=folder.resolve() == companion(target, "sessions").resolve()
+        )
         engine.catch_up()
     finally:
         engine.close()

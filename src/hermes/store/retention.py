@@ -10,8 +10,8 @@ import os
 import time
 from typing import Any, Protocol
 
-from hermes.store import carried, events, handoffs, leases, lineage, messages, sessions, titles
-from hermes.store.carried import SHELL
+from hermes.store import carried_messages, handoffs, leases, lineage, messages, session_events, sessions, titles
+from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, Tx
 
 ROWS_AT_ONCE = 200
@@ -161,8 +161,8 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     )
     for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
-    carried.await_no_more(tx, session_id)
-    events.forget(tx, session_id)
+    carried_messages.await_no_more(tx, session_id)
+    session_events.forget(tx, session_id)
     named = leases.session_lease, leases.turn_lease, handoffs.lease_of, titles.titling_lease
     for name in (lease(session_id) for lease in named):
         tx.run("DELETE FROM leases WHERE name = ?", (name,))

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hermes.store.text import ASCII_WORD, UNSPACED, aligned, fold
-from hermes.store.text import pieces as pieces_of
+from hermes.store.index_text import ASCII_WORD, UNSPACED, aligned, fold
+from hermes.store.index_text import pieces as pieces_of
 
 BEFORE, LENGTH = 60, 240
 _SPACE = re.compile(r"\s+")

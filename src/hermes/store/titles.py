@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hermes.errors import TitleClash
 from hermes.store.engines.base import Tx
-from hermes.store.naming import MAX_TITLE, sanitize_title, shown_title, split_family
+from hermes.store.title_rules import MAX_TITLE, sanitize_title, shown_title, split_family
 from hermes.store.visibility import User, session_clause
 
 

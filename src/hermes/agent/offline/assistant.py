@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.history_text import clean, message_text, shortened, when
 from hermes.agent.model import Message, Piece, Reply
 from hermes.agent.session_search.passages import EXTRACTIVE, Excerpt, excerpts
-from hermes.store.text import fold
+from hermes.store.index_text import fold
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

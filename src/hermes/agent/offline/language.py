@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from hermes.agent.tokens import DENSE
+from hermes.store.index_text import fold
 from hermes.store.stems import STOP_WORDS
-from hermes.store.text import fold
 
 DENSE_RUN = re.compile(f"[{DENSE}]+")
 

@@ -18,7 +18,7 @@ from hermes.agent.offline.language import (
     sentences,
     words,
 )
-from hermes.store.text import fold
+from hermes.store.index_text import fold
 
 _MOST_WORDS, _FEWEST_WORDS = 7, 3
 _TITLE_LENGTH = 80

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import clean, message_text, shortened, when
-from hermes.store.text import fold
+from hermes.store.index_text import fold
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

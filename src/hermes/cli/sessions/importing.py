@@ -23,7 +23,7 @@ from hermes.cli.shared import counted, index, opened, progress, size_of
 from hermes.errors import HermesError, InvalidInput
 from hermes.harmless import one_line
 from hermes.interop import formats
-from hermes.interop.formats import Format, Problem
+from hermes.interop.formats import Format, ImportProblem
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -49,7 +49,7 @@ class _Chosen:
 @dataclass(slots=True)
 class _Report:
     counts: Counter[str] = field(default_factory=Counter)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ImportProblem] = field(default_factory=list)
 
     def print(self, dry_run: bool) -> int:
         """Say what came in and what did not; the exit status."""
@@ -68,7 +68,7 @@ class _Report:
         return 1 if damaged else 0
 
 
-def _place(problem: Problem) -> str:
+def _place(problem: ImportProblem) -> str:
     file = f"{problem.path.name}: " if problem.path is not None else ""
     return f"{file}line {problem.line}: " if problem.line else file
 
@@ -143,7 +143,7 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
     if not dry_run and whole and hasattr(module, "take"):
         report.counts.update(module.take(db, path))
         return
-    problems: list[Problem] = []
+    problems: list[ImportProblem] = []
     found = (one for one in module.read(path, None if dry_run else folder, problems) if chosen.takes(one.session))
     if dry_run:
         report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program)))
@@ -161,7 +161,7 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
 
     def refused(session: dict[str, Any], error: Exception) -> None:
         reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
-        problems.append(Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
+        problems.append(ImportProblem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
     try:
         report.counts.update(

@@ -10,7 +10,7 @@ import click
 
 from hermes.cli.shared import configuration, counted, note, opened, progress
 from hermes.harmless import one_line
-from hermes.store.engines.choosing import without_password
+from hermes.store.engines.store_address import without_password
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -62,7 +62,7 @@ def _tenant(given: str) -> tuple[str, str, str]:
 
 def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]]) -> None:
     from hermes.errors import InvalidInput
-    from hermes.store.engines.choosing import file_of
+    from hermes.store.engines.store_address import file_of
     from hermes.store.opening import store_url
 
     url = url or store_url(configuration())
@@ -107,7 +107,7 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
     from hermes.errors import InvalidInput
     from hermes.home import default_database
     from hermes.store.db import SessionDB
-    from hermes.store.engines.choosing import same_server
+    from hermes.store.engines.store_address import same_server
     from hermes.store.opening import store_url
 
     if not same_server(store_url(configuration()), url):
@@ -123,7 +123,7 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
 
 def _copy(url: str, given: str) -> None:
     from hermes.store.db import SessionDB
-    from hermes.store.moving import move, refuse_in_use
+    from hermes.store.store_copy import move, refuse_in_use
 
     with (
         _source(url) as (source, is_file),

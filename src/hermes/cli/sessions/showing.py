@@ -19,7 +19,7 @@ from hermes.cli.completers import complete_session
 from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, GREEN, colourful, counted, opened, print_json, put, styled, zone
 from hermes.cli.table import cut, screen_width, wrap
 from hermes.harmless import harmless, one_line
-from hermes.store.events import described, woven
+from hermes.store.session_events import described, woven
 from hermes.times import clock
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def repair(rebuild_index: bool, from_transcripts: bool, from_database: bool) -> 
         pass  # so damaged that it can't be opened: what can be saved goes into a new file
     from hermes.home import companion, default_database
     from hermes.store.opening import store_url
-    from hermes.store.repairing import salvage
+    from hermes.store.repair import salvage
 
     path = default_database()
     if store_url(configuration()) is not None or path.is_dir():

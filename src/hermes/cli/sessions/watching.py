@@ -20,7 +20,7 @@ from hermes.interop.formats import Format
 )
 @click.option("--once", is_flag=True, help="Import what has changed since the last time, and end.")
 def watch(folders: tuple[Path, ...], once: bool) -> int:
-    from hermes.interop.watching import Watcher
+    from hermes.interop.history_watch import HistoryWatcher
 
     stopped = threading.Event()
 
@@ -31,7 +31,7 @@ def watch(folders: tuple[Path, ...], once: bool) -> int:
         click.echo(f"{chosen.program}: {counted(counts['messages'], 'message')} from {path.name}")
 
     with opened(writing=True) as db:
-        watcher = Watcher(db, folders, told)
+        watcher = HistoryWatcher(db, folders, told)
         if once:
             brought = watcher.catch_up(watcher.found())
             click.echo(f"{counted(brought, 'message')} came in")

@@ -21,7 +21,7 @@ from hermes.serve.server import HttpServer
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Link
-    from hermes.serve.connections import Limits
+    from hermes.serve.connection_limits import Limits
 
 LARGEST = 10_000_000  # bytes of a delivery
 SLOWEST = 10.0  # seconds for a delivery to arrive whole

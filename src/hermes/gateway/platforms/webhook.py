@@ -15,7 +15,7 @@ from hermes.errors import ConfigError
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import DM, Chat, Event, Sender
 from hermes.harmless import harmless
-from hermes.serve.connections import Limits
+from hermes.serve.connection_limits import Limits
 from hermes.serve.server import HttpServer, is_loopback
 from hermes.serve.webhooks import Arrived, WebhookRoute, routes_of, webhook_app
 

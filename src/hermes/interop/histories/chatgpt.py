@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
+from hermes.interop.formats import Found, ImportProblem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -24,7 +24,7 @@ from hermes.interop.histories.conversation import (
     seconds,
     text,
 )  # fmt: skip
-from hermes.interop.histories.exports import Export, conversation_files, head, opened
+from hermes.interop.histories.exports import ExportFiles, conversation_files, head, opened
 
 SOURCE = "chatgpt"
 _HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
@@ -45,7 +45,7 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in conversation_files(folder) if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
     """The conversations of an export, one by one."""
     skipped = Skipped(path, problems)
     with opened(path) as export:
@@ -59,7 +59,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
-def _conversation(told: dict[str, Any], export: Export, skipped: Skipped) -> Conversation:
+def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Conversation:
     nodes = {name: node for name, node in mapping(told.get("mapping")).items() if isinstance(node, dict)}
     name = text(told.get("conversation_id")) or text(told.get("id")) or ""
     made = Conversation(
@@ -120,7 +120,7 @@ def _name(node: dict[str, Any]) -> str | None:
     return text(mapping(node.get("message")).get("id")) or text(node.get("id"))
 
 
-def _message(node: dict[str, Any], export: Export, skipped: Skipped) -> Message | None:
+def _message(node: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Message | None:
     told = mapping(node.get("message"))
     meta, author = mapping(told.get("metadata")), mapping(told.get("author"))
     content = mapping(told.get("content"))
@@ -148,7 +148,7 @@ def _message(node: dict[str, Any], export: Export, skipped: Skipped) -> Message 
                    finish_reason=finish if role == "assistant" else None)  # fmt: skip
 
 
-def _content(content: dict[str, Any], export: Export, skipped: Skipped) -> Any:
+def _content(content: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Any:
     kind = content.get("content_type")
     if kind in ("text", "multimodal_text"):
         parts: list[Any] = []
@@ -176,7 +176,7 @@ def _fenced(code: Any, language: str | None) -> str | None:
     return f"```{'' if language in (None, 'unknown') else language}\n{code}\n```"
 
 
-def _pointer(part: dict[str, Any], export: Export) -> Any:
+def _pointer(part: dict[str, Any], export: ExportFiles) -> Any:
     """A picture or recording: its bytes if the export has them, else a word about it."""
     pointer = text(part.get("asset_pointer")) or text(mapping(part.get("audio_asset_pointer")).get("asset_pointer"))
     if pointer is None:

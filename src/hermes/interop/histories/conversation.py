@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from hermes.interop.formats import Problem
+from hermes.interop.formats import ImportProblem
 
 Message = dict[str, Any]
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
@@ -153,7 +153,7 @@ def clean_title(title: str | None) -> str | None:
     if not isinstance(title, str):
         return None
     from hermes.errors import HermesError
-    from hermes.store.naming import sanitize_title
+    from hermes.store.title_rules import sanitize_title
 
     line = " ".join(title.split())
     try:
@@ -270,19 +270,19 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Any:
 class Skipped:
     """What an importer left out on purpose or did not know, counted by kind."""
 
-    def __init__(self, path: Path, problems: list[Problem]) -> None:
+    def __init__(self, path: Path, problems: list[ImportProblem]) -> None:
         self._path, self._problems = path, problems
         self.unknown: Counter[str] = Counter()
 
     def damaged(self, line: int, reason: str) -> None:
         """A line that can't be read."""
-        self._problems.append(Problem(line, reason, self._path))
+        self._problems.append(ImportProblem(line, reason, self._path))
 
     def report(self) -> None:
         """Name each unknown kind once."""
         for kind, times in self.unknown.most_common():
             note = f"{times} unknown record{'' if times == 1 else 's'} of type {kind[:60]!r}"
-            self._problems.append(Problem(0, note, self._path, unknown=kind))
+            self._problems.append(ImportProblem(0, note, self._path, unknown=kind))
 
 
 def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:

@@ -16,7 +16,7 @@ _HEAD = 200_000
 _LARGEST_ASSET = 50_000_000
 
 
-class Export:
+class ExportFiles:
     """The files of an export, wherever they lie."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile | None) -> None:
@@ -54,13 +54,13 @@ class Export:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Export]:
+def opened(path: Path) -> Iterator[ExportFiles]:
     """An export, open for reading."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            yield Export(path, archive)
+            yield ExportFiles(path, archive)
     else:
-        yield Export(path, None)
+        yield ExportFiles(path, None)
 
 
 def head(path: Path) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
+from hermes.interop.formats import Found, ImportProblem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -26,7 +26,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.jsonl import decoded
-from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
+from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "goose"
 _BOOKKEEPING = frozenset(("toolConfirmationRequest", "actionRequired", "systemNotification", "redactedThinking"))
@@ -57,7 +57,7 @@ def files(folder: Path) -> Iterator[Path]:
     yield from databases or sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
     """The sessions of a database, or the one of an older file."""
     skipped = Skipped(path, problems)
     if path.suffix == ".jsonl":

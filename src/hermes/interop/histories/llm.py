@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
+from hermes.interop.formats import Found, ImportProblem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -25,7 +25,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.jsonl import decoded
-from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
+from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "llm"
 
@@ -52,7 +52,7 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.db") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
     """The conversations of a log."""
     skipped = Skipped(path, problems)
     with ForeignDatabase(path) as database:

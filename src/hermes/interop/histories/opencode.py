@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
+from hermes.interop.formats import Found, ImportProblem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -23,7 +23,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.jsonl import decoded
-from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
+from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
 _BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask"))
@@ -55,7 +55,7 @@ def files(folder: Path) -> Iterator[Path]:
         yield from (path for path in trees if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
     """The sessions of a database, a tree or an export."""
     skipped = Skipped(path, problems)
     if path.is_dir():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.store import codec
+from hermes.store.index_text import fold, plain, plain_calls, plain_parts
 from hermes.store.query import And, Leaf, Node, Not
-from hermes.store.text import fold, plain, plain_calls, plain_parts
 
 
 def columns_of(content: str | None, form: Any, tool_name: Any, tool_calls: Any) -> tuple[str, str, str]:

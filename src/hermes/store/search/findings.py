@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hermes.store.engines.base import Candidate, Engine, Scope, Tx
 from hermes.store.query import Leaf, Node
+from hermes.store.search.message_texts import passing
 from hermes.store.search.ranking import Ranked, ranked
-from hermes.store.search.texts import passing
 from hermes.store.snippet import Needle
 
 RANKED = 400  # how many of the newest matches are ranked

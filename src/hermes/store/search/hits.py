@@ -9,11 +9,11 @@ import msgspec
 
 from hermes.store import codec, messages
 from hermes.store.engines.base import COMPACTED, Tx
+from hermes.store.index_text import plain_calls, plain_parts
+from hermes.store.search.message_texts import rows_of, texts_of
 from hermes.store.search.ranking import Ranked
 from hermes.store.search.scope import Filters, session_filter
-from hermes.store.search.texts import rows_of, texts_of
 from hermes.store.snippet import Needle, snippet
-from hermes.store.text import plain_calls, plain_parts
 from hermes.store.visibility import User
 
 CONTEXT = 200  # characters of a neighbour

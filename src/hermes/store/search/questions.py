@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from hermes.store.engines.base import Candidate
+from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.query import And, Leaf, Node, Or, Query
 from hermes.store.search.findings import Findings
-from hermes.store.search.infixes import MOST_WORDS, words_around
-from hermes.store.search.trees import either
+from hermes.store.search.query_trees import either
+from hermes.store.search.substrings import MOST_WORDS, words_around
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
-from hermes.store.text import UNSPACED, fold, pieces
 
 RELAXED = 200  # the newest messages with each word of a question; those with all of them are looked for apart
 FORMS = 12

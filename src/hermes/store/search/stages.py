@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from hermes.store import codec
 from hermes.store.engines.base import Engine, Scope, Tx
+from hermes.store.index_text import fold, phrase
 from hermes.store.query import Leaf, Node, Query, dropped, positive
 from hermes.store.search import questions
 from hermes.store.search.findings import Findings
-from hermes.store.search.infixes import MOST_WORDS, add_infixes
+from hermes.store.search.message_texts import with_source
+from hermes.store.search.query_trees import as_names, holds, is_name, looks_like_a_name, narrowed, required, runs
 from hermes.store.search.ranking import Ranked
-from hermes.store.search.texts import with_source
-from hermes.store.search.trees import as_names, holds, is_name, looks_like_a_name, narrowed, required, runs
+from hermes.store.search.substrings import MOST_WORDS, add_infixes
 from hermes.store.snippet import Needle, needle
-from hermes.store.text import fold, phrase
 
 ESCAPES = ("n", "t", "r")  # letters that stand for white space after a backslash
 

@@ -16,7 +16,7 @@ def is_destructive(command: str, cwd: Path) -> str | None:
     """Why this command should be asked about before it runs in `cwd`, in half a line; None when it may just run."""
     from hermes.agent.tools.danger.judge import Judge
     from hermes.agent.tools.danger.place import Place
-    from hermes.agent.tools.danger.words import Unparsable
+    from hermes.agent.tools.danger.shell_words import Unparsable
 
     try:
         reason = Judge(Place([Path(cwd)])).script(command)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hermes.agent.tools.danger.place import Place
-from hermes.agent.tools.danger.words import Simple, Word
+from hermes.agent.tools.danger.shell_words import Simple, Word
 
 CLIENTS: Final = frozenset(
     "psql mysql mariadb sqlite3 sqlite duckdb sqlcmd sqlplus usql pgcli mycli litecli cockroach clickhouse"

@@ -13,8 +13,8 @@ from hermes.agent.tools.danger.options import split
 from hermes.agent.tools.danger.place import Place
 from hermes.agent.tools.danger.programs import ALWAYS, RULES
 from hermes.agent.tools.danger.shell import parse
+from hermes.agent.tools.danger.shell_words import ASSIGNMENT, MAX_DEPTH, Redirect, Simple, Unparsable, Word
 from hermes.agent.tools.danger.versions import git
-from hermes.agent.tools.danger.words import ASSIGNMENT, MAX_DEPTH, Redirect, Simple, Unparsable, Word
 from hermes.agent.tools.danger.wrappers import (
     INTERPRETERS,
     PARALLEL_VALUES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hermes.agent.tools.danger.words import Word
+from hermes.agent.tools.danger.shell_words import Word
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hermes.agent.tools.danger.words import Word
+from hermes.agent.tools.danger.shell_words import Word
 
 _NO_FILES = re.compile(r"/dev/(null|zero|full|stdin|stdout|stderr|tty|random|urandom|fd/\d+|(tcp|udp)/.*)")
 _MANY = 1000

@@ -10,7 +10,7 @@ from typing import Final
 
 from hermes.agent.tools.danger.options import split
 from hermes.agent.tools.danger.place import Place
-from hermes.agent.tools.danger.words import Word
+from hermes.agent.tools.danger.shell_words import Word
 
 Rule = Callable[[Sequence[Word], Place], "str | None"]
 

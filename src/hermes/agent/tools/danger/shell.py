@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from hermes.agent.tools.danger.words import (
+from hermes.agent.tools.danger.shell_words import (
     ASSIGNMENT,
     METACHARACTERS,
     Redirect,

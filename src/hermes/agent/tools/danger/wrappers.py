@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hermes.agent.tools.danger.words import Word
+from hermes.agent.tools.danger.shell_words import Word
 
 SHELLS: Final = frozenset("sh bash dash zsh ksh mksh ash rbash fish csh tcsh".split())
 INTERPRETERS: Final = frozenset("python pypy perl ruby node nodejs php lua deno bun rscript".split())

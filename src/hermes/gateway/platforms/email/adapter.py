@@ -26,9 +26,9 @@ from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_addr
 from hermes.gateway.platforms.email.mail_bodies import without_reply_marks
 from hermes.gateway.platforms.email.mailbox import (
     Account,
-    Found,
+    FoundMail,
     MailboxVisits,
-    Watcher,
+    MailboxWatcher,
     find_mail,
     raw_mail,
     uid_validity,
@@ -102,7 +102,7 @@ class Email(Adapter):
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._link: Link | None = None
-        self._watcher: Watcher | None = None
+        self._watcher: MailboxWatcher | None = None
         self._visits: MailboxVisits | None = None
         self._sent_folder: str | None = None
         self._sent_known = False
@@ -146,7 +146,7 @@ class Email(Adapter):
         account = self._account()
         self._link = link
         self._visits = MailboxVisits(account)
-        self._watcher = Watcher(
+        self._watcher = MailboxWatcher(
             account,
             self._folder,
             read=lambda raw, size: read_mail(raw, self._address, size=size),
@@ -173,7 +173,7 @@ class Email(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _take(self, found: Found) -> bool:
+    async def _take(self, found: FoundMail) -> bool:
         """Hand a mail on; False when it is not for us. An error leaves it unseen."""
         assert self._link is not None
         log, mail = self._link.log, found.mail
@@ -215,7 +215,7 @@ class Email(Adapter):
             return mail.quoted or None
         return before.text if before.unwanted else None
 
-    def _event(self, mail: Mail, found: Found, root: str, quoted: str | None, *, proven: bool) -> Event:
+    def _event(self, mail: Mail, found: FoundMail, root: str, quoted: str | None, *, proven: bool) -> Event:
         subject = without_reply_marks(mail.subject)
         place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
         return Event(

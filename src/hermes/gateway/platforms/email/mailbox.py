@@ -138,7 +138,7 @@ def find_mail(box: BaseMailBox, message_id: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMail:
     """A new mail in the folder."""
 
     mail: Mail | None  # None: it could not be read
@@ -146,10 +146,10 @@ class Found:
     validity: str
 
 
-Take = Callable[[Found], Coroutine[Any, Any, bool]]  # False: not for us
+Take = Callable[[FoundMail], Coroutine[Any, Any, bool]]  # False: not for us
 
 
-class Watcher:
+class MailboxWatcher:
     """Waits for mails in one folder and hands them over, one after the other, oldest first.
 
     `read` runs in the thread, since a large mail takes its time; `take` runs in the event loop; `lost` is called there
@@ -269,7 +269,7 @@ class Watcher:
                 mail = self._read(*raw)
             except Exception:  # reading is made never to fail; if it does, the next mails are not to wait for this one
                 mail = None
-            self._offered = asyncio.run_coroutine_threadsafe(self._take(Found(mail, uid, validity)), self._loop)
+            self._offered = asyncio.run_coroutine_threadsafe(self._take(FoundMail(mail, uid, validity)), self._loop)
             try:
                 wanted = self._offered.result()
             except Exception:  # `take` has logged why; it stays unseen

@@ -22,13 +22,13 @@ from psycopg.types.numeric import Int8Dumper
 
 from hermes.errors import StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Progress, Tx, Visit
-from hermes.store.engines.postgres import connecting, faults, migrate, schema, settling
-from hermes.store.engines.postgres.beginnings import beginnings
+from hermes.store.engines.postgres import commit_outcome, connect, error_mapping, migrate, schema
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
-from hermes.store.engines.postgres.keeper import Keeper
-from hermes.store.engines.postgres.pool import Link, Pool
+from hermes.store.engines.postgres.indexer import Indexer
+from hermes.store.engines.postgres.pool import Pool, PooledConnection
 from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
-from hermes.store.engines.postgres.watch import Watch, is_there
+from hermes.store.engines.postgres.transaction_start import beginnings
+from hermes.store.engines.postgres.wait_limits import Watch, is_there
 from hermes.store.engines.postgres.word_lists import LISTS, take_out_unused
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class PostgresEngine:
         self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto",
         timeout: float = TIMEOUT,
     ) -> None:  # fmt: skip
-        self.where = faults.shown(url)
+        self.where = error_mapping.shown(url)
         self.read_only = read_only
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
@@ -63,7 +63,7 @@ class PostgresEngine:
         self.on_differing: Callable[[Sequence[str]], None] = lambda sessions: None
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
-        self._keeper = Keeper(self._link, self.fulltext)
+        self._keeper = Indexer(self._link, self.fulltext)
         self._active_first = _ACTIVE_FIRST
         self._prepares = prepared_statements != "off"
         self._prepares_anyway = prepared_statements == "on"
@@ -73,7 +73,7 @@ class PostgresEngine:
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
-        self._conninfo = connecting.conninfo(url, read_only)
+        self._conninfo = connect.conninfo(url, read_only)
         self._watch = Watch(timeout, lambda: is_there(self._conninfo))
         self._unsettled: list[PostgresTx] = []  # of which it is not known yet whether they were committed
         self._pool = Pool(self._connect, CONNECTIONS, self.where)
@@ -86,27 +86,27 @@ class PostgresEngine:
 
     # ------------------------------------------------------------------ opening
 
-    def _connect(self) -> Link:
+    def _connect(self) -> PooledConnection:
         try:
-            connection = Link.connect(self._conninfo, autocommit=True)
+            connection = PooledConnection.connect(self._conninfo, autocommit=True)
         except psycopg.Error as error:
-            raise faults.unreachable(error, self.where) from error
+            raise error_mapping.unreachable(error, self.where) from error
         self._watch.add(connection)
         try:
             self._configure(connection)
         except BaseException as error:
-            lost = isinstance(error, psycopg.Error) and faults.is_lost(error, connection)
+            lost = isinstance(error, psycopg.Error) and error_mapping.is_lost(error, connection)
             connection.close()
             if lost:
-                raise faults.unreachable(error, self.where) from error
+                raise error_mapping.unreachable(error, self.where) from error
             raise
         return connection
 
-    def _configure(self, connection: Link) -> None:
+    def _configure(self, connection: PooledConnection) -> None:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type of number: one prepared statement
         connection.where = self.where
         connection.prepare_threshold = None
-        row = connection.execute(connecting.SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
+        row = connection.execute(connect.SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
         connection.timeline, connection.started_at, connection.watched, now, process, path = row
         connection.process = process
         self._ahead = now - time.time()
@@ -114,9 +114,9 @@ class PostgresEngine:
         pooled = process != connection.info.backend_pid  # a pooler gives each client a number of its own making
         if pooled:
             self._prepares = self._prepares and self._prepares_anyway
-            asked = faults.search_path(self._conninfo)
+            asked = error_mapping.search_path(self._conninfo)
             if asked is not None and asked != path.replace(" ", ""):
-                raise StoreError(f"{self.where} {faults.NO_OPTIONS}")
+                raise StoreError(f"{self.where} {error_mapping.NO_OPTIONS}")
         connection.prepare_threshold = PREPARED_AFTER if self._prepares else None
 
         def told(notice: psycopg.errors.Diagnostic) -> None:
@@ -156,7 +156,7 @@ class PostgresEngine:
 
     # ------------------------------------------------------------------ transactions
 
-    def _borrow(self, begin: bytes) -> tuple[Link, Any]:
+    def _borrow(self, begin: bytes) -> tuple[PooledConnection, Any]:
         """A connection on which a transaction has begun; a server that is being restarted is waited for."""
         end = time.monotonic() + PATIENCE
         while True:
@@ -173,7 +173,7 @@ class PostgresEngine:
                 connection.prepare_threshold = None
             try:
                 if self._unsettled:
-                    settling.wait_for(self._unsettled, connection, end, self.where)
+                    commit_outcome.wait_for(self._unsettled, connection, end, self.where)
                 if begin is self._beginnings.storing:
                     connection.tell(begin)
                     return connection, None
@@ -182,7 +182,7 @@ class PostgresEngine:
                     pass
                 return connection, cursor.fetchone() if cursor.description else None
             except BaseException as error:
-                lost = faults.is_lost(error, connection)
+                lost = error_mapping.is_lost(error, connection)
                 self._pool.give_back(connection)
                 if not lost or time.monotonic() > end:
                     raise
@@ -209,12 +209,12 @@ class PostgresEngine:
         """
         with self._translated():
             connection, said = self._borrow(begin)
-            held: Link | None = connection
+            held: PooledConnection | None = connection
             self._local.tx = tx = PostgresTx(
                 connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
             )
 
-            def renewed(error: psycopg.Error) -> Link:
+            def renewed(error: psycopg.Error) -> PooledConnection:
                 nonlocal held
                 self._look_for_a_pooler(error)
                 if held is not None:
@@ -241,7 +241,7 @@ class PostgresEngine:
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
-        """What waits to be indexed is asked for as the view begins: it is searched as it is (tail.py), and nothing is written."""
+        """What waits to be indexed is asked for as the view begins: it is searched as it is (unindexed_tail.py), and nothing is written."""
         if getattr(self._local, "tx", None) is not None or not self.fulltext.has_names:
             with self.read() as tx:
                 yield tx
@@ -307,7 +307,7 @@ class PostgresEngine:
             else:
                 told = connection.tell(b"COMMIT")
         except psycopg.Error as error:
-            if not faults.is_lost(error, connection):
+            if not error_mapping.is_lost(error, connection):
                 raise
             self._settle(tx, error)
             return
@@ -328,11 +328,11 @@ class PostgresEngine:
         while time.monotonic() < end:
             stored = None
             with suppress(psycopg.Error, StoreError), self._connect() as connection:
-                stored = settling.was_stored(connection, tx)
+                stored = commit_outcome.was_stored(connection, tx)
             if stored:
                 return
             if stored is False:
-                raise faults.translate(error, self.where, tx.connection) from error
+                raise error_mapping.translate(error, self.where, tx.connection) from error
             time.sleep(0.1)
         self._unsettled.append(tx)
         raise StoreUnreachable(
@@ -348,16 +348,16 @@ class PostgresEngine:
         except psycopg.Error as error:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed") from error
-            if self._views is not None and isinstance(error, faults.OWNERS_ONLY):
+            if self._views is not None and isinstance(error, error_mapping.OWNERS_ONLY):
                 raise StoreReadOnly(
                     f"{self.where} shows this user what is its own, to read, pin, archive and trash; all else is the owner's"
                 ) from error
             self._look_for_a_pooler(error)
-            raise faults.translate(error, self.where, connection) from error
+            raise error_mapping.translate(error, self.where, connection) from error
 
     def _look_for_a_pooler(self, error: BaseException) -> None:
         """If the server does not know a statement that was prepared, connections are mixed up on the way to it."""
-        if isinstance(error, faults.MIXED_UP) and self._prepares:
+        if isinstance(error, error_mapping.MIXED_UP) and self._prepares:
             self._prepares = False
             self._pool.forget()
 
@@ -409,12 +409,12 @@ class PostgresEngine:
     def _index(self, waiting: list[int]) -> None:
         try:
             self._keeper.index(waiting)
-        except (psycopg.OperationalError, *faults.MIXED_UP):  # the server was restarted since then, say
+        except (psycopg.OperationalError, *error_mapping.MIXED_UP):  # the server was restarted since then, say
             self._pool.forget()
             self._keeper.index(waiting)
 
     @contextmanager
-    def _link(self) -> Iterator[Link]:
+    def _link(self) -> Iterator[PooledConnection]:
         """A connection without a transaction."""
         connection = self._pool.take(PATIENCE)
         if not self._prepares:
@@ -502,9 +502,9 @@ class PostgresEngine:
             self._pool.close()
 
 
-def _end_reading(connection: Link) -> None:
+def _end_reading(connection: PooledConnection) -> None:
     try:
         connection.execute(b"COMMIT")
     except psycopg.Error as error:
-        if not faults.is_lost(error, connection):  # else: it was read, whatever became of the connection
+        if not error_mapping.is_lost(error, connection):  # else: it was read, whatever became of the connection
             raise

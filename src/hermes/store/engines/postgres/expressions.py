@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hermes.store.engines.postgres.id_ranges import Window
 from hermes.store.engines.postgres.lexemes import LONG, lexeme, named_lexeme, quoted
-from hermes.store.engines.postgres.stretches import Window
+from hermes.store.index_text import phrase
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
-from hermes.store.text import phrase
 
 RANKED_WORDS = 64  # of a query
 

@@ -2,8 +2,8 @@
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store lie in `words`, names made of several (a_b) in
-`names`; trigrams find parts of them (word_lists.py). What is appended is indexed a moment later (keeper.py), and until then
-searched as it is (tail.py); what is stored otherwise is indexed in the transaction that stores it.
+`names`; trigrams find parts of them (word_lists.py). What is appended is indexed a moment later (indexer.py), and until then
+searched as it is (unindexed_tail.py); what is stored otherwise is indexed in the transaction that stores it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Candidate, Document, Params, Scope
 from hermes.store.engines.documents import columns_of
-from hermes.store.engines.postgres import storing, texts
+from hermes.store.engines.postgres import append_statement, text_encoding
 from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit, ranked_words
+from hermes.store.engines.postgres.id_ranges import Widening, Window, window
 from hermes.store.engines.postgres.lexemes import (
     LONG,
     Entry,
@@ -27,14 +28,13 @@ from hermes.store.engines.postgres.lexemes import (
     words_and_names,
 )
 from hermes.store.engines.postgres.migrate import MIGRATIONS
-from hermes.store.engines.postgres.pool import Link
-from hermes.store.engines.postgres.stretches import Widening, Window, window
-from hermes.store.engines.postgres.tail import Tail, View, occurrences
+from hermes.store.engines.postgres.pool import PooledConnection
 from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.engines.postgres.unindexed_tail import Tail, View, occurrences
 from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
-from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, Known
+from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, KnownWords
+from hermes.store.index_text import worth_keeping
 from hermes.store.query import Node, positive
-from hermes.store.text import worth_keeping
 
 COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
@@ -108,7 +108,7 @@ class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
     def __init__(self) -> None:
-        self._known = Known()
+        self._known = KnownWords()
         self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
         self.has_groups = True  # the same, of the tables with their trigrams
         self.tail = Tail(self.documents)
@@ -127,12 +127,12 @@ class PostgresFullText:
         self, tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params], document: Document
     ) -> int | None:
         """Store a message that is to be indexed; its id, or None when there is no such session."""
-        message_id = storing.store(tx, count, insert)
+        message_id = append_statement.store(tx, count, insert)
         if message_id is not None:
             tx.waiting.append((message_id, document))
         return message_id
 
-    def index(self, connection: Link, documents: Sequence[Numbered], absent: Sequence[int]) -> int:
+    def index(self, connection: PooledConnection, documents: Sequence[Numbered], absent: Sequence[int]) -> int:
         """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first.
 
         The number of the batch: each has a higher one, of whichever process.
@@ -160,7 +160,7 @@ class PostgresFullText:
         (tx.removals,) = tx.ask(f"SELECT {COUNTED_REMOVALS}").fetchone()
         self._known.agree(tx.removals)
 
-    def read(self, connection: Link, message_ids: Sequence[int]) -> list[Numbered]:
+    def read(self, connection: PooledConnection, message_ids: Sequence[int]) -> list[Numbered]:
         """Messages as they are stored, those of them that are there."""
         return self.documents(PostgresTx(connection, self), message_ids) if message_ids else []
 
@@ -232,7 +232,7 @@ class PostgresFullText:
         """Messages as they are stored, for the index."""
         found = []
         rows = tx.ask(f"SELECT {COLUMNS} FROM messages WHERE id = ANY(%s)", (list(message_ids),)).fetchall()
-        for message_id, head, rest, form, name, calls in texts.rows(rows):
+        for message_id, head, rest, form, name, calls in text_encoding.rows(rows):
             try:
                 content = codec.joined(head, rest)
             except StoreCorrupt:  # one damaged text must not keep the others from being found

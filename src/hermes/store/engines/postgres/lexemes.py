@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from hermes.store.engines.postgres.stretches import names
+from hermes.store.engines.postgres.id_ranges import names
+from hermes.store.index_text import index_words, vocabulary_and_names
 from hermes.store.query import MAX_PHRASE_WORDS
-from hermes.store.text import index_words, vocabulary_and_names
 
 WHOLE_WORDS = 12_000
 PART_WORDS = 3_000  # to look for a phrase, the words of a part are read

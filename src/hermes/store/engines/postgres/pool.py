@@ -20,7 +20,7 @@ from hermes.errors import StoreBusy
 IDLE = 300.0  # seconds after which a connection that nobody needed is closed
 
 
-class Link(psycopg.Connection[Any]):
+class PooledConnection(psycopg.Connection[Any]):
     """A connection, and what is known of the server at its other end."""
 
     where = ""  # as it may be shown
@@ -82,15 +82,15 @@ class Link(psycopg.Connection[Any]):
 class Pool:
     """At most `size` connections."""
 
-    def __init__(self, connect: Callable[[], Link], size: int, where: str) -> None:
+    def __init__(self, connect: Callable[[], PooledConnection], size: int, where: str) -> None:
         self._connect = connect
         self._size, self._where = size, where
         self._places = threading.BoundedSemaphore(size)
         self._lock = threading.Lock()
-        self._idle: deque[tuple[Link, float]] = deque()  # the one used last is taken first
+        self._idle: deque[tuple[PooledConnection, float]] = deque()  # the one used last is taken first
         self._closed = False
 
-    def take(self, patience: float) -> Link:
+    def take(self, patience: float) -> PooledConnection:
         """A connection of one's own; StoreBusy when all are in use for so long, or why none can be made."""
         if not self._places.acquire(timeout=max(0.0, patience)):
             raise StoreBusy(f"all {self._size} connections to {self._where} are in use; try again")
@@ -101,7 +101,7 @@ class Pool:
             self._places.release()
             raise
 
-    def _kept(self) -> Link | None:
+    def _kept(self) -> PooledConnection | None:
         now, old = time.monotonic(), []
         with self._lock:
             link = self._idle.pop()[0] if self._idle else None
@@ -111,7 +111,7 @@ class Pool:
             one.close()
         return link
 
-    def give_back(self, link: Link) -> None:
+    def give_back(self, link: PooledConnection) -> None:
         """Done with it. One that is broken, or still in a transaction, is not used again."""
         fit = not link.closed and link.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         with self._lock:

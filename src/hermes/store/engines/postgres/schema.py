@@ -59,7 +59,7 @@ FULL_TEXT: tuple[str, ...] = (
     # A row a message, and of a long one several parts; `size` is how many words it has. See lexemes.py.
     "CREATE TABLE message_words (message_id bigint NOT NULL, part integer NOT NULL, whole boolean NOT NULL,"
     " size integer NOT NULL, words tsvector NOT NULL, PRIMARY KEY (message_id, part))",
-    # Every search looks through the pending list; keeper.py empties it long before an append has to.
+    # Every search looks through the pending list; indexer.py empties it long before an append has to.
     "CREATE INDEX idx_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE whole",
     "CREATE INDEX idx_words_parts ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE NOT whole",
     # Say whether there are long or enormous messages at all, and no more: an index of all their parts would tempt the planner

@@ -20,7 +20,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from hermes.errors import InvalidInput, StoreError
-from hermes.store.engines.postgres import faults, migrate, schema, tenant_views
+from hermes.store.engines.postgres import error_mapping, migrate, schema, tenant_views
 
 Run = Callable[..., Any]
 Tenant = tuple[str, str, str]  # role, source, user id
@@ -32,7 +32,7 @@ _LARGE_OBJECTS = ("lo_create(oid)", "lo_creat(integer)", "lo_from_bytea(oid, byt
 @contextmanager
 def _connected(url: str) -> Iterator[Run]:
     """The store's owner at work, in one transaction. A superuser works as the owner, so that all of it is the owner's."""
-    where = faults.shown(url)
+    where = error_mapping.shown(url)
     try:
         with psycopg.connect(url, application_name=migrate.APPLICATION) as connection:
             state = migrate.inspect(connection)
@@ -44,7 +44,7 @@ def _connected(url: str) -> Iterator[Run]:
                 raise StoreError(f"{where} was written by a newer program (version {state.version}); use that one")
             yield connection.execute
     except psycopg.Error as error:
-        raise faults.translate(error, where, None) from error
+        raise error_mapping.translate(error, where, None) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from psycopg import errors
 
 from hermes.errors import InvalidInput, StoreReadOnly
 from hermes.store.engines.base import HELD, Document, Params, Row
-from hermes.store.engines.postgres import faults, texts
+from hermes.store.engines.postgres import error_mapping, text_encoding
 from hermes.store.engines.postgres.migrate import MIGRATIONS
 
 if TYPE_CHECKING:
     from hermes.store.engines.postgres.fulltext import PostgresFullText
-    from hermes.store.engines.postgres.pool import Link
-    from hermes.store.engines.postgres.tail import View
+    from hermes.store.engines.postgres.pool import PooledConnection
+    from hermes.store.engines.postgres.unindexed_tail import View
 
 # Of the transaction, the time, and the version of the store: reading it keeps an upgrade away until the transaction ends.
 NUMBER = (
@@ -66,7 +66,7 @@ class PostgresTx:
     )
 
     def __init__(
-        self, connection: Link, fulltext: PostgresFullText, *, ahead: float = 0.0, active_first: str = ""
+        self, connection: PooledConnection, fulltext: PostgresFullText, *, ahead: float = 0.0, active_first: str = ""
     ) -> None:
         """`ahead` is how many seconds the server's clock is ahead of ours; for `active_first` see Tx."""
         self.active_first = active_first
@@ -82,7 +82,9 @@ class PostgresTx:
         self.tail: View | None = None  # messages that wait to be indexed, once they were asked for
         self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
         self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
-        self.renew: Callable[[psycopg.Error], Link] | None = None  # another connection, for one that only reads
+        self.renew: Callable[[psycopg.Error], PooledConnection] | None = (
+            None  # another connection, for one that only reads
+        )
         self._answers: list[tuple[bytes, Sequence[Any], bool, list[Any]]] | None = []  # what was read so far
         self._remembered = 0  # rows of it
 
@@ -100,11 +102,11 @@ class PostgresTx:
         return self._cursor.execute(sql if isinstance(sql, bytes) else sql.encode(), params)
 
     def _execute(self, sql: str, params: Params) -> Any:
-        return self._cursor.execute(translated(sql), texts.values(params))
+        return self._cursor.execute(translated(sql), text_encoding.values(params))
 
     def _answer(self, sql: str, params: Params, *, one: bool = False, prepare: bool | None = None) -> list[Any]:
         """The rows of a question, or the first one; if the connection is lost, from another one (see `renew`)."""
-        said, values = translated(sql), texts.values(params)
+        said, values = translated(sql), text_encoding.values(params)
         if self.renew is None or self._answers is None:
             return self._asked(said, values, one, prepare)
         try:
@@ -132,7 +134,7 @@ class PostgresTx:
         assert self.renew is not None
         trouble: psycopg.Error = error
         for _ in range(REPEATS):
-            if not faults.is_repeated(trouble, self.connection):
+            if not error_mapping.is_repeated(trouble, self.connection):
                 break
             self.connection = self.renew(trouble)
             self._cursor = self.connection.cursor(binary=True)
@@ -148,22 +150,22 @@ class PostgresTx:
         raise trouble
 
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
-        return texts.rows(self._answer(sql, params))
+        return text_encoding.rows(self._answer(sql, params))
 
     def planned(self, sql: str, params: Params = ()) -> list[Row]:
         """All rows of a question that is planned each time for what it asks: how common a word is decides the way."""
-        return texts.rows(self._answer(sql, params, prepare=False))
+        return text_encoding.rows(self._answer(sql, params, prepare=False))
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
         found = self._answer(sql, params, one=True)
-        return texts.rows(found)[0] if found else None
+        return text_encoding.rows(found)[0] if found else None
 
     def value(self, sql: str, params: Params = ()) -> Any:
         row = self.row(sql, params)
         return None if row is None else row[0]
 
     def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
-        rows = texts.rows(self._answer(sql, params))
+        rows = text_encoding.rows(self._answer(sql, params))
         names = [column.name for column in self._cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in rows]
 
@@ -176,7 +178,7 @@ class PostgresTx:
                     "sql() only reads: it takes one SELECT; use the methods of SessionDB to change something"
                 )
             names = [column.name for column in self._cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in texts.rows(rows)]
+            return [dict(zip(names, row, strict=True)) for row in text_encoding.rows(rows)]
         except (errors.ReadOnlySqlTransaction, errors.InsufficientPrivilege) as error:
             raise InvalidInput(f"sql() only reads ({error.diag.message_primary})") from error
         except (
@@ -192,7 +194,7 @@ class PostgresTx:
         return int(self._execute(sql, params).rowcount)
 
     def run_many(self, sql: str, many: Sequence[Params]) -> None:
-        self._cursor.executemany(translated(sql), [texts.values(params) for params in many])
+        self._cursor.executemany(translated(sql), [text_encoding.values(params) for params in many])
 
     def insert(self, sql: str, params: Params = ()) -> int:
         return int(self._execute(f"{sql} RETURNING id", params).fetchone()[0])

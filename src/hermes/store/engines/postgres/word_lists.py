@@ -38,7 +38,7 @@ _LISTS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
 )
 
 
-class Known:
+class KnownWords:
     """Words and names that are in the lists, as far as this process knows, and the count of removals this was true at."""
 
     def __init__(self) -> None:

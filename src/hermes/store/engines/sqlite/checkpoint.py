@@ -25,8 +25,8 @@ import apsw
 from hermes.errors import StoreError
 from hermes.store.engines.sqlite import locks
 from hermes.store.engines.sqlite.fulltext import Tidying
-from hermes.store.engines.sqlite.gate import Gate
 from hermes.store.engines.sqlite.transaction import SqliteTx
+from hermes.store.engines.sqlite.write_queue import WriteQueue
 
 EVERY = 50  # commits
 LONG_WAL = 1500  # pages
@@ -80,17 +80,17 @@ class WalSync:
             self._file = -1
 
 
-class Keeper:
+class MaintenanceThread:
     """Makes a checkpoint now and then, indexes, and tidies in quiet moments. Its thread starts with the first need.
 
     What there is to tidy is `work`'s to know: prepared without a lock, then written in a transaction of its own.
     """
 
-    def __init__(self, path: Path, gate: Gate, work: Tidying) -> None:
+    def __init__(self, path: Path, gate: WriteQueue, work: Tidying) -> None:
         self._path = path
         self._gate = gate  # of its own: a gate serves one thread
         self._work = work
-        self._indexing = Gate(path.with_name(path.name + "-indexing"))  # one process is enough; the others go on
+        self._indexing = WriteQueue(path.with_name(path.name + "-indexing"))  # one process is enough; the others go on
         self._untidy = False
         self._deleted = False  # the WAL may still hold what was deleted
         self._unindexed = False

@@ -1,7 +1,7 @@
 """One SQLite file, several threads and processes.
 
 One connection writes (and reads, while nobody writes); further ones are opened when a reader would have to wait.
-Every write is a BEGIN IMMEDIATE behind the queue of gate.py. Work that can be put off (indexing, checkpoints) is
+Every write is a BEGIN IMMEDIATE behind the queue of write_queue.py. Work that can be put off (indexing, checkpoints) is
 done after a commit, in bounded pieces, by whoever has just written.
 """
 
@@ -33,15 +33,15 @@ from hermes.errors import (
 from hermes.home import make_private, settled
 from hermes.store.engines.base import Progress, Tx, Visit
 from hermes.store.engines.sqlite import locks, migrate, shared_columns
-from hermes.store.engines.sqlite.checkpoint import Keeper, WalSync
-from hermes.store.engines.sqlite.faults import as_ours, from_os
+from hermes.store.engines.sqlite.checkpoint import MaintenanceThread, WalSync
+from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
+from hermes.store.engines.sqlite.file_identity import Presence
+from hermes.store.engines.sqlite.file_users import holder_of, stopped_holder
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
-from hermes.store.engines.sqlite.gate import Gate
-from hermes.store.engines.sqlite.holders import holder_of, stopped_holder
 from hermes.store.engines.sqlite.index_upkeep import IndexUpkeep
-from hermes.store.engines.sqlite.presence import Presence
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.engines.sqlite.transaction_blocks import Reading, Searching, Writing
+from hermes.store.engines.sqlite.write_queue import WriteQueue
 from hermes.store.titles import take_in
 
 if TYPE_CHECKING:
@@ -81,13 +81,13 @@ class SqliteEngine:
         self._closed = False
         self._forked = False
         self._taken_in: tuple[int, int] | None = None  # the version in which no other program's rows were left
-        self._gate = Gate(path.with_name(path.name + "-queue"))
+        self._gate = WriteQueue(path.with_name(path.name + "-queue"))
         self._sync: WalSync | None = None
         self._doubtful = False  # a sync has failed: what it was about may be missing on the disk
         self._presence = Presence(path)
         self.fulltext = SqliteFullText()
         self._upkeep = IndexUpkeep(self)
-        self._keeper = Keeper(path, Gate(self._gate.path), Tidying(self.fulltext))
+        self._keeper = MaintenanceThread(path, WriteQueue(self._gate.path), Tidying(self.fulltext))
         with self._translated():
             self._main, self.overlay = self._opened()
         self._presence.remember()
@@ -389,14 +389,14 @@ class SqliteEngine:
             self._upkeep.start()
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-        from hermes.store.engines.sqlite import asking
+        from hermes.store.engines.sqlite import readonly_sql
 
         self._require_open()
         with self._translated():
             connection = self._borrow()
         try:
             with self._translated():
-                return asking.rows(connection, sql, params)
+                return readonly_sql.rows(connection, sql, params)
         finally:
             with self._spare_lock:
                 self._spare.append(connection)
@@ -426,11 +426,11 @@ class SqliteEngine:
             return [*found, *message_check.check(self, progress, visit)]
 
     def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
-        from hermes.store.engines.sqlite import values
+        from hermes.store.engines.sqlite import value_check
 
         with self.write() as tx:
-            wrong = [*values.damaged(tx.connection), *values.damaged_messages(tx.connection)]
-            return values.put_right(tx, wrong, known)
+            wrong = [*value_check.damaged(tx.connection), *value_check.damaged_messages(tx.connection)]
+            return value_check.put_right(tx, wrong, known)
 
     def _require_open(self) -> None:
         if self._forked:

@@ -19,7 +19,7 @@ from hermes.store import codec
 from hermes.store.engines.base import REPLACED, Candidate, Scope, Tx
 from hermes.store.engines.documents import could_match
 from hermes.store.engines.sqlite import migrate, schema
-from hermes.store.engines.sqlite.words import (
+from hermes.store.engines.sqlite.word_table import (
     COLUMNS,
     MERGE_EVERY,
     MERGE_PAGES,
@@ -32,8 +32,8 @@ from hermes.store.engines.sqlite.words import (
     set_number,
     text_crc,
 )
+from hermes.store.index_text import fold, index_text, phrase
 from hermes.store.query import And, Leaf, Node, Not, Or, positive
-from hermes.store.text import fold, index_text, phrase
 
 BATCH_MESSAGES = 64
 BATCH_CHARACTERS = 150_000

@@ -15,8 +15,8 @@ import apsw
 
 from hermes.store.engines.base import finding
 from hermes.store.engines.sqlite import schema
-from hermes.store.engines.sqlite.words import COLUMNS, document
-from hermes.store.text import index_text
+from hermes.store.engines.sqlite.word_table import COLUMNS, document
+from hermes.store.index_text import index_text
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from hermes.errors import StoreError
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.fulltext import BATCH, BULK, Bounds, Tidying
-from hermes.store.engines.sqlite.gate import Gate
-from hermes.store.engines.sqlite.words import merge
+from hermes.store.engines.sqlite.word_table import merge
+from hermes.store.engines.sqlite.write_queue import WriteQueue
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
@@ -29,7 +29,7 @@ class IndexUpkeep:
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
         self._fulltext = engine.fulltext
-        self._indexing = Gate(engine.path.with_name(engine.path.name + "-indexing"))
+        self._indexing = WriteQueue(engine.path.with_name(engine.path.name + "-indexing"))
         self._changed_seen = 0  # rows of changed_messages that were looked at
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from hermes.store.engines.base import Progress, finding
-from hermes.store.engines.sqlite import index_check, locks, migrate, schema, values
+from hermes.store.engines.sqlite import index_check, locks, migrate, schema, value_check
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _header(connection: apsw.Connection) -> list[Finding]:
 
 def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Iterator[Finding]:
     """Values beside messages that can't be read; messages the index lacks, entries without a message."""
-    for damage in values.damaged(connection):
+    for damage in value_check.damaged(connection):
         yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
     mark = fulltext.mark(tx)
     yield from _entries(connection, mark)

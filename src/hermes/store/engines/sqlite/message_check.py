@@ -16,8 +16,8 @@ import apsw
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import MessageColumns, Progress, Visit, finding
-from hermes.store.engines.sqlite import index_check, values
-from hermes.store.engines.sqlite.words import COLUMNS, text_crc
+from hermes.store.engines.sqlite import index_check, value_check
+from hermes.store.engines.sqlite.word_table import COLUMNS, text_crc
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
@@ -72,7 +72,7 @@ class _Look:
     """
 
     _connection: apsw.Connection
-    _table: values.Table
+    _table: value_check.CheckedTable
     _mark: int
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _Look:
         """Look by this connection; up to the mark messages are indexed."""
         self._connection, self._mark = connection, mark
         if not self._sql:
-            table = values.table(connection, "messages")
+            table = value_check.table(connection, "messages")
             assert table is not None
             self._table = table
             has_crc = connection.execute("SELECT 1 FROM main.sqlite_master WHERE name = 'indexed_texts'").fetchone()
@@ -151,12 +151,12 @@ class _Look:
         ):
             self.read += 1
             this = f"id = {message_id}"
-            for damage in values.of_wrong_type(self._connection, self._table, this):
+            for damage in value_check.of_wrong_type(self._connection, self._table, this):
                 yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
             try:
                 row = self._connection.execute(sql, (message_id,)).fetchone()
             except UnicodeDecodeError:
-                for damage in values.unreadable(self._connection, self._table, this):
+                for damage in value_check.unreadable(self._connection, self._table, this):
                     yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
                 continue
             assert row is not None  # it is of the same view

@@ -16,8 +16,8 @@ import apsw
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.sqlite import schema, shared_columns
-from hermes.store.naming import shown_title, split_family
-from hermes.store.text import plain_parts
+from hermes.store.index_text import plain_parts
+from hermes.store.title_rules import shown_title, split_family
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
 META_WORDS = "words_noted_to"  # the words of every message up to this id are in words

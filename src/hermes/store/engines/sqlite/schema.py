@@ -141,7 +141,7 @@ CHANGE_TRIGGERS: dict[str, str] = {
     " INSERT OR IGNORE INTO changed_messages(id) VALUES (old.id); END",
 }
 
-# Made when there is the first event (hermes.store.events); most records have none.
+# Made when there is the first event (hermes.store.session_events); most records have none.
 EVENTS: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS session_events (session_id TEXT NOT NULL, ord INTEGER NOT NULL, at REAL NOT NULL,"
     " after_id INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (session_id, ord)) WITHOUT ROWID",

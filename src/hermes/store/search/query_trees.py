@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from hermes.store.index_text import ASCII_WORD, fold, has_no_word_border, index_words, phrase
 from hermes.store.query import And, Leaf, Node, Not, Or
-from hermes.store.text import ASCII_WORD, fold, has_no_word_border, index_words, phrase
 
 DIGITS = "0123456789"
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from hermes.store.engines.documents import could_match
 from hermes.store.engines.postgres.lexemes import lexeme, sequence, words_and_names
+from hermes.store.index_text import fold, phrase, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
-from hermes.store.text import fold, phrase, worth_keeping
 
 KEPT_CHARACTERS = 32_000_000  # of waiting messages; further ones are read again by each step of a search
 READ = 200  # messages read at once

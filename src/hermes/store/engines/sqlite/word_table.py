@@ -20,7 +20,7 @@ from hermes.store import codec
 from hermes.store.engines.base import Tx
 from hermes.store.engines.documents import columns_of
 from hermes.store.engines.sqlite import migrate
-from hermes.store.text import fold, vocabulary, worth_keeping
+from hermes.store.index_text import fold, vocabulary, worth_keeping
 
 BEHIND = 2_048  # so many messages may wait for a quiet moment; beyond that each batch notes as many as it indexes
 CHUNK_MESSAGES = 64

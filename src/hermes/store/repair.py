@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, events, messages, recovery, sessions
+from hermes.store import codec, messages, session_events, sessions, transcript_replay
 from hermes.store.attachments import Attachments
-from hermes.store.comparing import Comparer, Comparison, read
+from hermes.store.consistency import UNDECIDED, Difference, check, transcripts
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.inspection import copy_name, set_aside
-from hermes.store.restoring import (
+from hermes.store.retention import finish_deletions
+from hermes.store.rows import Finding
+from hermes.store.transcript_comparison import Comparer, Comparison, read
+from hermes.store.transcript_restore import (
     Restored,
     bring_home,
     insert_lost,
@@ -29,17 +32,14 @@ from hermes.store.restoring import (
     set_columns,
     set_told_state,
 )
-from hermes.store.retention import finish_deletions
-from hermes.store.rows import Finding
-from hermes.store.scribe import Scribe
-from hermes.store.soundness import UNDECIDED, Difference, check, transcripts
+from hermes.store.transcript_writer import TranscriptWriter
 
 DATABASE, TRANSCRIPTS = "database", "transcripts"
 
 
 def repair(
     engine: Engine,
-    scribe: Scribe,
+    scribe: TranscriptWriter,
     attachments: Attachments,
     path: Path,
     backup: Callable[[Path], None],
@@ -91,7 +91,7 @@ def repair(
 class _Known:
     """What the transcripts know of damaged values."""
 
-    def __init__(self, engine: Engine, scribe: Scribe) -> None:
+    def __init__(self, engine: Engine, scribe: TranscriptWriter) -> None:
         self._engine = engine
         self._journal = scribe.journal
 
@@ -102,7 +102,7 @@ class _Known:
             return self._of_session(key, column)
         raise LookupError
 
-    def _told(self, sql: str, key: Any) -> recovery.Replayed:
+    def _told(self, sql: str, key: Any) -> transcript_replay.ReplayedSession:
         try:
             with self._engine.read() as tx:
                 raw = tx.value(sql, (key,))
@@ -119,7 +119,7 @@ class _Known:
         return dict(zip(messages.STORED[1:], ready.values, strict=True))[column]
 
     def _of_session(self, rowid: int, column: str) -> Any:
-        if column == "id" or column not in recovery.COLUMNS:
+        if column == "id" or column not in transcript_replay.COLUMNS:
             raise LookupError
         value = self._told("SELECT CAST(id AS BLOB) FROM sessions WHERE rowid = ?", rowid).columns.get(column)
         if value is None and column in ("source", "started_at"):
@@ -131,7 +131,12 @@ class _Known:
 
 
 def _mend_transcripts(
-    engine: Engine, scribe: Scribe, differences: list[Difference], side: str | None, *, salvaging: bool = False
+    engine: Engine,
+    scribe: TranscriptWriter,
+    differences: list[Difference],
+    side: str | None,
+    *,
+    salvaging: bool = False,
 ) -> list[str]:
     tally = {"back": 0, "changed": 0, "moved": 0, "written": 0, "sessions": 0}
     done = []
@@ -153,7 +158,7 @@ def _mend_transcripts(
 
 
 def _mend_file(
-    engine: Engine, scribe: Scribe, finding: Finding, path: Path, side: str | None, tally: dict[str, int]
+    engine: Engine, scribe: TranscriptWriter, finding: Finding, path: Path, side: str | None, tally: dict[str, int]
 ) -> list[str]:
     """A transcript whose session is not in the database."""
     kind, by_sql = finding["kind"], "with SQL" in finding["detail"]
@@ -176,14 +181,20 @@ def _mend_file(
 
 
 def _mend_session(
-    engine: Engine, scribe: Scribe, one: Comparison, side: str | None, tally: dict[str, int], *, salvaging: bool = False
+    engine: Engine,
+    scribe: TranscriptWriter,
+    one: Comparison,
+    side: str | None,
+    tally: dict[str, int],
+    *,
+    salvaging: bool = False,
 ) -> None:
     path = scribe.journal.path(one.session_id)
     restore = side == TRANSCRIPTS
     if path.exists():
         set_aside(path)
     if restore and one.events:
-        events.prepare(engine)
+        session_events.prepare(engine)
     with engine.write() as tx:
         fresh = (
             Comparer(engine, tx, scribe.journal.path, [one.session_id]).compare(one.session_id) or one
@@ -203,7 +214,7 @@ def _mend_session(
             set_columns(tx, one.session_id, fresh.columns)
             set_told_state(tx, one.session_id, fresh.state, places)
             if one.events:
-                events.put_back(tx, one.session_id, fresh.events, places)
+                session_events.put_back(tx, one.session_id, fresh.events, places)
         messages.recount(tx, one.session_id)
         settled = side is not None or salvaging or not fresh.undecided()
         if settled:  # the transcript is about to say what the rows say
@@ -216,7 +227,7 @@ def _mend_session(
 # ----------------------------------------------------------------------------------------- rows
 
 
-def _mend_texts(engine: Engine, scribe: Scribe, found: list[Finding]) -> list[str]:
+def _mend_texts(engine: Engine, scribe: TranscriptWriter, found: list[Finding]) -> list[str]:
     """Texts that no transcript has: what can be read of them is kept."""
     damaged = [int(one["where"].removeprefix("message ")) for one in found if one["kind"] == "damaged-text"]
     if not damaged:
@@ -263,7 +274,7 @@ def _mend_orphans(tx: Tx) -> list[str]:
         messages.recount(tx, session_id)
     if lost:
         done.append(f"gave {len(lost)} groups of messages their session back")
-    cut = recovery.cut_loose_parents(tx)
+    cut = transcript_replay.cut_loose_parents(tx)
     if cut:
         done.append(f"cut {cut} links to parents that do not exist")
     for table in ("session_refs", "session_tags", "session_members", "session_rewinds"):
@@ -275,11 +286,11 @@ def _mend_orphans(tx: Tx) -> list[str]:
     return done
 
 
-def _mend_prompts(engine: Engine, scribe: Scribe, found: list[Finding]) -> list[str]:
+def _mend_prompts(engine: Engine, scribe: TranscriptWriter, found: list[Finding]) -> list[str]:
     wrong = [finding["where"].removeprefix("session ") for finding in found if finding["kind"] == "prompt"]
     for session_id in wrong:
         path = scribe.journal.path(session_id)
-        text = recovery.read_transcript(path).columns.get("system_prompt") if path.exists() else None
+        text = transcript_replay.read_transcript(path).columns.get("system_prompt") if path.exists() else None
         with engine.write() as tx:
             digest = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
             if isinstance(text, str):
@@ -333,7 +344,7 @@ def salvage(path: Path, folder: Path) -> list[str]:
 
 
 def _salvage_session(engine: Engine, file: Path, tally: dict[str, int], restored: dict[str, Restored]) -> None:
-    session_id = recovery.read_transcript(file).columns["id"]
+    session_id = transcript_replay.read_transcript(file).columns["id"]
     with engine.read() as tx:
         known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None
         deleted = not known and tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,))
@@ -345,10 +356,10 @@ def _salvage_session(engine: Engine, file: Path, tally: dict[str, int], restored
 
 
 def _salvage_messages(engine: Engine, file: Path, tally: dict[str, int]) -> None:
-    session = recovery.read_transcript(file)
+    session = transcript_replay.read_transcript(file)
     session_id = session.columns["id"]
     if session.events:
-        events.prepare(engine)
+        session_events.prepare(engine)
     with engine.write() as tx:
         if not tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,)):
             return  # it was deleted
@@ -361,4 +372,4 @@ def _salvage_messages(engine: Engine, file: Path, tally: dict[str, int]) -> None
         bring_home(tx, session_id, one.astray)
         set_told_state(tx, session_id, one.state, places)
         if one.events:
-            events.put_back(tx, session_id, one.events, places)
+            session_events.put_back(tx, session_id, one.events, places)

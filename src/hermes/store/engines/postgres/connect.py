@@ -5,7 +5,7 @@ from __future__ import annotations
 from psycopg.conninfo import make_conninfo
 
 from hermes.errors import InvalidInput
-from hermes.store.engines.postgres import faults, migrate
+from hermes.store.engines.postgres import error_mapping, migrate
 
 _DEFAULTS: dict[str, str | int] = {
     "client_encoding": "UTF8",
@@ -25,7 +25,7 @@ SERVER = (
 
 def conninfo(url: str, read_only: bool) -> str:
     """What libpq is to be told: the URL, and what it leaves open."""
-    given = faults.parts(url)
+    given = error_mapping.parts(url)
     if given is None:  # what libpq says of it may quote the password
         raise InvalidInput(
             "the URL of the store can't be read; in names and passwords write : / @ % and the like as %3A %2F %40 %25"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import HermesError
 from hermes.interop import formats
 from hermes.interop.file_events import FileEvents
-from hermes.interop.formats import Format, Problem
+from hermes.interop.formats import Format, ImportProblem
 from hermes.interop.histories.conversation import masked
-from hermes.store.exchange import IMPORTED_FILE
+from hermes.store.session_exports import IMPORTED_FILE
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -27,13 +27,13 @@ _LOOK_AGAIN = 60.0  # seconds after which folders that did not exist are looked 
 Report = Callable[[Format, Path, dict[str, int]], None]
 
 
-class Watcher:
+class HistoryWatcher:
     """Brings in what other programs write below some folders (the usual places, if none are named)."""
 
     def __init__(self, db: SessionDB, folders: Iterable[Path] = (), report: Report | None = None) -> None:
         self._db, self._report = db, report
         self._folders = [folder.resolve() for folder in folders]
-        self.problems: list[Problem] = []
+        self.problems: list[ImportProblem] = []
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Follow until `stopped` says so."""
@@ -95,7 +95,7 @@ class Watcher:
                     self._sessions(chosen, path), update=True, refused=lambda session, error: None
                 )
             except HermesError as error:
-                self.problems.append(Problem(0, str(error), path))
+                self.problems.append(ImportProblem(0, str(error), path))
                 continue
             self._db.set_meta(key, now)
             brought += counts["messages"]

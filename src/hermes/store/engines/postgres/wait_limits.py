@@ -20,8 +20,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from hermes.errors import StoreUnreachable
-from hermes.store.engines.postgres import faults
-from hermes.store.engines.postgres.pool import Link
+from hermes.store.engines.postgres import error_mapping
+from hermes.store.engines.postgres.pool import PooledConnection
 
 GRACE = 5.0  # seconds for the answer to a question that any server answers at once
 _LEAST = 2  # seconds: libpq takes no shorter time for connecting
@@ -33,12 +33,12 @@ class Watch:
     def __init__(self, seconds: float, is_there: Callable[[], bool]) -> None:
         self._seconds, self._is_there = seconds, is_there
         self._grace = min(GRACE, seconds)
-        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._links: weakref.WeakSet[PooledConnection] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
 
-    def add(self, link: Link) -> None:
+    def add(self, link: PooledConnection) -> None:
         """Look after a connection until it is closed."""
         with self._lock:
             self._links.add(link)
@@ -63,7 +63,7 @@ class Watch:
             waits = [(link, link.waiting_since) for link in links]
             self._end([(link, since) for link, since in waits if since is not None and now - since > self._seconds])
 
-    def _end(self, late: list[tuple[Link, float]]) -> None:
+    def _end(self, late: list[tuple[PooledConnection, float]]) -> None:
         """See to statements that are not answered in time."""
         commits = [one for one in late if one[0].committing]
         for link, _ in commits:
@@ -82,12 +82,12 @@ class Watch:
             _cut(link, since)
 
 
-def _cancel(link: Link, seconds: float) -> None:
+def _cancel(link: PooledConnection, seconds: float) -> None:
     with suppress(psycopg.Error):
         link.cancel_safe(timeout=seconds)
 
 
-def _cut(link: Link, since: float) -> None:
+def _cut(link: PooledConnection, since: float) -> None:
     """End a connection that still waits. (The copy of its descriptor is its own, whatever the number is used for next.)"""
     with suppress(OSError, psycopg.Error):
         wire = socket.socket(fileno=os.dup(link.pgconn.socket))
@@ -101,7 +101,7 @@ def is_there(conninfo: str) -> bool:
     try:
         probe = psycopg.connect(make_conninfo(conninfo, connect_timeout=max(_LEAST, int(GRACE))), autocommit=True)
     except psycopg.Error as error:
-        return not isinstance(faults.unreachable(error, ""), StoreUnreachable)
+        return not isinstance(error_mapping.unreachable(error, ""), StoreUnreachable)
     try:
         probe.pgconn.send_query(b"SELECT 1")
         return bool(select.select([probe.pgconn.socket], [], [], GRACE)[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes.store import codec
 from hermes.store.engines.base import Row, Tx
-from hermes.store.text import fold, lacks_one, plain, plain_calls, plain_parts
+from hermes.store.index_text import fold, lacks_one, plain, plain_calls, plain_parts
 
 _TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE id IN ({marks})"
 _AT_ONCE = 500
@@ -36,7 +36,7 @@ def _plain(whole: str | None, form: Any, calls: Any) -> list[str]:
 
 
 def passing(tx: Tx, ids: Sequence[int], holds: Callable[[str], bool], required: Sequence[str] = ()) -> set[int]:
-    """Those messages whose folded text passes. One whose source lacks a `required` part (hermes.store.search.trees) is not
+    """Those messages whose folded text passes. One whose source lacks a `required` part (hermes.store.search.query_trees) is not
     taken apart: most of them go that way."""
     passed = set()
     for message_id, content, rest, form, calls in rows_of(tx, _TEXTS, ids):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from hermes.store.engines.base import Params
-from hermes.store.engines.postgres import texts
+from hermes.store.engines.postgres import text_encoding
 from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx, translated
 
 
@@ -28,7 +28,7 @@ def _statement(count: str, insert: str) -> bytes:
 
 def store(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
     """Store a message; its id, or None when there is no such session."""
-    row = tx.ask(_statement(count[0], insert[0]), texts.values([*count[1], *insert[1]])).fetchone()
+    row = tx.ask(_statement(count[0], insert[0]), text_encoding.values([*count[1], *insert[1]])).fetchone()
     if row is None:
         return None
     message_id, *told = row

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hermes.store import codec, events, messages, recovery, sessions
-from hermes.store.comparing import Comparison, Entry, is_same_message, readable_messages
+from hermes.store import codec, messages, session_events, sessions, transcript_replay
 from hermes.store.engines.base import Engine, Tx
+from hermes.store.transcript_comparison import Comparison, Entry, is_same_message, readable_messages
 
 Restored = tuple[dict[str, Any], dict[int, int]]  # what a transcript says beside the messages, and the ids of those
 
@@ -18,21 +18,21 @@ def restore_session(engine: Engine, path: Path) -> tuple[str, Restored, int]:
 
     The number is that of the messages that came back.
     """
-    session = recovery.read_transcript(path)
+    session = transcript_replay.read_transcript(path)
     session_id = session.columns["id"]
     if session.events:
-        events.prepare(engine)
+        session_events.prepare(engine)
     with engine.write() as tx:
         if not _found_under_another_id(tx, session) and not tx.row(
             "SELECT 1 FROM sessions WHERE id = ?", (session_id,)
         ):
-            recovery.insert_session(tx, session.columns)
+            transcript_replay.insert_session(tx, session.columns)
         there, _ = readable_messages(tx, session_id)
         entries = [one for one in (*session.messages.values(), *session.loose) if one.get("id") not in there]
         back, places = insert_lost(engine, tx, session_id, [one for one in entries if not _is_there(one, there)])
         if session.events:
-            events.bring_in(tx, session_id, session.events, places)
-        recovery.cut_loose_parents(tx)
+            session_events.bring_in(tx, session_id, session.events, places)
+        transcript_replay.cut_loose_parents(tx)
         messages.recount(tx, session_id)
     return session_id, (session.state, places), back
 
@@ -42,7 +42,7 @@ def restore_state(engine: Engine, restored: dict[str, Restored]) -> None:
     ids = {session_id: given for session_id, (_, given) in restored.items()}
     with engine.write() as tx:
         for session_id, (state, _) in restored.items():
-            recovery.set_state(tx, session_id, recovery.state_here(tx, session_id, state, ids))
+            transcript_replay.set_state(tx, session_id, transcript_replay.state_here(tx, session_id, state, ids))
             messages.recount(tx, session_id)
 
 
@@ -50,7 +50,7 @@ def _is_there(entry: Entry, there: dict[int, Entry]) -> bool:
     return any(is_same_message(entry, one) for one in there.values())
 
 
-def _found_under_another_id(tx: Tx, session: recovery.Replayed) -> bool:
+def _found_under_another_id(tx: Tx, session: transcript_replay.ReplayedSession) -> bool:
     """A session row whose own id was damaged: its messages and its transcript still have the right one."""
     columns = session.columns
     if columns.get("started_at") is None or not tx.row("SELECT 1 FROM messages WHERE session_id = ?", (columns["id"],)):
@@ -98,7 +98,7 @@ def insert_lost(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -
     """
     if not entries:
         return 0, {}
-    session = recovery.Replayed(session_id)
+    session = transcript_replay.ReplayedSession(session_id)
     for entry in entries:
         message_id = entry.get("id")
         taken = not isinstance(message_id, int) or message_id in session.messages
@@ -106,7 +106,7 @@ def insert_lost(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -
             session.loose.append(entry)
         else:
             session.messages[message_id] = entry  # type: ignore[index]
-    given = recovery.insert_messages(engine, tx, session)
+    given = transcript_replay.insert_messages(engine, tx, session)
     tx.changed_by_us(list(given))
     count = len(given)
     for number, entry in enumerate(session.loose):  # what is told of an id that is taken here is told of this message
@@ -123,7 +123,7 @@ def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
     """
     if tx.row("SELECT 1 FROM session_refs WHERE from_session = ? OR session_id = ?", (session_id, session_id)):
         return {}
-    rows = recovery.own_messages(tx, session_id)
+    rows = transcript_replay.own_messages(tx, session_id)
     ordered = sorted(rows, key=lambda message: message["timestamp"])
     if [m["id"] for m in rows] == [m["id"] for m in ordered]:
         return {}
@@ -137,7 +137,7 @@ def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
         message["attachments"] = attached.get(message["id"], [])
         ready = messages.make_ready(message, mask=None, lift=None)
         moved[message["id"]] = messages.insert(tx, session_id, ready, None)
-    events.follow(tx, session_id, moved)
+    session_events.follow(tx, session_id, moved)
     return moved
 
 
@@ -149,7 +149,7 @@ def set_told_state(tx: Tx, session_id: str, state: dict[str, Any], places: dict[
     if "hidden" in state:  # only those that are hidden are told: the others are shown again
         here["hidden"] = [[places.get(told, told), hidden] for told, hidden in state["hidden"]]
         tx.run("UPDATE messages SET hidden = NULL WHERE session_id = ? AND hidden > 0", (session_id,))
-    recovery.set_state(tx, session_id, here)
+    transcript_replay.set_state(tx, session_id, here)
 
 
 def set_columns(tx: Tx, session_id: str, columns: dict[str, Any]) -> None:

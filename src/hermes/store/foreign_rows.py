@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hermes.store import codec, exchange, lineage, messages
+from hermes.store import codec, lineage, messages, session_exports
 from hermes.store.attachments import Attachments, listed
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.engines.sqlite import shared_columns
@@ -45,8 +45,8 @@ def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[in
 
 def lifted_export(data: Mapping[str, Any], attachments: Attachments) -> dict[str, Any]:
     """An exported session with the base64 payloads of its messages lifted, and what they were told beside it."""
-    found: dict[str, Any] = dict(data.get(exchange.KINDS) or {})
-    told = dict(data[exchange.ATTACHED]) if isinstance(data.get(exchange.ATTACHED), dict) else None
+    found: dict[str, Any] = dict(data.get(session_exports.KINDS) or {})
+    told = dict(data[session_exports.ATTACHED]) if isinstance(data.get(session_exports.ATTACHED), dict) else None
 
     def without_payloads(message: Any) -> Any:
         if not isinstance(message, dict) or not isinstance(message.get("content"), (str, list, dict)):
@@ -66,7 +66,7 @@ def lifted_export(data: Mapping[str, Any], attachments: Attachments) -> dict[str
         for key in ("messages", "rewound_messages")
         if isinstance(data.get(key), list)
     }
-    beside = {exchange.KINDS: found or None, exchange.ATTACHED: told}
+    beside = {session_exports.KINDS: found or None, session_exports.ATTACHED: told}
     return {**data, **lists, **{key: value for key, value in beside.items() if value is not None}}
 
 

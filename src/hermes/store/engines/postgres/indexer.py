@@ -2,7 +2,7 @@
 
 An append puts its message down in `unindexed`. Making its words, and taking them in at the server, takes longer than storing
 it, so this is done by a thread: soon after the append, or when a burst of them is over. A search in between looks through
-what waits (tail.py), so everything is found from the moment it is stored. What has waited for some seconds is indexed by
+what waits (unindexed_tail.py), so everything is found from the moment it is stored. What has waited for some seconds is indexed by
 any keeper, whichever process stored it: that one was killed, or has more than it can do.
 
 One statement takes messages out of `unindexed` and puts their words in. A second process finds nothing to take, so nothing
@@ -28,7 +28,7 @@ from hermes.errors import HermesError
 from hermes.store.engines.base import Document
 from hermes.store.engines.documents import columns_of
 from hermes.store.engines.postgres.fulltext import Numbered, PostgresFullText
-from hermes.store.engines.postgres.pool import Link
+from hermes.store.engines.postgres.pool import PooledConnection
 
 PAUSE = 0.05  # seconds from an append to its indexing
 BURST = 3  # appends in that time: it is waited until they become fewer
@@ -55,10 +55,10 @@ _CLAIM = (
 )
 
 
-Links = Callable[[], AbstractContextManager[Link]]  # a connection for a while
+Links = Callable[[], AbstractContextManager[PooledConnection]]  # a connection for a while
 
 
-class Keeper:
+class Indexer:
     """What waits to be indexed, and the thread that sees to it."""
 
     def __init__(self, links: Links, fulltext: PostgresFullText) -> None:
@@ -111,7 +111,7 @@ class Keeper:
             while left:
                 left = self._index_some(link, left)
 
-    def _index_some(self, link: Link, message_ids: list[int]) -> list[int]:
+    def _index_some(self, link: PooledConnection, message_ids: list[int]) -> list[int]:
         """A batch of them; what is left."""
         documents: list[Numbered] = []
         absent: list[int] = []
@@ -134,7 +134,7 @@ class Keeper:
                 self._characters -= 0 if document is None else len(document[0] or "")
         return message_ids[number:]
 
-    def _write(self, link: Link, documents: list[Numbered], absent: list[int]) -> None:
+    def _write(self, link: PooledConnection, documents: list[Numbered], absent: list[int]) -> None:
         try:
             self._last = self._fulltext.index(link, documents, absent)
         except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 
 from hermes.store.engines.base import Candidate
+from hermes.store.index_text import fold, has_no_word_border, pieces
 from hermes.store.query import Leaf, Node, dropped, positive
 from hermes.store.search.findings import Findings
-from hermes.store.search.texts import passing
-from hermes.store.search.trees import DIGITS, either, holds, is_name, required, runs, widened
+from hermes.store.search.message_texts import passing
+from hermes.store.search.query_trees import DIGITS, either, holds, is_name, required, runs, widened
 from hermes.store.snippet import needle
-from hermes.store.text import fold, has_no_word_border, pieces
 
 MOST_WORDS = 250  # how many words that contain a part are looked for at once
 MOST_TEXTS = 6_400  # candidates whose text is looked at, at most

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-class Replayed:
+class CachedConversation:
     """A conversation as it was read last: of what has not changed since, the same messages are given again."""
 
     __slots__ = ("_known",)

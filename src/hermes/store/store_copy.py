@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreCorrupt, StoreError
-from hermes.store import codec, events, mail
+from hermes.store import codec, gateway_queues, session_events
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.schema import TABLES
-from hermes.store.exchange import OWN_KEYS
 from hermes.store.gateway_tables import TABLES as GATEWAY_TABLES
 from hermes.store.gateway_tables import statements as gateway_statements
+from hermes.store.session_exports import OWN_KEYS
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CopiedTable:
     """A table as its declaration says."""
 
     name: str
@@ -45,7 +45,7 @@ class Table:
         return ", ".join(self.columns)
 
 
-def declared(statement: str) -> Table | None:
+def declared(statement: str) -> CopiedTable | None:
     """The table that a CREATE TABLE makes; None when it has no key."""
     found = re.match(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*)\)[^)]*\Z", statement, re.DOTALL)
     assert found is not None, statement
@@ -61,10 +61,10 @@ def declared(statement: str) -> Table | None:
             columns.append(words[0])
             if "PRIMARY KEY" in part:
                 key, numbered = (words[0],), "INTEGER PRIMARY KEY" in part
-    return Table(found[1], tuple(columns), key, numbered) if key else None
+    return CopiedTable(found[1], tuple(columns), key, numbered) if key else None
 
 
-def _tables(*sources: Sequence[str]) -> list[Table]:
+def _tables(*sources: Sequence[str]) -> list[CopiedTable]:
     every = (declared(statement) for source in sources for statement in source)
     return [table for table in every if table is not None and table.name not in _NOT_COPIED]
 
@@ -124,10 +124,10 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         with there.read() as tx:
             tables = [table for table in tables if there.has_table(tx, table.name)]
     with there.read() as tx:
-        happened = events.are_kept(tx)
+        happened = session_events.are_kept(tx)
     if happened:
-        events.prepare(target._engine)
-        tables += _tables(events.TABLES)
+        session_events.prepare(target._engine)
+        tables += _tables(session_events.TABLES)
     moved = Moved()
     while True:
         moved.rounds += 1
@@ -146,7 +146,7 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         with there.read() as tx:
             highest = tx.last_number("gateway_inbox")
         with here.write() as tx:
-            mail.number_above(tx, highest)
+            gateway_queues.number_above(tx, highest)
     _attachments(source, target, moved)
     target.catch_up()
     if not here.shared:
@@ -158,7 +158,9 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
 class _Copy:
     """One table, once through."""
 
-    def __init__(self, there: Engine, here: Engine, table: Table, moved: Moved, progress: Progress | None) -> None:
+    def __init__(
+        self, there: Engine, here: Engine, table: CopiedTable, moved: Moved, progress: Progress | None
+    ) -> None:
         self.there, self.here, self.table, self.moved, self.progress = there, here, table, moved, progress
 
     def run(self) -> None:

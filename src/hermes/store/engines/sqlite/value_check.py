@@ -41,7 +41,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CheckedTable:
     """A table as the file declares it."""
 
     name: str
@@ -54,7 +54,7 @@ class Table:
         return tuple(name for name, kind in self.kinds.items() if kind == "TEXT")
 
 
-def table(connection: apsw.Connection, name: str) -> Table | None:
+def table(connection: apsw.Connection, name: str) -> CheckedTable | None:
     """What a table of the file looks like; None when there is none."""
     columns = connection.execute(f"PRAGMA main.table_info({name})").fetchall()
     if not columns:
@@ -63,7 +63,9 @@ def table(connection: apsw.Connection, name: str) -> Table | None:
     keyed = tuple(str(row[1]) for row in columns if row[5])
     own = bool(sql) and "WITHOUT ROWID" in str(sql[0]).upper()  # type: ignore[index]
     required = frozenset(str(row[1]) for row in columns if row[3] or row[5])
-    return Table(name, {str(row[1]): str(row[2]).upper() for row in columns}, keyed if own else ("rowid",), required)
+    return CheckedTable(
+        name, {str(row[1]): str(row[2]).upper() for row in columns}, keyed if own else ("rowid",), required
+    )
 
 
 def damaged(connection: apsw.Connection) -> Iterator[Damage]:
@@ -92,7 +94,7 @@ def damaged_messages(connection: apsw.Connection) -> Iterator[Damage]:
         last = int(bounds[0])
 
 
-def of_wrong_type(connection: apsw.Connection, one: Table, where: str = "TRUE") -> Iterator[Damage]:
+def of_wrong_type(connection: apsw.Connection, one: CheckedTable, where: str = "TRUE") -> Iterator[Damage]:
     """Values of a type that is never written there."""
     tests = [f"typeof({c}) NOT IN {_ALLOWED[kind]}" for c, kind in one.kinds.items() if kind in _ALLOWED]
     for row in _raw_rows(connection, one, f"({' OR '.join(tests)}) AND {where}"):
@@ -103,7 +105,7 @@ def of_wrong_type(connection: apsw.Connection, one: Table, where: str = "TRUE") 
             yield Damage(one.name, row[0], column, f"is {kind}, not {wanted[0]}", _name(one, row), value)
 
 
-def unreadable(connection: apsw.Connection, one: Table, where: str = "TRUE") -> Iterator[Damage]:
+def unreadable(connection: apsw.Connection, one: CheckedTable, where: str = "TRUE") -> Iterator[Damage]:
     """Text of a table that is no text any more."""
     texts = ", ".join(one.texts)
     try:
@@ -139,7 +141,7 @@ def _is_text(kind: str, value: bytes) -> bool:
 RawRow = tuple[tuple[Any, ...], dict[str, tuple[str, Any]]]
 
 
-def _raw_rows(connection: apsw.Connection, one: Table, where: str) -> Iterator[RawRow]:
+def _raw_rows(connection: apsw.Connection, one: CheckedTable, where: str) -> Iterator[RawRow]:
     """Rows with each value's type, text as bytes: nothing in them can fail to be read."""
     columns = ", ".join(
         f"typeof({c}), CASE typeof({c}) WHEN 'text' THEN CAST({c} AS BLOB) ELSE {c} END" for c in one.kinds
@@ -151,7 +153,7 @@ def _raw_rows(connection: apsw.Connection, one: Table, where: str) -> Iterator[R
         yield tuple(row[:start]), dict(zip(one.kinds, pairs, strict=True))
 
 
-def _name(one: Table, row: RawRow) -> str:
+def _name(one: CheckedTable, row: RawRow) -> str:
     """`message 5`, `session abc`, `session_tags abc, red`."""
     if one.name == "messages":
         return f"message {row[0][0]}"
@@ -184,7 +186,7 @@ def put_right(tx: Any, damages: list[Damage], known: Callable[[str, Any, str], A
     return done
 
 
-def _left_of(one: Table, damage: Damage) -> Any:
+def _left_of(one: CheckedTable, damage: Damage) -> Any:
     """What of a damaged value can be kept."""
     kind, value = one.kinds[damage.column], damage.found
     if kind == "TEXT":

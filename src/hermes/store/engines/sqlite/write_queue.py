@@ -17,7 +17,7 @@ except ImportError:  # a system without flock: SQLite's own waiting has to do
     fcntl = None  # type: ignore[assignment]
 
 
-class Gate:
+class WriteQueue:
     """An advisory lock file, one holder at a time over all processes. Used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:

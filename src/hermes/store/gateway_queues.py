@@ -48,7 +48,7 @@ class Revised(StoreError):
 
 
 @dataclass(slots=True)
-class Known:
+class KnownEvent:
     """What became of an event."""
 
     inbox_id: int | None  # it waits there, or is being answered
@@ -211,7 +211,7 @@ def check_unrevised(tx: Tx, inbox_id: int, texts: Sequence[str]) -> None:
         raise Revised(f"event {inbox_id} was edited or deleted before it was taken up")
 
 
-def find_said(tx: Tx, platform: str, event_id: str) -> Known | None:
+def find_said(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
     """What became of an event, however long ago: where it waits, and the messages it became that can still be shown."""
     row = tx.row(
         "SELECT id, event, message_id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?",
@@ -224,8 +224,8 @@ def find_said(tx: Tx, platform: str, event_id: str) -> Known | None:
     )
     ids = [int(one[0]) for one in stored]
     if row is not None and row[3] is None:
-        return Known(int(row[0]), row[1], ids)
-    return Known(None, None, ids) if ids else None
+        return KnownEvent(int(row[0]), row[1], ids)
+    return KnownEvent(None, None, ids) if ids else None
 
 
 def revise(tx: Tx, inbox_id: int, event: str | None, now: float) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hermes.store import codec, messages, recovery
+from hermes.store import codec, messages, transcript_replay
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessageHome:
     """Whose a message is, and who else may show it."""
 
     owner: str
@@ -27,7 +27,7 @@ class Place:
         return (self.owner, *self.carriers)
 
 
-def find(tx: Tx, message_id: int) -> Place | None:
+def find(tx: Tx, message_id: int) -> MessageHome | None:
     """Where a message is; None when there is none, or nobody can ever show it again."""
     row = tx.row(
         "SELECT m.session_id, m.hidden, s.purged FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ?",
@@ -43,23 +43,23 @@ def find(tx: Tx, message_id: int) -> Place | None:
     deleted = row[2] is not None
     if deleted and not carriers:
         return None
-    return Place(row[0], tuple(one[0] for one in carriers), deleted)
+    return MessageHome(row[0], tuple(one[0] for one in carriers), deleted)
 
 
-def redact(tx: Tx, message_id: int, place: Place) -> None:
+def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
     """Hide a message for good, wherever it is shown."""
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, message_id))
     for session_id in place.sessions:
         messages.recount(tx, session_id)
 
 
-def edit(engine: Engine, tx: Tx, message_id: int, ready: messages.Ready, place: Place) -> tuple[int, str]:
+def edit(engine: Engine, tx: Tx, message_id: int, ready: messages.Ready, place: MessageHome) -> tuple[int, str]:
     """Put other content in place of a message's; the row that keeps what it was, and whose that is.
 
     Of a deleted session nothing but what others carry is kept, so the earlier version goes to the first who carries it.
     """
     keeper = place.carriers[0] if place.deleted else place.owner
-    (was,) = recovery.with_attachments(tx, place.owner, [recovery.message(tx, message_id)])
+    (was,) = transcript_replay.with_attachments(tx, place.owner, [transcript_replay.message(tx, message_id)])
     version = messages.insert(tx, keeper, messages.make_ready(was, mask=None, lift=None), None)
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
     engine.fulltext.index_now(tx, [version])

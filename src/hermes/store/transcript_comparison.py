@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import events, messages, recovery
+from hermes.store import messages, session_events, transcript_replay
 from hermes.store.attachments import listed
-from hermes.store.carried import SHELL
+from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import REPLACED, Engine, MessageColumns, Tx
 from hermes.store.expected_lines import Attached, expected_lines, message_columns, other_lines
 from hermes.store.prompt_files import read_prompt
@@ -26,7 +26,7 @@ from hermes.store.transcript import entries, is_intact
 Entry = dict[str, Any]
 FIELDS = tuple(name for name in messages.SHOWN if name not in ("id", "session_id"))
 _DERIVED = frozenset(("id", "preview", "title_base", "title_no", "purged"))
-COLUMNS = (*(name for name in recovery.COLUMNS if name not in _DERIVED), "system_prompt")
+COLUMNS = (*(name for name in transcript_replay.COLUMNS if name not in _DERIVED), "system_prompt")
 STATE = ("tags", "members", "refs", "rewinds", "hidden")
 _NO_STATE: dict[str, list[Any]] = {key: [] for key in STATE}
 TELLING = ("role", "content", "timestamp")  # two messages that agree in these are one
@@ -36,7 +36,7 @@ TELLING = ("role", "content", "timestamp")  # two messages that agree in these a
 class Told:
     """What a transcript says, read line by line."""
 
-    session: recovery.Replayed
+    session: transcript_replay.ReplayedSession
     begun: bool = False  # it has a first line
     typed: bool = False  # it has lines as this program writes them
     damaged: int = 0  # lines that are not what was written
@@ -141,7 +141,7 @@ _KNOWN = {"session": _OF_A_SESSION, "event": _OF_AN_EVENT}
 
 def _agreeing(session_id: str, entries: list[Entry]) -> Told | None:
     """A transcript whose messages are known to agree, by its other lines; None if one of those is about messages, too."""
-    told = Told(recovery.Replayed(session_id), typed=True)
+    told = Told(transcript_replay.ReplayedSession(session_id), typed=True)
     for entry in entries:
         kind = entry.get("type")
         if entry.get("crc") is False or not entry.keys() <= _KNOWN.get(str(kind), frozenset()):
@@ -153,7 +153,7 @@ def _agreeing(session_id: str, entries: list[Entry]) -> Told | None:
 
 def read(path: Path, session_id: str) -> Told:
     """A transcript as far as it can be relied on: damaged lines are counted and not applied."""
-    told = Told(recovery.Replayed(session_id))
+    told = Told(transcript_replay.ReplayedSession(session_id))
     torn: list[bytes] = []
     for entry in entries(path, torn):
         if entry.get("crc") is False:
@@ -189,7 +189,7 @@ def is_same_message(entry: Entry, stored: Entry) -> bool:
 
 def reads_same(entry: Entry, stored: Entry) -> bool:
     """Whether a line and a row agree in all that a line carries."""
-    if {**recovery.message_entry(stored), "crc": True} == entry:
+    if {**transcript_replay.message_entry(stored), "crc": True} == entry:
         return True
     return all(same(entry.get(name), stored.get(name)) for name in FIELDS)
 
@@ -214,8 +214,8 @@ class _Sessions:
                 of_message += listed(((digest, mime or "", size or 0),))
         self.events: dict[str, list[Entry]] | None = None
         try:
-            self.columns = recovery.columns_of_sessions(tx, session_ids)
-            self.events = events.of_sessions(tx, session_ids) if has_events else {}
+            self.columns = transcript_replay.columns_of_sessions(tx, session_ids)
+            self.events = session_events.of_sessions(tx, session_ids) if has_events else {}
         except (StoreCorrupt, UnicodeDecodeError):
             self.columns = {}  # a damaged row is found out session by session
 
@@ -233,7 +233,7 @@ class Comparer:
     ) -> None:
         """`session_ids`: those that are going to be compared. `prompt` reads the file of a system prompt."""
         self._tx = tx
-        self._has_events = events.are_kept(tx)
+        self._has_events = session_events.are_kept(tx)
         self._sessions = _Sessions(tx, session_ids, self._has_events)
         self._path, self._prompt = folder_path, prompt
         self._top = tx.last_number("messages")
@@ -366,7 +366,7 @@ class Comparer:
 
     def _is_entry_of(self, message_id: int, entry: Entry) -> bool:
         try:
-            return is_same_message(entry, recovery.message(self._tx, message_id))
+            return is_same_message(entry, transcript_replay.message(self._tx, message_id))
         except (StoreCorrupt, UnicodeDecodeError):
             return False
 
@@ -377,7 +377,7 @@ class Comparer:
             if known_events is not None:
                 stored = known_events.get(out.session_id, [])
             else:
-                stored = events.of_session(self._tx, out.session_id)
+                stored = session_events.of_session(self._tx, out.session_id)
         except (StoreCorrupt, UnicodeDecodeError):
             return  # the damaged row is a finding of its own
         if not stored and not told.session.events:
@@ -396,8 +396,10 @@ class Comparer:
 
     def _compare_columns(self, out: Comparison, told: Told, *, bare: bool) -> None:
         try:
-            columns = self._sessions.columns.get(out.session_id) or recovery.session_columns(self._tx, out.session_id)
-            state = _NO_STATE if bare else recovery.session_state(self._tx, out.session_id)
+            columns = self._sessions.columns.get(out.session_id) or transcript_replay.session_columns(
+                self._tx, out.session_id
+            )
+            state = _NO_STATE if bare else transcript_replay.session_state(self._tx, out.session_id)
         except (StoreCorrupt, UnicodeDecodeError):
             return  # the damaged row is a finding of its own
         said = told.session.columns
@@ -440,14 +442,14 @@ def _is_renamed(told: Any, stored: Any) -> bool:
 def readable_messages(tx: Tx, session_id: str) -> tuple[dict[int, Entry], list[int]]:
     """A session's own messages that can be read, and the ids of those that can't."""
     try:
-        return {one["id"]: one for one in recovery.own_messages(tx, session_id)}, []
+        return {one["id"]: one for one in transcript_replay.own_messages(tx, session_id)}, []
     except (StoreCorrupt, UnicodeDecodeError):
         pass
     good: dict[int, Entry] = {}
     bad: list[int] = []
     for (message_id,) in tx.rows("SELECT id FROM messages WHERE session_id = ? ORDER BY id", (session_id,)):
         try:
-            good[message_id] = recovery.message(tx, message_id)
+            good[message_id] = transcript_replay.message(tx, message_id)
         except (StoreCorrupt, UnicodeDecodeError):
             bad.append(message_id)
     return good, bad

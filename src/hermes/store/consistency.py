@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, messages, recovery, sessions
+from hermes.store import codec, messages, sessions, transcript_replay
 from hermes.store.attachments import GONE, Attachments, noted
-from hermes.store.carried import SHELL
-from hermes.store.comparing import Comparer, Comparison, confirmed, is_same_message, read
+from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, MessageColumns, Progress, Row, Tx, finding
 from hermes.store.prompt_files import read_prompt
 from hermes.store.rows import Finding
-from hermes.store.scribe import Scribe
+from hermes.store.transcript_comparison import Comparer, Comparison, confirmed, is_same_message, read
+from hermes.store.transcript_writer import TranscriptWriter
 
 _LOOKS = (0.0, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
 _IN_LIST = 500  # sessions asked for in one statement
@@ -33,7 +33,9 @@ UNDECIDED = "transcript-differs"
 DECIDE = "`hermes sessions repair --from-transcripts` takes the transcript's, `--from-database` the database's"
 
 
-def check(engine: Engine, scribe: Scribe, attachments: Attachments, progress: Progress | None = None) -> list[Finding]:
+def check(
+    engine: Engine, scribe: TranscriptWriter, attachments: Attachments, progress: Progress | None = None
+) -> list[Finding]:
     """Everything that is wrong, [] when the store is sound. `progress` is told (what, done, of)."""
     found: list[Finding] = []
     looked = Looked(engine, scribe)
@@ -77,7 +79,7 @@ def _orphans(tx: Tx) -> list[Finding]:
     return found
 
 
-def _cut_short(engine: Engine, scribe: Scribe) -> list[Finding]:
+def _cut_short(engine: Engine, scribe: TranscriptWriter) -> list[Finding]:
     """Deletions that were cut short, not those that are just being made."""
     with engine.read() as tx:
         found = _half_deleted(tx)
@@ -198,7 +200,7 @@ def _attachments(engine: Engine, attachments: Attachments, progress: Progress | 
 Difference = tuple[Finding, Comparison | Path]
 
 
-def _has_transcripts(engine: Engine, scribe: Scribe) -> bool:
+def _has_transcripts(engine: Engine, scribe: TranscriptWriter) -> bool:
     """Of a shared store each host has the transcripts of what it served: copies, not the record."""
     return scribe.which != "off" and not engine.shared and scribe.journal.folder.is_dir()
 
@@ -206,7 +208,7 @@ def _has_transcripts(engine: Engine, scribe: Scribe) -> bool:
 class Looked:
     """Sessions looked at while the engine reads their messages: their counters, and their transcripts."""
 
-    def __init__(self, engine: Engine, scribe: Scribe) -> None:
+    def __init__(self, engine: Engine, scribe: TranscriptWriter) -> None:
         self._engine, self._journal = engine, scribe.journal
         self._has_transcripts = _has_transcripts(engine, scribe)
         self._prompt = lru_cache(maxsize=64)(read_prompt)  # many sessions have the same one
@@ -233,7 +235,7 @@ class Looked:
 
 
 def transcripts(
-    engine: Engine, scribe: Scribe, progress: Progress | None = None, looked: Looked | None = None
+    engine: Engine, scribe: TranscriptWriter, progress: Progress | None = None, looked: Looked | None = None
 ) -> list[Difference]:
     """Where sessions and transcripts differ: the finding, and what repair needs to know."""
     if not _has_transcripts(engine, scribe):
@@ -278,7 +280,7 @@ def _compare(engine: Engine, looked: Looked, session_ids: Iterable[str], progres
             progress("transcripts", min(start + _AT_ONCE, len(ids)), len(ids))
 
 
-def _without_session(engine: Engine, scribe: Scribe, files: list[Any] | None) -> list[Difference]:
+def _without_session(engine: Engine, scribe: TranscriptWriter, files: list[Any] | None) -> list[Difference]:
     """Transcripts of sessions that the database does not have."""
     folder = scribe.journal.folder
     paths = sorted(folder.glob("*.jsonl")) if files is None else files  # before the names: files follow their sessions
@@ -293,7 +295,7 @@ def _without_session(engine: Engine, scribe: Scribe, files: list[Any] | None) ->
 
 def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
     """A transcript without its session: was the session deleted, or lost?"""
-    session_id = recovery.read_transcript(path).columns["id"]
+    session_id = transcript_replay.read_transcript(path).columns["id"]
     if tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)) is not None:
         return finding("transcript-left", path.name, f"session {session_id} was deleted, its transcript was not")
     told = read(path, session_id)
@@ -316,6 +318,6 @@ def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
 def _is_other(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
     """Whether an id was given to another message."""
     try:
-        return not is_same_message(entry, recovery.message(tx, message_id))
+        return not is_same_message(entry, transcript_replay.message(tx, message_id))
     except (StoreCorrupt, UnicodeDecodeError):
         return False

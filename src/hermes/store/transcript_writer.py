@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreError
-from hermes.store import codec, recovery
+from hermes.store import codec, transcript_replay
 from hermes.store.attachments import PREFIX, Attachments, listed
-from hermes.store.carried import SHELL, Touched
+from hermes.store.carried_messages import SHELL, Touched
 from hermes.store.engines.base import Engine
 from hermes.store.messages import STORED, Ready
 from hermes.store.transcript import Journal, event, line
@@ -25,7 +25,7 @@ _LEFT_OUT = frozenset(("session_id", "content", "content_rest", "content_format"
 _FIELDS = tuple((number, name) for number, name in enumerate(STORED[1:]) if name not in _LEFT_OUT)
 
 
-class Scribe:
+class TranscriptWriter:
     """Writes the transcripts of one store."""
 
     def __init__(self, engine: Engine, folder: Path, which: str, attachments: Attachments) -> None:
@@ -158,7 +158,7 @@ class Scribe:
         """Something beside the columns was changed: tags, members, carried ranges, rewinds."""
         if self._keeps(session_id):
             with self._engine.read() as tx:
-                state = recovery.session_state(tx, session_id)
+                state = transcript_replay.session_state(tx, session_id)
             self._write(session_id, line(event(what, **state, **also)))
 
     def edited(self, session_id: str, message_id: int, version: int, kept_in: str) -> None:
@@ -168,9 +168,11 @@ class Scribe:
             self.adopted([kept_in])
         elif self._keeps(session_id):
             with self._engine.read() as tx:
-                state = recovery.session_state(tx, session_id)
-                rows = [recovery.message(tx, one) for one in (message_id, version)]
-                now, was = map(recovery.message_entry, recovery.with_attachments(tx, session_id, rows))
+                state = transcript_replay.session_state(tx, session_id)
+                rows = [transcript_replay.message(tx, one) for one in (message_id, version)]
+                now, was = map(
+                    transcript_replay.message_entry, transcript_replay.with_attachments(tx, session_id, rows)
+                )
             self._write(session_id, line(event("edit", **state, replaces=[now], keeps=[was])))
 
     def adopted(self, session_ids: Iterable[str]) -> None:
@@ -255,8 +257,8 @@ class Scribe:
         owners: list[str] = []
         try:
             with self._engine.read() as tx:
-                recovery.fill_in(tx, self.journal, session_id, anew=anew)
-                owners = recovery.owners(tx, session_id)
+                transcript_replay.fill_in(tx, self.journal, session_id, anew=anew)
+                owners = transcript_replay.owners(tx, session_id)
         except (OSError, StoreError):
             self.journal.behind.add(session_id)
         if session_id in self.journal.behind:

@@ -8,7 +8,7 @@ from contextlib import suppress
 import psycopg
 
 from hermes.errors import StoreUnreachable
-from hermes.store.engines.postgres.pool import Link
+from hermes.store.engines.postgres.pool import PooledConnection
 from hermes.store.engines.postgres.transaction import PostgresTx
 
 # Waits until the replicas that have to confirm commits have everything up to here.
@@ -20,7 +20,7 @@ _STATUS = b"SELECT pg_xact_status(%s::xid8)"
 _END = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_xid::text = %s"
 
 
-def was_stored(connection: Link, tx: PostgresTx) -> bool | None:
+def was_stored(connection: PooledConnection, tx: PostgresTx) -> bool | None:
     """Whether a transaction was committed; None as long as that can't be said.
 
     After a crash or a failover the server may have given its number to another one, so what it stored is looked for.
@@ -50,7 +50,7 @@ def was_stored(connection: Link, tx: PostgresTx) -> bool | None:
     return None if connection.unconfirmed else True
 
 
-def wait_for(unsettled: list[PostgresTx], connection: Link, end: float, where: str) -> None:
+def wait_for(unsettled: list[PostgresTx], connection: PooledConnection, end: float, where: str) -> None:
     """Wait until the server has decided on commits whose outcome could not be found out; they leave the list.
 
     Until then nothing is read or stored: a program that looks whether something was stored, and stores it again if not,
@@ -69,7 +69,7 @@ def wait_for(unsettled: list[PostgresTx], connection: Link, end: float, where: s
             unsettled.remove(tx)
 
 
-def _is_open(connection: Link, tx: PostgresTx) -> bool:
+def _is_open(connection: PooledConnection, tx: PostgresTx) -> bool:
     try:
         row = connection.execute(_STATUS, (tx.xid,)).fetchone()
     except psycopg.errors.InvalidParameterValue:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import events, messages, titles
+from hermes.store import messages, session_events, titles
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
 from hermes.store.messages import make_ready
@@ -114,7 +114,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
         noted: set[float] = set()  # events
         started = False
         for entry in entries(path):
-            if (happened := events.told_by(entry)) is not None:
+            if (happened := session_events.told_by(entry)) is not None:
                 noted.add(happened["at"])
             started = started or entry.get("type") == "session"
             if isinstance(entry.get("id"), int):
@@ -126,7 +126,11 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
         out += [line(message_entry(one)) for one in rows if one["id"] not in present]
         if changed := [message_entry(one) for one in _changed_since(tx, session_id, rows, present)]:
             out.append(line(event("edit", replaces=changed)))
-        out += [line(events.line_of(one)) for one in events.of_session(tx, session_id) if one["at"] not in noted]
+        out += [
+            line(session_events.line_of(one))
+            for one in session_events.of_session(tx, session_id)
+            if one["at"] not in noted
+        ]
         state = session_state(tx, session_id)
         state.update(successors(tx, session_id))
         if started or any(state.values()):  # a new file's first line has told the columns already
@@ -158,7 +162,7 @@ def _changed_since(tx: Tx, session_id: str, rows: list[dict[str, Any]], present:
 # ------------------------------------------------------------------------------------------- from files to rows
 
 
-class Replayed:
+class ReplayedSession:
     """A session as its transcript tells it."""
 
     def __init__(self, session_id: str) -> None:
@@ -176,7 +180,7 @@ class Replayed:
         if kind == "session" and isinstance(entry.get("session"), dict):
             self._set(entry["session"])
         elif kind == "event":
-            if (happened := events.told_by(entry)) is not None:
+            if (happened := session_events.told_by(entry)) is not None:
                 self.events.append(happened)
             self._set(entry.get("set") or {})
             self.state.update({k: entry[k] for k in ("tags", "members", "refs", "rewinds", "hidden") if k in entry})
@@ -239,9 +243,9 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def read_transcript(path: Path) -> Replayed:
+def read_transcript(path: Path) -> ReplayedSession:
     """A transcript file as a session. Older files have no first line: their name is the session's id."""
-    session = Replayed(path.name.removesuffix(".jsonl"))
+    session = ReplayedSession(path.name.removesuffix(".jsonl"))
     for entry in entries(path):
         session.take(entry)
     if session.columns.get("system_prompt_hash") is not None:
@@ -266,7 +270,7 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
             continue
         try:
             if session.events:
-                events.prepare(engine)
+                session_events.prepare(engine)
             with engine.write() as tx:
                 if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
                     insert_session(tx, session.columns)
@@ -276,7 +280,7 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
                 given = insert_messages(engine, tx, session)
                 counts["messages"] += len(given)
                 if session.events:
-                    events.bring_in(tx, session.columns["id"], session.events, given)
+                    session_events.bring_in(tx, session.columns["id"], session.events, given)
                 done[session.columns["id"]] = session.state, given
         except InvalidInput:  # a file that makes no sense must not stop the others
             counts["skipped"] += 1
@@ -337,7 +341,7 @@ def cut_loose_parents(tx: Tx) -> int:
 def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
     """A session row from stored columns; unknown ones are ignored, missing ones stay empty."""
     from hermes.store import codec
-    from hermes.store.naming import split_family
+    from hermes.store.title_rules import split_family
 
     values = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
     for name in values.keys() & _NUMBERS.keys():  # of a file: they may be anything
@@ -364,7 +368,7 @@ def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
     )
 
 
-def insert_messages(engine: Engine, tx: Tx, session: Replayed) -> dict[int, int]:
+def insert_messages(engine: Engine, tx: Tx, session: ReplayedSession) -> dict[int, int]:
     """The messages of a replayed session that are not there yet; the id each was given.
 
     They keep their ids, unless one of them is taken by another session: then all get new ones, in their order.

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import carried, codec, events, lineage, messages, recovery, sessions
+from hermes.store import carried_messages, codec, lineage, messages, session_events, sessions, transcript_replay
 from hermes.store.attachments import ABSENT, HAD
-from hermes.store.carried import HIGHEST, Touched, usable_id
+from hermes.store.carried_messages import HIGHEST, Touched, usable_id
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
 from hermes.store.retention import META_LAST_PRUNE
@@ -33,9 +33,9 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] |
     if session is None:
         return None
     session["messages"] = [messages.decode(row) for row in messages.shown_rows(tx, session_id)]
-    state = recovery.session_state(tx, session_id)
+    state = transcript_replay.session_state(tx, session_id)
     session.update({key: state[key] for key in _BESIDE if state[key]})
-    if happened := events.of_session(tx, session_id):
+    if happened := session_events.of_session(tx, session_id):
         session[_EVENTS] = happened
     if rewound := _rewound(tx, session_id, session["messages"], state):
         session["rewound_messages"] = (
@@ -54,7 +54,7 @@ def _rewound(tx: Tx, session_id: str, shown: list[dict[str, Any]], state: dict[s
     """What a session shows no more, its own and what it carries, each with `hidden`: the batch of the rewind that took it
     away, or that a person did."""
     hidden = {row[0]: row[1] for row in state["hidden"] if row[1] != KEPT}
-    found = {m["id"]: m for m in recovery.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
+    found = {m["id"]: m for m in transcript_replay.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
     told = {message["id"] for message in shown}
     for _, owner, first, last, _, rewound, _ in state["refs"]:
         sql = f"SELECT {messages._ROW}, m.hidden FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ?"
@@ -88,7 +88,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     """Store an exported session; None when its id is there already, else which others that changed.
 
     A message keeps its id unless another message has it; `ids` tells the new one to sessions that come later and refer to it.
-    What the session carries of others stays theirs; if they are not here, of a shell (carried.py).
+    What the session carries of others stays theirs; if they are not here, of a shell (carried_messages.py).
     """
     if not isinstance(data, dict) or not isinstance(data.get("id"), str):
         raise InvalidInput("an exported session is an object with an id")
@@ -97,23 +97,23 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
         return None
     beside = ("messages", "rewound_messages", _EVENTS, ATTACHED, KINDS, *_BESIDE)
-    recovery.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
+    transcript_replay.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
     touched = Touched()
-    carried.await_parent(tx, session_id)
+    carried_messages.await_parent(tx, session_id)
     refs = data.get("refs") or []
     own, others = _parted(session_id, shown, rewound, refs)
-    given = carried.bring_own(engine, tx, session_id, own, touched)
+    given = carried_messages.bring_own(engine, tx, session_id, own, touched)
     here: dict[int, int] = {m["id"]: new for m, new in zip(own, given, strict=True) if usable_id(m.get("id"))}
     ids.update(here)
     places: dict[int, Place] = {}
     for owner, entries in others.items():
-        places.update(carried.keep(engine, tx, owner, entries, ids, touched))
+        places.update(carried_messages.keep(engine, tx, owner, entries, ids, touched))
     state: dict[str, Any] = {key: data[key] for key in ("tags", "members") if key in data}
     new = {**here, **{old: place[0] for old, place in places.items()}}
     state["rewinds"] = [[batch, new.get(cut, 0)] for batch, cut in data.get("rewinds") or [] if not cut or cut in new]
     state["hidden"] = [[here[m["id"]], m["hidden"]] for m in rewound if m.get("id") in here and m.get("hidden")]
-    recovery.set_state(tx, session_id, state)
-    carried.state(tx, session_id, _ranges(tx, refs, others, places, here))
+    transcript_replay.set_state(tx, session_id, state)
+    carried_messages.state(tx, session_id, _ranges(tx, refs, others, places, here))
     shown_here = {id(m): new_id for m, new_id in zip(own, given, strict=True)}
     expected = [shown_here[id(m)] if id(m) in shown_here else places[m["id"]][0] for m in shown]
     gone = f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}"  # here, since the export was made
@@ -121,10 +121,10 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     if [place[0] for place in lineage.shown_places(tx, session_id)] != expected:
         _lay_out(tx, session_id, expected, {place[0]: place for place in places.values()})
     if has_events(data):
-        events.bring_in(tx, session_id, data[_EVENTS], new)
+        session_events.bring_in(tx, session_id, data[_EVENTS], new)
     messages.set_attachment_kinds(tx, session_id, data.get(KINDS) or {})
     messages.recount(tx, session_id)
-    carried.find_children(tx, session_id, touched)
+    carried_messages.find_children(tx, session_id, touched)
     return touched
 
 
@@ -204,7 +204,7 @@ def _lay_out(tx: Tx, session_id: str, expected: list[int], places: dict[int, Pla
             continue
         refs += [(*one, after, None, None) for one in lineage.ranges(tx, run)]
         after, run = number, []
-    carried.state(tx, session_id, refs)
+    carried_messages.state(tx, session_id, refs)
 
 
 def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iterator[dict[str, Any]]:
@@ -224,7 +224,7 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
         (key, value)
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
         if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
-        and not str(codec.restored(key)).startswith((carried.AWAITED, ABSENT, HAD, IMPORTED_FILE))
+        and not str(codec.restored(key)).startswith((carried_messages.AWAITED, ABSENT, HAD, IMPORTED_FILE))
     ]
 
 
