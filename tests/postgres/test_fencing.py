@@ -164,7 +164,7 @@ def wait(*_):
 tool = Tool("wait", "waits", {"type": "object", "properties": {}}, wait)
 db = SessionDB(**place)
 agent = Agent(db, Config(), EndpointModel("fake", base_url, "key", 100_000), session_id="s", tools=[tool])
-agent._talk._hold.ttl = 0.6
+agent._session._hold.ttl = 0.6
 try:
     for event in agent.turn("the question"):
         if isinstance(event, Text):
