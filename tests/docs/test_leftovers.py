@@ -13,6 +13,7 @@ import pytest
 from tests.postgres.clusters import folder
 from tests.support.labs.base import until
 from tests.support.leftovers import marked
+from tests.support.sizes import some
 
 TREE = Path(__file__).parents[2]
 # A server that left its parent's session, one of PostgreSQL, and a test that never ends.
@@ -41,7 +42,15 @@ def _alive(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
     ("workers", "number", "whom"),
-    [(0, signal.SIGTERM, "all"), (0, signal.SIGKILL, "all"), (1, signal.SIGTERM, "all"), (1, signal.SIGKILL, "worker")],
+    some(
+        [
+            (0, signal.SIGTERM, "all"),
+            (0, signal.SIGKILL, "all"),
+            (1, signal.SIGTERM, "all"),
+            (1, signal.SIGKILL, "worker"),
+        ],
+        quick=2,
+    ),
 )
 def test_a_run_that_is_ended_leaves_no_process(workers: int, number: int, whom: str) -> None:
     with folder() as place:

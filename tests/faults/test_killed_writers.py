@@ -101,7 +101,7 @@ def test_a_writer_that_dies_does_not_hold_up_the_others(folder: Path) -> None:
 
 
 def test_eight_processes_that_make_a_new_store_at_once_all_open_it(folder: Path) -> None:
-    for round_ in range(size(3, 12)):
+    for round_ in range(size(1, 12)):
         path = folder / f"new{round_}" / "state.db"
         writers = [Remote() for _ in range(WRITERS)]
         try:

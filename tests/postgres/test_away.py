@@ -52,7 +52,7 @@ def db(wire: Wire, server: Cluster, tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "PATIENCE", 1.0)
-    monkeypatch.setattr("hermes.store.db._AGAIN", 0.0)
+    monkeypatch.setattr("hermes.store.db_messages._AGAIN", 0.0)
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def test_a_network_that_stays_away_is_told_and_once_it_is_back_everything_goes_o
     db: Any, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "PATIENCE", 0.6)
-    monkeypatch.setattr("hermes.store.db._AGAIN", 0.0)
+    monkeypatch.setattr("hermes.store.db_messages._AGAIN", 0.0)
     wire.shut()
     with pytest.raises(StoreUnreachable, match="can't be reached; is the server running") as raised:
         db.append_message("s", "user", "into the void")
@@ -158,7 +158,7 @@ def test_a_network_that_stays_away_is_told_and_once_it_is_back_everything_goes_o
 
 def test_what_can_not_be_found_out_is_said_so(db: Any, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "PATIENCE", 0.6)
-    monkeypatch.setattr("hermes.store.db._AGAIN", 0.0)
+    monkeypatch.setattr("hermes.store.db_messages._AGAIN", 0.0)
     db.append_message("s", "user", "first")
     wire.lose_answer(COMMITTED, for_good=True)
     with pytest.raises(StoreUnreachable, match="look before you repeat it") as raised:
