@@ -1,7 +1,7 @@
 """GatewayDB: what the gateway keeps beside the sessions, in the same store and in the same transactions.
 
-One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, gateway_queues.py, approvals.py or
-instances.py, which say what it promises.
+One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, gateway_queues.py, approvals.py
+or instances.py, which say what it promises.
 Safe to share between threads; `SessionDB.fenced` counts here, too. Small writes of the gateway's event loop can be
 gathered into one (`together`).
 """

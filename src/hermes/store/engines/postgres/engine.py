@@ -241,7 +241,8 @@ class PostgresEngine:
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
-        """What waits to be indexed is asked for as the view begins: it is searched as it is (unindexed_tail.py), and nothing is written."""
+        """What waits to be indexed is asked for as the view begins: it is searched as it is
+        (unindexed_tail.py), and nothing is written."""
         if getattr(self._local, "tx", None) is not None or not self.fulltext.has_names:
             with self.read() as tx:
                 yield tx

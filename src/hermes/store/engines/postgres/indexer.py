@@ -2,8 +2,8 @@
 
 An append puts its message down in `unindexed`. Making its words, and taking them in at the server, takes longer than storing
 it, so this is done by a thread: soon after the append, or when a burst of them is over. A search in between looks through
-what waits (unindexed_tail.py), so everything is found from the moment it is stored. What has waited for some seconds is indexed by
-any keeper, whichever process stored it: that one was killed, or has more than it can do.
+what waits (unindexed_tail.py), so everything is found from the moment it is stored. What has waited for some seconds is
+indexed by any keeper, whichever process stored it: that one was killed, or has more than it can do.
 
 One statement takes messages out of `unindexed` and puts their words in. A second process finds nothing to take, so nothing
 is ever indexed twice, and a process that was stopped holds up no other. To take on messages of others, a keeper marks them as
