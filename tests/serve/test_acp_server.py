@@ -1,0 +1,164 @@
+"""`hermes acp`: an editor talks, cancels, is asked for permission, loads and lists sessions, through the protocol's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_state import SessionDB
+from tests.chat.conftest import *  # noqa: F403  the model server and the home that points to it
+from tests.chat.server import Call, Gate, ModelServer
+from tests.support.program import PROGRAM, environment
+
+acp = pytest.importorskip("acp")
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+class Editor(acp.Client):  # type: ignore[misc]
+    """An editor that keeps what it is shown."""
+
+    def __init__(self, answer: str = "yes") -> None:
+        self.updates: list[tuple[str, Any]] = []
+        self.asked: list[str] = []
+        self.answer = answer
+
+    async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
+        self.updates.append((session_id, update))
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: Any, **kwargs: Any) -> Any:
+        self.asked.append(tool_call.title)
+        return acp.RequestPermissionResponse(
+            outcome=acp.schema.AllowedOutcome(outcome="selected", option_id=self.answer)
+        )
+
+    def shown(self, kind: str = "agent_message_chunk") -> str:
+        return "".join(one.content.text for _, one in self.updates if one.session_update == kind)
+
+
+@asynccontextmanager
+async def connected(home: Path, editor: Editor) -> AsyncIterator[tuple[Any, Any]]:
+    words = [*PROGRAM, "acp"]
+    async with acp.spawn_agent_process(
+        editor, words[0], *words[1:], env=environment(home), use_unstable_protocol=True
+    ) as (agent, process):
+        await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)
+        yield agent, process
+
+
+def stored(home: Path, session_id: str) -> list[tuple[str, Any]]:
+    with SessionDB(home / "state.db", read_only=True) as db:
+        return [(one["role"], one["content"]) for one in db.get_messages(session_id)]
+
+
+def test_a_prompt_is_answered_kept_and_continued_from_its_history(
+    server: ModelServer, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("the file's text")
+
+    async def talk() -> str:
+        editor = Editor()
+        async with connected(home, editor) as (agent, _):
+            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+            server.scripts = [["It is ", "four."]]
+            blocks = [acp.text_block("two and two?"), acp.resource_link_block("a.txt", (tmp_path / "a.txt").as_uri())]
+            answer = await agent.prompt(session_id=session, prompt=blocks)
+            assert (answer.stop_reason, editor.shown()) == ("end_turn", "It is four.")
+            listed = await agent.list_sessions()
+            assert [(one.session_id, one.cwd) for one in listed.sessions] == [(session, str(tmp_path))]
+        return str(session)
+
+    session = asyncio.run(talk())
+    assert "the file's text" in server.requests[0]["messages"][-1]["content"]
+    assert stored(home, session)[-1] == ("assistant", "It is four.")
+    with SessionDB(home / "state.db") as db:
+        row = db.get_session(session)
+        assert row is not None and (row["source"], row["cwd"]) == ("acp", str(tmp_path))
+        db.append_message(session, "user", "said in the terminal")
+
+    async def load() -> None:
+        editor = Editor()
+        async with connected(home, editor) as (agent, _):
+            await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+            assert "two and two?" in editor.shown("user_message_chunk") and "It is four." in editor.shown()
+            assert "said in the terminal" in editor.shown("user_message_chunk")
+            server.scripts = [["And on."]]
+            await agent.prompt(session_id=session, prompt=[acp.text_block("and?"), acp.image_block(PIXEL, "image/png")])
+            fork = await agent.fork_session(session_id=session, cwd=str(tmp_path), mcp_servers=[])
+            assert fork.session_id != session
+            with pytest.raises(acp.RequestError):
+                await agent.load_session(cwd=str(tmp_path), session_id="nothing", mcp_servers=[])
+
+    asyncio.run(load())
+    assert stored(home, session)[-1] == ("assistant", "And on.")
+
+
+@pytest.mark.parametrize(("answer", "is_there"), [("yes", False), ("no", True)])
+def test_a_dangerous_command_asks_the_editor(
+    server: ModelServer, home: Path, tmp_path: Path, answer: str, is_there: bool
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "x").write_text("x")
+
+    async def talk() -> None:
+        editor = Editor(answer)
+        async with connected(home, editor) as (agent, _):
+            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+            server.scripts = [[Call("terminal", command=f"rm -rf {victim}")], ["Done."]]
+            await agent.prompt(session_id=session, prompt=[acp.text_block("remove it")])
+            assert len(editor.asked) == 1 and "rm -rf" in editor.asked[0]
+            kinds = [one.session_update for _, one in editor.updates]
+            assert "tool_call" in kinds and "tool_call_update" in kinds
+
+    asyncio.run(talk())
+    assert victim.exists() == is_there
+
+
+def test_cancel_and_kill_lose_nothing(server: ModelServer, home: Path, tmp_path: Path) -> None:
+    async def cancelled() -> None:
+        editor = Editor()
+        gate = Gate()
+        async with connected(home, editor) as (agent, _):
+            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+            server.scripts = [["half an answer ", gate]]
+            prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("go on")]))
+            assert await asyncio.to_thread(gate.reached.wait, 60)
+            while "half" not in editor.shown():
+                await asyncio.sleep(0.02)
+            await agent.cancel(session_id=session)
+            gate.open.set()
+            assert (await prompt).stop_reason == "cancelled"
+        assert [role for role, _ in stored(home, session)][:1] == ["user"]
+
+    async def killed() -> str:
+        editor = Editor()
+        gate = Gate()
+        async with connected(home, editor) as (agent, process):
+            session = str((await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id)
+            server.scripts = [["half an answer ", gate]]
+            prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("and die")]))
+            assert await asyncio.to_thread(gate.reached.wait, 60)
+            os.kill(process.pid, signal.SIGKILL)
+            gate.open.set()
+            with pytest.raises(Exception):  # noqa: B017  whatever the library says when its agent is gone
+                await prompt
+        return session
+
+    asyncio.run(cancelled())
+    session = asyncio.run(killed())
+    assert stored(home, session)[0] == ("user", "and die")
+
+    async def load() -> None:
+        editor = Editor()
+        async with connected(home, editor) as (agent, _):
+            await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+            assert "and die" in editor.shown("user_message_chunk")
+
+    asyncio.run(load())
