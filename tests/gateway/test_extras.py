@@ -35,6 +35,7 @@ PARTS: dict[str, list[str]] = {
     "chat": ["hermes.agent.endpoint.client", "hermes.agent.tools", "hermes.chat", "hermes.commands", "openai", "mcp"],
     "embedded": ["hermes.agent.embedded", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
+    "acp": ["hermes.serve.acp_server", "hermes.cli.acp"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
     **{extra: [*GATEWAY, module] for module, _, extra in BUILT_IN.values() if extra is not None},
 }
@@ -57,7 +58,8 @@ for name in parts:
     module = importlib.import_module(name)
     if name.startswith("hermes") and hasattr(module, "__path__"):
         for found in pkgutil.walk_packages(module.__path__, name + "."):
-            importlib.import_module(found.name)
+            if found.name != "hermes.serve.acp_server":  # which has an extra of its own
+                importlib.import_module(found.name)
 """
 
 

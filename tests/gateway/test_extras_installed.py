@@ -32,7 +32,8 @@ for name in sys.argv[1].split(","):
     module = importlib.import_module(name)
     if name.startswith("hermes") and hasattr(module, "__path__"):
         for found in pkgutil.walk_packages(module.__path__, name + "."):
-            importlib.import_module(found.name)
+            if found.name != "hermes.serve.acp_server":  # which has an extra of its own
+                importlib.import_module(found.name)
 import hermes
 print(hermes.__file__)
 """
