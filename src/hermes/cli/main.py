@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
     "acp": ("hermes.cli.acp", "The agent inside an editor (ACP)."),
     "mcp": ("hermes.cli.mcp", "The record as tools for other agents (MCP)."),
+    "web": ("hermes.cli.web", "The record in a browser."),
     "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke that."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
     "model": ("hermes.cli.model", "Models that run on this machine."),
