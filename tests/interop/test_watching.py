@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hermes.errors import HermesError
 from hermes.interop.file_events import FileEvents
 from hermes_state import SessionDB
 from tests.interop.test_claude_code import NAME, said
@@ -32,10 +33,11 @@ def watching(folder: Path, home: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def shown(home: Path) -> list[str]:
-    if not (home / "state.db").exists():
+    try:
+        with SessionDB(home / "state.db", read_only=True) as db:
+            return [str(one["content"]) for one in db.get_messages(SESSION)]
+    except HermesError:  # not there yet, or still being made
         return []
-    with SessionDB(home / "state.db", read_only=True) as db:
-        return [str(one["content"]) for one in db.get_messages(SESSION)]
 
 
 def until(home: Path, wanted: list[str]) -> None:
