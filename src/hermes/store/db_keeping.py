@@ -109,7 +109,7 @@ class Keeping(OpenStore):
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
     def audit_log(self, limit: int = 100) -> list[AuditEntry]:
-        """What was trashed, restored and deleted, when and by which command; the newest first."""
+        """What was trashed, restored, deleted and shredded, when and by which command; the newest first."""
         with self._engine.read() as tx:
             rows = tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
         return cast("list[AuditEntry]", rows)

@@ -162,7 +162,7 @@ class SessionEvent(TypedDict):
 
 
 class AuditEntry(TypedDict):
-    """What was trashed, restored or deleted: `audit_log`."""
+    """What was trashed, restored, deleted or shredded: `audit_log`."""
 
     at: float
     action: str

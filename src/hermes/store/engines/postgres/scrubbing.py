@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
-LOCK_SECONDS = 10  # that a table in use is waited for
+LOCK_SECONDS = 3  # that a table in use is waited for
 # The lock that keeps writers apart: it holds no text.
 _OURS = (
     "SELECT c.relname::text, pg_relation_filenode(c.oid) FROM pg_class c WHERE c.relkind = 'r'"
