@@ -135,7 +135,7 @@ def test_no_file_has_a_word_of_it(gone: Any, engine: str) -> None:
         "\n# 2026-01-01 10:00:01\n+a line\n+of two\n\n# 2026-01-01 10:00:03\n+the last\n"
     )
     lines = [(line["action"], line["session_id"], line["by"], line["detail"]) for line in db.audit_log()]
-    assert lines == [("shred", "new", "a test", "3 messages"), ("shred", "old", "a test", "6 messages")]
+    assert lines == [(*("delete", part, "a test"), f"shredded, {n} messages") for part, n in (("new", 3), ("old", 6))]
     assert db.check() == []
     assert db.shred_session("old") is None and db.shred_session("new") is None
     db.close()
@@ -227,6 +227,38 @@ def test_an_attachment_that_another_message_has_stays(gone: Any) -> None:
     assert gone.export_session("before") == before and gone.check() == []
 
 
+def test_a_transcript_that_comes_back_does_not_bring_the_session_back(gone: Any) -> None:
+    """A crash may leave the file, a person may copy it there: repair must know that the session was shredded."""
+    path = gone.sessions_dir / "old.jsonl"
+    transcript = path.read_bytes()
+    gone.shred_session("new")
+    path.write_bytes(transcript)
+    assert [one["kind"] for one in gone.check()] == ["transcript-left"]
+    gone.repair()
+    assert gone.get_session("old") is None and not path.exists() and gone.check() == []
+
+
+def test_an_unfinished_one_is_found_by_check(gone: Any, sqlite_only: None) -> None:
+    with reader(gone.path):
+        assert gone.shred_session("new")["unfinished"]
+    (finding,) = gone.check()
+    assert (finding["kind"], finding["where"]) == ("half-shredded", "session new")
+    assert "hermes sessions delete --shred new" in finding["detail"]
+    gone.repair()
+    assert gone.check() == [finding], "repair leaves it: it would keep a copy of what is to be forgotten"
+    assert not list(gone.path.parent.glob("*before-repair*"))
+    gone.shred_session("new")
+    assert gone.check() == []
+
+
+def test_what_is_unfinished_here_is_not_brought_to_another_store(gone: Any, make_db: Any, sqlite_only: None) -> None:
+    with reader(gone.path):
+        assert gone.shred_session("new")["unfinished"]
+    other = make_db("other")
+    other.import_database(gone.path)
+    assert other.check() == [] and other.shred_session("new") is None
+
+
 READER = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
@@ -255,7 +287,7 @@ def test_a_reader_that_keeps_the_log_is_named_and_a_second_try_ends_it(gone: Any
     again = gone.shred_session("new")
     assert (again["parts"], again["messages"], again["unfinished"]) == (["old", "new"], 9, [])
     assert held(gone.path.parent) == set() and gone.check() == []
-    assert [line["action"] for line in gone.audit_log()] == ["shred", "shred"], "it is told once"
+    assert [line["session_id"] for line in gone.audit_log()] == ["new", "old"], "it is told once"
 
 
 def test_an_id_that_was_taken_again_meanwhile_is_the_new_session(gone: Any, sqlite_only: None) -> None:

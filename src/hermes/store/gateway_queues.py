@@ -414,6 +414,7 @@ def shred(tx: Tx, session_ids: Sequence[str]) -> None:
         f" WHERE session_id IN ({_marks(session_ids)}) AND (event IS NOT NULL OR finished_at IS NULL)",
         (tx.now(), *session_ids),
     )
+    tx.run(f"DELETE FROM gateway_aliases WHERE session_id IN ({_marks(session_ids)})", session_ids)
     tx.run(f"UPDATE gateway_routes SET pending_title = NULL WHERE session_id IN ({_marks(session_ids)})", session_ids)
 
 

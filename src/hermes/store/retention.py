@@ -19,6 +19,7 @@ DAY = 86_400.0
 GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
+SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
 MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # what trashing and restoring change
 
 

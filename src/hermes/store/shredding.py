@@ -26,7 +26,6 @@ from hermes.store.transcript_writer import TranscriptWriter
 if TYPE_CHECKING:
     from hermes.store.rows import ShredResult
 
-NOTE = "shred:"  # keys of state_meta, followed by the newest part's id: what is left to do
 _SERVER = "the server's write-ahead log and backups (their administrator's to expire)"
 
 
@@ -86,7 +85,7 @@ def shred(place: Place, session_id: str, by: str) -> ShredResult | None:
         unfinished.append(f"deleted text may still be in {engine.where}, which could not be rewritten: {error}")
     if not unfinished:
         with engine.write() as tx:
-            tx.run("DELETE FROM state_meta WHERE key = ?", (NOTE + plan.parts[-1],))
+            tx.run("DELETE FROM state_meta WHERE key = ?", (retention.SHREDDING + plan.parts[-1],))
     copies = [str(path) for path in copies_of(place.path, place.sessions, plan.parts, plan.attachments)]
     return {
         "parts": plan.parts,
@@ -107,7 +106,7 @@ def _parts(tx: Tx, session_id: str) -> list[str]:
 
 def _noted(tx: Tx, session_id: str) -> tuple[str, Plan] | None:
     """What an earlier try has left to do for this session, and the key it is noted under."""
-    for key, value in tx.rows("SELECT key, value FROM state_meta WHERE key LIKE ?", (NOTE + "%",)):
+    for key, value in tx.rows("SELECT key, value FROM state_meta WHERE key LIKE ?", (retention.SHREDDING + "%",)):
         plan = Plan(**codec.from_json(value))
         if session_id in plan.parts:
             return str(key), plan
@@ -169,14 +168,15 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
         count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))
         cut, _ = retention.mark_deleted(tx, part)
         children += [child for child in cut if child not in plan.parts]
-        retention.audit(tx, "shred", part, by, f"{count} messages")
+        # A deletion, for every program that asks whether a transcript's session was deleted.
+        retention.audit(tx, "delete", part, by, f"shredded, {count} messages")
     for digest in plan.prompts:
         _drop_prompt(tx, digest)
     if key is not None:
         tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
     tx.run(
         "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (NOTE + plan.parts[-1], codec.to_json(asdict(plan))),
+        (retention.SHREDDING + plan.parts[-1], codec.to_json(asdict(plan))),
     )
     return plan, children
 
@@ -251,13 +251,16 @@ def _remove_files(place: Place, plan: Plan) -> list[str]:
     left += [drafts.draft_path(place.path, part) for part in gone]
     with suppress(OSError):
         place.attachments.forget(hashes)
-    for digest in hashes:  # one that was being written by a process that was killed
-        for part_file in place.attachments.path(digest).parent.glob(f"{digest}.*.part"):
-            part_file.unlink(missing_ok=True)
     left += [place.attachments.path(digest) for digest in hashes]
     for digest in prompts:
         place.scribe.prompt_dropped(digest)
     left += [prompt_path(place.sessions, digest) for digest in prompts]
+    leftovers = [place.sessions.glob(".sessions-*.json")]  # of processes that were killed while they wrote them
+    leftovers += [prompt_path(place.sessions, digest).parent.glob(f".{digest}.*.part") for digest in prompts]
+    leftovers += [place.attachments.path(digest).parent.glob(f"{digest}.*.part") for digest in hashes]
+    for path in (one for some in leftovers for one in some):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
     told = [f"{path} can't be removed; remove it" for path in left if path.exists()]
     try:
         _forget_titles(place.sessions / "sessions.json", gone)
