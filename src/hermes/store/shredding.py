@@ -26,7 +26,11 @@ from hermes.store.transcript_writer import TranscriptWriter
 if TYPE_CHECKING:
     from hermes.store.rows import ShredResult
 
-_SERVER = "the server's write-ahead log and backups (their administrator's to expire)"
+# What a store that several hosts share has beyond the reach of this one.
+_ELSEWHERE = (
+    "the server's write-ahead log and backups (their administrator's to expire)",
+    "transcripts, attachments and prompt histories on other hosts that used this store",
+)
 
 
 @dataclass(slots=True)
@@ -91,7 +95,7 @@ def shred(place: Place, session_id: str, by: str) -> ShredResult | None:
         "parts": plan.parts,
         "messages": plan.messages,
         "shared_with": plan.shared_with,
-        "copies": [*copies, _SERVER] if engine.shared else copies,
+        "copies": [*copies, *_ELSEWHERE] if engine.shared else copies,
         "unfinished": unfinished,
     }
 
