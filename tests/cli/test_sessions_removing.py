@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -220,3 +222,64 @@ def test_prune_takes_a_compressed_conversation_whole_or_leaves_it(hermes_home: P
     assert NEWEST in done.out and EARLIER not in done.out and "deleted 1 session for good" in done.out
     with SessionDB(hermes_home / "state.db") as db:
         assert db.session_count() == 0 and db.message_count() == 0
+
+
+# ── shred ──
+
+
+def test_shred_leaves_no_word_in_any_file_of_the_home(home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        typed = db.append_message(PARSER, "user", "xqvarnium is what I typed")
+        assert typed and db.check() == []
+    (home / "history").write_text(
+        "\n# 2026-01-01 10:00:00\n+xqvarnium is what I typed\n\n# 2026-01-01 10:00:01\n+/help\n"
+    )
+    refused = run("sessions", "delete", "--shred", "Parser rewrite", home=home)
+    assert refused.status == 1 and "pass --yes" in refused.err and PARSER in ids(home)
+    done = run("sessions", "delete", "--shred", "Parser rewrite", "--yes", home=home)
+    assert (done.status, done.err) == (0, "")
+    assert re.fullmatch(rf'"Parser rewrite" \({PARSER}\) is shredded: \d+ messages\n', done.out)
+    for path in (one for one in home.rglob("*") if one.is_file()):
+        data = path.read_bytes()
+        assert b"varnium" not in data and b"Parser rewrite" not in data, path
+    assert (home / "history").read_text() == "\n# 2026-01-01 10:00:01\n+/help\n"
+    again = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
+    assert (
+        again.status == 1 and again.err == f"hermes: no session matches '{PARSER}'; `hermes sessions list` lists them\n"
+    )
+
+
+def test_shred_takes_from_the_trash_and_names_copies(home: Path) -> None:
+    assert run("sessions", "backup", home / "copy.db", home=home).status == 0
+    assert run("sessions", "delete", PARSER, "--yes", home=home).status == 0
+    done = run("sessions", "delete", "--shred", "Parser rewrite", "--yes", home=home)
+    assert done.status == 0 and f"still held by {home / 'copy.db'}" in done.err
+    assert "is shredded" in done.out and json.loads(run("sessions", "trash", "--json", home=home).out) == []
+
+
+def test_shred_refuses_what_a_branch_shows(home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.branch_session(PARSER, "a-branch")
+    done = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
+    assert done.status == 1 and done.out == ""
+    assert done.err == (
+        f"hermes: session {PARSER} can't be shredded: session a-branch shows messages of it; shred that one first\n"
+    )
+    assert PARSER in ids(home)
+    branch = run("sessions", "delete", "--shred", "a-branch", "--yes", home=home)
+    assert f"shared with {PARSER} stay there" in branch.err
+    assert run("sessions", "delete", "--shred", PARSER, "--yes", home=home).status == 0
+
+
+def test_shred_says_what_to_do_about_a_reader_and_ends_when_asked_again(home: Path) -> None:
+    code = "import sqlite3,sys; c=sqlite3.connect(sys.argv[1]); c.execute('BEGIN'); c.execute('SELECT 1 FROM messages').fetchone()"
+    words = [sys.executable, "-c", code + "; print(flush=True); sys.stdin.read()", str(home / "state.db")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None and reader.stdout.readline()
+        done = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
+        reader.communicate()
+    assert done.status == 1 and len(done.err.splitlines()) == 1
+    assert f"state.db-wal can't be emptied while another process reads it (process {reader.pid}" in done.err
+    assert done.err.endswith(f"; end that process; then run `hermes sessions delete --shred {PARSER}` again\n")
+    again = run("sessions", "delete", "--shred", PARSER, home=home)  # it was confirmed the first time
+    assert again.status == 0 and again.out.startswith(f"{PARSER} is shredded: ")

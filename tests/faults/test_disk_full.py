@@ -301,3 +301,21 @@ def test_a_file_in_place_of_the_transcript_folder_stops_no_message(folder: Path)
         remote.open(str(path))
         assert transcript_ids(folder / "sessions", "talk") == Counter(row["id"] for row in remote.get_messages("talk"))
         assert remote.check() == []
+
+
+def test_shredding_on_a_full_disk_says_so_and_ends_when_there_is_room(mounts: None, tmp_path: Path) -> None:
+    with Remote(own_mounts=True) as remote:
+        path = small_disk(remote, tmp_path / "disk", 8 * DISK)
+        remote.open(str(path))
+        for session_id in ("kept", "talk"):
+            remote.create_session(session_id, "cli")
+            remote.append(session_id, "w", 0, 60)
+        kept = contents(remote.get_messages("kept"))
+        remote.fill(str(path.parent / "ballast"), leave=300 << 10)
+        done = remote.shred_session("talk")
+        assert len(done["unfinished"]) == 1 and "no space" in done["unfinished"][0].lower(), done
+        assert remote.get_session("talk") is None and contents(remote.get_messages("kept")) == kept
+        remote.os("unlink", str(path.parent / "ballast"))
+        again = remote.shred_session("talk")
+        assert (again["messages"], again["unfinished"]) == (60, [])
+        assert contents(remote.get_messages("kept")) == kept and remote.check() == []

@@ -160,6 +160,31 @@ def test_killed_while_deleting_a_long_session(nursery: Nursery, huge: Path, fold
     each_death(nursery, huge, folder, step("delete_session", "long"), verify)
 
 
+def test_killed_while_shredding(nursery: Nursery, base: Path, folder: Path) -> None:
+    """It is there whole, or nobody sees any of it; shredding again leaves no word of it in any file."""
+    truth, talked = shown_by(base), folder / "talked"
+    clone(base, talked)
+    (talked / "history").write_text(
+        "\n# 2026-01-01 10:00:00\n+oldword0q the old text\n\n# 2026-01-01 10:00:01\n+other\n"
+    )
+
+    def verify(path: Path) -> None:
+        with store(path) as db:
+            shown = db.export_session("talk")
+            assert shown is None or shown == truth["talk"]
+            done = db.shred_session("talk")
+            assert done is None or done["unfinished"] == []
+            assert [line["session_id"] for line in db.audit_log()] == ["talk"], "told once, however often it was tried"
+            unharmed(db, truth, "bystander", "long", "branch", "past1")
+            assert db.check() == [] and db.shred_session("talk") is None
+        for file in (one for one in path.parent.rglob("*") if one.is_file()):
+            data = file.read_bytes()
+            assert b"oldword" not in data and b"the old text" not in data and b"the talk" not in data, file
+        assert (path.parent / "history").read_text() == "\n# 2026-01-01 10:00:01\n+other\n"
+
+    each_death(nursery, talked, folder, step("shred_session", "talk"), verify)
+
+
 def test_killed_while_pruning(nursery: Nursery, base: Path, folder: Path) -> None:
     """The next prune finishes; nothing of the pruned stays, nothing else goes."""
     truth = shown_by(base)

@@ -21,6 +21,7 @@ from hermes.store.attachments import GONE, Attachments, noted
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, MessageColumns, Progress, Row, Tx, finding
 from hermes.store.prompt_files import read_prompt
+from hermes.store.retention import SHREDDING
 from hermes.store.rows import Finding
 from hermes.store.transcript_comparison import Comparer, Comparison, confirmed, is_same_message, read
 from hermes.store.transcript_writer import TranscriptWriter
@@ -44,7 +45,13 @@ def check(
         if any(one["kind"] == "corruption" for one in found):
             return found
         with engine.read() as tx:
-            found += [*_orphans(tx), *looked.miscounted, *_counters(tx, looked.done), *_prompts(tx)]
+            found += [
+                *_orphans(tx),
+                *looked.miscounted,
+                *_counters(tx, looked.done),
+                *_prompts(tx),
+                *_half_shredded(tx),
+            ]
         found += _cut_short(engine, scribe)
         found += _attachments(engine, attachments, progress)
         found += [one for one, _ in transcripts(engine, scribe, progress, looked)]
@@ -99,6 +106,21 @@ def _half_deleted(tx: Tx) -> list[Finding]:
         for (session_id,) in tx.rows(
             "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
             f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
+        )
+    ]
+
+
+def _half_shredded(tx: Tx) -> list[Finding]:
+    """Shreddings that were cut short, or that something was in the way of."""
+    return [
+        finding(
+            "half-shredded",
+            f"session {session_id}",
+            f"files may still hold deleted text of it; `hermes sessions delete --shred {session_id}` removes it",
+        )
+        for session_id in (
+            str(row[0]).removeprefix(SHREDDING)
+            for row in tx.rows("SELECT key FROM state_meta WHERE key LIKE ? ORDER BY key", (SHREDDING + "%",))
         )
     ]
 

@@ -12,7 +12,7 @@ from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
 
 if TYPE_CHECKING:
-    from hermes.store.rows import AuditEntry, HandoffState, MaintenanceResult
+    from hermes.store.rows import AuditEntry, HandoffState, MaintenanceResult, ShredResult
 
 Outcome = TypeVar("Outcome", bool, "int | None")
 
@@ -30,6 +30,21 @@ class Keeping(OpenStore):
         self._scribe.intends(session_id)
         drafts.forget(self.path, session_id)
         return retention.purge(self._engine, session_id, by, self._scribe)
+
+    def shred_session(self, session_id: str, *, by: str = "", history: Path | str | None = None) -> ShredResult | None:
+        """Delete the whole conversation a session is part of, so that no file of the store holds a word of it; None when
+        there is no such session.
+
+        What it owned is afterwards in no table, index, free page, log, transcript, draft or attachment; entries of the
+        prompt's `history` file (default: `history` beside the database) that are texts of its user are removed. The audit
+        log tells when and how many messages, not what. A conversation that a process holds is SessionBusy, one of which
+        another session shows messages is InvalidInput; nothing is deleted then. After a crash, the same call does the rest.
+        """
+        from hermes.store import shredding
+
+        typed = self.path.with_name("history") if history is None else Path(history)
+        place = shredding.Place(self._engine, self._scribe, self._attachments, self.path, typed)
+        return shredding.shred(place, session_id, by)
 
     def prune_sessions(
         self,
@@ -94,7 +109,7 @@ class Keeping(OpenStore):
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
     def audit_log(self, limit: int = 100) -> list[AuditEntry]:
-        """What was trashed, restored and deleted, when and by which command; the newest first."""
+        """What was trashed, restored, deleted and shredded, when and by which command; the newest first."""
         with self._engine.read() as tx:
             rows = tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
         return cast("list[AuditEntry]", rows)

@@ -39,7 +39,7 @@ class LeftBehind:
     model: str | None
 
 
-def _place(database: Path, session_id: str) -> Path:
+def draft_path(database: Path, session_id: str) -> Path:
     """The draft of a session. Its id may hold any character, so the file is named by a hash."""
     return companion(database, "drafts") / hashlib.sha256(session_id.encode()).hexdigest()[:32]
 
@@ -57,7 +57,7 @@ class Draft:
         mask: Callable[[str], str] | None = None,
     ) -> None:
         """`mask` takes secrets out of a text; None: there is no need."""
-        self._path = _place(database, session_id)
+        self._path = draft_path(database, session_id)
         self._head = json.dumps({"session": session_id, "after": after, "model": model}).encode() + b"\n"
         self._handle: int | None = None
         self._useless = False
@@ -167,13 +167,13 @@ def _endings(tail: str) -> Iterator[str]:
 def forget(database: Path, session_id: str) -> None:
     """Remove the draft of a session that is deleted."""
     with contextlib.suppress(OSError):
-        _place(database, session_id).unlink(missing_ok=True)
+        draft_path(database, session_id).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def left_behind(database: Path, session_id: str) -> Iterator[LeftBehind | None]:
     """The draft a dead process left for a session, or None. It is gone when the block ends without an error."""
-    path = _place(database, session_id)
+    path = draft_path(database, session_id)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -398,6 +398,26 @@ def forget(tx: Tx, before: float) -> int:
     )
 
 
+def shred(tx: Tx, session_ids: Sequence[str]) -> None:
+    """Take out what these sessions were told and were to answer: nothing of it is answered or sent any more."""
+    if not tx.has_table("gateway_inbox"):
+        return
+    events = f"SELECT id FROM gateway_inbox WHERE session_id IN ({_marks(session_ids)})"
+    tx.run(
+        "UPDATE gateway_outbox SET text = NULL,"
+        " error = CASE WHEN sent_at IS NULL THEN coalesce(error, 'its conversation was deleted') END"
+        f" WHERE text IS NOT NULL AND inbox_id IN ({events})",
+        session_ids,
+    )
+    tx.run(
+        f"UPDATE gateway_inbox SET event = NULL, finished_at = coalesce(finished_at, ?)"
+        f" WHERE session_id IN ({_marks(session_ids)}) AND (event IS NOT NULL OR finished_at IS NULL)",
+        (tx.now(), *session_ids),
+    )
+    tx.run(f"DELETE FROM gateway_aliases WHERE session_id IN ({_marks(session_ids)})", session_ids)
+    tx.run(f"UPDATE gateway_routes SET pending_title = NULL WHERE session_id IN ({_marks(session_ids)})", session_ids)
+
+
 # ------------------------------------------------------------------------------------------ files of older versions
 
 _BOXES = ("gateway_inbox", "gateway_outbox")

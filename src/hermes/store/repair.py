@@ -57,7 +57,7 @@ def repair(
         return None
     if not found and not rebuild_index:
         return []
-    if kinds <= {UNDECIDED, "attachment"} and side is None and not rebuild_index:
+    if kinds <= {UNDECIDED, "attachment", "half-shredded"} and side is None and not rebuild_index:
         return []  # nothing of it can be mended: the caller decides, or a backup is needed
     copy = copy_name(path)
     backup(copy)

@@ -19,6 +19,7 @@ DAY = 86_400.0
 GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
+SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
 MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # what trashing and restoring change
 
 
@@ -107,30 +108,33 @@ class Witness(Protocol):
 def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
     """Delete a session for good, in small transactions; False when there is none."""
     with engine.write() as tx:
-        row = tx.row(
-            "SELECT source, message_count, system_prompt_hash FROM sessions WHERE id = ? AND purged IS NULL",
-            (session_id,),
-        )
+        row = tx.row("SELECT source, message_count FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
         if row is None:
             return False
-        source, count, prompt = row
-        audit(tx, "delete", session_id, by, f"source {source}, {count or 0} messages")
-        tx.run(
-            "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"
-            " trashed_title = NULL, preview = NULL, user_id = NULL, parent_session_id = NULL, system_prompt = NULL,"
-            " system_prompt_hash = NULL, model_config = NULL, cwd = NULL WHERE id = ?",
-            (session_id,),
-        )
-        children = lineage.cut_children(tx, session_id)
-        _drop_prompt(tx, prompt)
+        children, prompt = mark_deleted(tx, session_id)
+        audit(tx, "delete", session_id, by, f"source {row[0]}, {row[1] or 0} messages")
     witness.cut_off(children)
     if prompt is not None:
         witness.prompt_dropped(prompt)
-    _finish(engine, session_id, witness)
+    finish_deletion(engine, session_id, witness)
     return True
 
 
-def _finish(engine: Engine, session_id: str, witness: Witness) -> None:
+def mark_deleted(tx: Tx, session_id: str) -> tuple[list[str], str | None]:
+    """The first step of a deletion: nobody sees the session any more. The children it had, and its system prompt."""
+    prompt = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
+    tx.run(
+        "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"
+        " trashed_title = NULL, preview = NULL, user_id = NULL, parent_session_id = NULL, system_prompt = NULL,"
+        " system_prompt_hash = NULL, model_config = NULL, cwd = NULL WHERE id = ?",
+        (session_id,),
+    )
+    children = lineage.cut_children(tx, session_id)
+    _drop_prompt(tx, prompt)
+    return children, prompt
+
+
+def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
     """The long part of a deletion; can be taken up again after a crash."""
     hashes: set[str] = set()
     while True:
@@ -149,7 +153,7 @@ def _finish(engine: Engine, session_id: str, witness: Witness) -> None:
         witness.owner_renamed(referring)
     witness.deleted(session_id, gone)
     for other in shells:
-        _finish_shell(engine, other, witness)
+        finish_shell(engine, other, witness)
 
 
 def _drop_rows(tx: Tx, session_id: str) -> list[str]:
@@ -198,7 +202,7 @@ def _make_shell(tx: Tx, session_id: str) -> tuple[str | None, list[str]]:
     return shell, [row[0] for row in referring]
 
 
-def _finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
+def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
     """A deleted session that had been kept for others: let go of what nobody refers to any more."""
     witness.intends(session_id)
     with engine.write() as tx:
@@ -223,7 +227,7 @@ def finish_deletions(engine: Engine, witness: Witness) -> int:
             f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
         )
     for (session_id,) in left:
-        _finish(engine, session_id, witness)
+        finish_deletion(engine, session_id, witness)
     return len(left)
 
 

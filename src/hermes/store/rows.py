@@ -17,6 +17,7 @@ __all__ = [
     "SearchHit",
     "SessionEvent",
     "SessionRow",
+    "ShredResult",
 ]
 
 
@@ -161,13 +162,28 @@ class SessionEvent(TypedDict):
 
 
 class AuditEntry(TypedDict):
-    """What was trashed, restored or deleted: `audit_log`."""
+    """What was trashed, restored, deleted or shredded: `audit_log`."""
 
     at: float
     action: str
     session_id: str | None
     by: str | None
     detail: str | None
+
+
+class ShredResult(TypedDict):
+    """What became of a shredded conversation: `shred_session`.
+
+    `parts` are the sessions it was made of, `messages` how many they owned. `shared_with` names sessions that still show
+    messages the conversation showed without owning them; `copies` are files and places that still hold it; `unfinished`
+    has a line for whatever could not be done: shred again after doing what it says.
+    """
+
+    parts: list[str]
+    messages: int
+    shared_with: list[str]
+    copies: list[str]
+    unfinished: list[str]
 
 
 class Finding(TypedDict):

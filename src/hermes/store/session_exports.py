@@ -15,7 +15,7 @@ from hermes.store.attachments import ABSENT, HAD
 from hermes.store.carried_messages import HIGHEST, Touched, usable_id
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
-from hermes.store.retention import META_LAST_PRUNE
+from hermes.store.retention import META_LAST_PRUNE, SHREDDING
 from hermes.store.visibility import User, session_clause
 
 # What a store notes about its own index, changes and tables.
@@ -224,7 +224,7 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
         (key, value)
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
         if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
-        and not str(codec.restored(key)).startswith((carried_messages.AWAITED, ABSENT, HAD, IMPORTED_FILE))
+        and not str(codec.restored(key)).startswith((carried_messages.AWAITED, ABSENT, HAD, IMPORTED_FILE, SHREDDING))
     ]
 
 

@@ -1,7 +1,8 @@
 """`hermes sessions delete`, `restore`, `trash` and `prune`: what goes, and how it comes back.
 
-Both put sessions in the trash for some days (`--now` skips it); pruning takes only what has ended. A session that a
-running process holds is never touched. A conversation that was compressed is one thing here, whichever part is named.
+Both put sessions in the trash for some days (`--now` skips it); pruning takes only what has ended. `delete --shred` leaves
+nothing of a conversation in any file of the store. A session that a running process holds is never touched. A conversation
+that was compressed is one thing here, whichever part is named.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hermes.cli.completers import complete_sessions, complete_trashed
 from hermes.cli.shared import age, configuration, counted, note, opened, print_json, progress, zone
 from hermes.cli.table import Column, printed
 from hermes.harmless import one_line
+from hermes.home import get_hermes_home
 from hermes.times import ago, date
 
 if TYPE_CHECKING:
@@ -46,8 +48,17 @@ def called(session: dict[str, Any]) -> str:
 )
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_sessions)
 @click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
+@click.option(
+    "--shred",
+    is_flag=True,
+    help="Delete for good, and leave nothing of it in any file of the store; says which copies still hold it."
+    " Rewrites the whole store. ID may be in the trash.",
+)
 @yes_option()
-def delete(words: tuple[str, ...], now: bool, yes: bool) -> None:
+def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
+    if shred:
+        _shred(words, yes)
+        return
     with opened(writing=True) as db:
         named = (db.get_compression_chain(find_session(db, word))[-1] for word in words)
         meant = [_Conversation(db, session_id) for session_id in dict.fromkeys(named)]
@@ -66,16 +77,72 @@ def delete(words: tuple[str, ...], now: bool, yes: bool) -> None:
 class _Conversation:
     """What a command is about: a session, and the parts before it if it was compressed."""
 
-    def __init__(self, db: SessionDB, session_id: str) -> None:
+    def __init__(self, db: SessionDB, session_id: str, trashed: dict[str, dict[str, Any]] | None = None) -> None:
         self.db, self.session_id = db, session_id
         self.parts = db.get_compression_chain(session_id)
-        rows = [db.get_session(part) or {"id": part} for part in self.parts]
+        rows = [db.get_session(part) or (trashed or {}).get(part) or {"id": part} for part in self.parts]
         self.messages = sum(row.get("message_count") or 0 for row in rows)
         self.called = called(rows[-1]) + _with_earlier(self.parts)
 
     def refuse_live(self) -> None:
         if any(self.db.is_live(part) for part in self.parts):
             raise click.ClickException(f"{self.called} is in use by a running process; leave it there first")
+
+
+def _shred(words: tuple[str, ...], yes: bool) -> None:
+    """Shred conversations, the trash's included; what an earlier try left unfinished is finished without asking."""
+    with opened(writing=True) as db:
+        trashed = {row["id"]: row for row in db.list_trash()}
+        meant: dict[str, _Conversation | None] = {}
+        for word in words:
+            found = _to_shred(db, list(trashed.values()), word)
+            meant[found or word] = None if found is None else _Conversation(db, found, trashed)
+        asked = [one for one in meant.values() if one is not None]
+        for one in asked:
+            one.refuse_live()
+        names = ", ".join(f"{one.called}, {counted(one.messages, 'message')}" for one in asked)
+        if names:
+            confirmed(f"Shred {names}? Nothing brings it back.", yes=yes)
+        unfinished = [
+            line
+            for name, one in meant.items()
+            for line in _shred_one(db, name, one.called if one is not None else name)
+        ]
+    if unfinished:
+        raise click.ClickException("\n".join(unfinished))
+
+
+def _to_shred(db: SessionDB, trashed: list[dict[str, Any]], word: str) -> str | None:
+    """The newest part of the conversation a person means; None when it may be one that was half shredded."""
+    try:
+        found = find_session(db, word)
+    except Ambiguous:
+        raise
+    except click.ClickException:
+        try:
+            found = _in_trash(trashed, word, db)
+        except Ambiguous:
+            raise
+        except click.ClickException:
+            return None
+    return db.get_compression_chain(found)[-1]
+
+
+def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
+    """Shred one conversation and say what became of it; a line for each thing that is left to do."""
+    done = db.shred_session(session_id, by="hermes sessions delete --shred", history=get_hermes_home() / "history")
+    if done is None:
+        raise click.ClickException(f"no session matches {session_id!r}; `hermes sessions list` lists them")
+    if done["shared_with"]:
+        others = ", ".join(done["shared_with"])
+        note(f"messages that {called} shared with {others} stay there")
+    for copy in done["copies"]:
+        note(f"still held by {copy}")
+    if done["unfinished"]:
+        again = f"then run `hermes sessions delete --shred {done['parts'][-1]}` again"
+        return [f"{called} is deleted, but not out of every file: {line}; {again}" for line in done["unfinished"]]
+    print(f"{called} is shredded: {counted(done['messages'], 'message')}")
+    return []
 
 
 def _with_earlier(parts: list[str]) -> str:

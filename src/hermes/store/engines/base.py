@@ -276,6 +276,10 @@ class Engine(Protocol):
         """Give free space back to the file system, if it is worth it (or always, when `full`)."""
         ...
 
+    def scrub(self) -> list[str]:
+        """Rewrite what holds deleted text: index, free pages, log. A line for each place that could not be rewritten."""
+        ...
+
     def backup(self, target: Path) -> None:
         """A consistent copy while others write."""
         ...

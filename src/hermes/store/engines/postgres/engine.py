@@ -492,6 +492,16 @@ class PostgresEngine:
                 connection.execute(f"VACUUM (ANALYZE) {table}".encode())
         return True
 
+    def scrub(self) -> list[str]:
+        if self._closed:
+            raise StoreClosed(f"{self.where} was closed")
+        from hermes.store.engines.postgres import scrubbing
+
+        self.catch_up()
+        take_out_unused(self.read, self.write)
+        with self._translated(), self._connect() as connection:
+            return scrubbing.rewrite_tables(connection, self.where)
+
     def backup(self, target: Path) -> None:
         raise StoreError(f"{self.where} is backed up with PostgreSQL's own tools: pg_dump, pg_basebackup")
 

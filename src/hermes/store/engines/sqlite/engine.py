@@ -54,6 +54,7 @@ OPENING_SECONDS = 10.0  # that a process which makes a new file is waited for
 RETRY_SECONDS = (0.020, 0.150)
 QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
 STOPPED_AFTER = 1  # tries after which the holder of the lock is looked at: one that was stopped never lets go
+EMPTYING_SECONDS = 3.0  # that readers of the WAL are waited for when it must be empty
 VACUUM_STEP = 256  # pages given back in one transaction
 _NOTHING_MORE: AbstractContextManager[None] = nullcontext()
 
@@ -472,6 +473,31 @@ class SqliteEngine:
             finally:
                 self._gate.leave()
             return True
+
+    def scrub(self) -> list[str]:
+        self.catch_up()  # what is left of an older index goes, too
+        self.reclaim(full=True)
+        return [] if self._emptied_wal() else [
+            f"{self.path}-wal can't be emptied while another process reads it{holder_of(self.path)}; end that process"
+        ]  # fmt: skip
+
+    def _emptied_wal(self) -> bool:
+        """Move the WAL into the database and cut it to nothing, waiting a while for those who read from it."""
+        until = time.monotonic() + EMPTYING_SECONDS
+        while True:
+            with self._translated(), self._mutex:
+                if self._main.pragma("journal_mode") != "wal":
+                    return True
+                self._gate.enter(QUEUE_SECONDS)
+                try:
+                    self._main.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                    return True
+                except (apsw.BusyError, apsw.LockedError):
+                    if time.monotonic() > until:
+                        return False
+                finally:
+                    self._gate.leave()
+            time.sleep(random.uniform(*RETRY_SECONDS))
 
     def backup(self, target: Path) -> None:
         self._require_open()

@@ -1,0 +1,62 @@
+"""The history file of the terminal's prompt, without texts that are to be forgotten.
+
+prompt_toolkit writes an entry as an empty line, a comment with the time, and the lines of the text, each after a `+`. It
+opens the file for each line it adds, so the file may be replaced while a terminal is open.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+_TRIES = 20  # while terminals add lines
+
+
+def forget_texts(path: Path, texts: Collection[str]) -> None:
+    """Remove the entries that are one of these texts, whatever spaces surround it; OSError when that is not possible."""
+    wanted = {text.strip() for text in texts}
+    for leftover in path.parent.glob(".history.*"):  # of a process that was killed while it rewrote the file
+        leftover.unlink(missing_ok=True)
+    for _ in range(_TRIES):
+        try:
+            before = path.stat()
+            lines = path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        except FileNotFoundError:
+            return
+        kept = [line for entry, text in _entries(lines) if text is None or text.strip() not in wanted for line in entry]
+        if kept == lines:
+            return
+        if _replaced(path, "\n".join(kept), before):
+            return
+    raise BlockingIOError(f"{path} is being written all the time")
+
+
+def _entries(lines: list[str]) -> Iterator[tuple[list[str], str | None]]:
+    """The lines in groups: an entry with what stands before it, and its text; None after the last one."""
+    group: list[str] = []
+    for number, line in enumerate(lines):
+        group.append(line)
+        if line.startswith("+") and not "".join(lines[number + 1 : number + 2]).startswith("+"):
+            yield group, "\n".join(one[1:] for one in group if one.startswith("+"))
+            group = []
+    if group:
+        yield group, None
+
+
+def _replaced(path: Path, text: str, before: os.stat_result) -> bool:
+    """Put the text in place of the file, unless someone has written to it since."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".history.")  # made with mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        now = path.stat()
+        if (now.st_size, now.st_mtime_ns, now.st_ino) != (before.st_size, before.st_mtime_ns, before.st_ino):
+            return False
+        os.replace(name, os.path.realpath(path))
+        return True
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,79 @@
+"""Files near a store that hold a session of it: copies that backups and repairs made, exports.
+
+Looked at are the files beside the database, folders beside it that are named after backups, and what a repair put aside
+among the transcripts. A database is asked for the session; any other file holds it when it names the session's id as JSON does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hermes.errors import HermesError
+from hermes.store.engines.store_address import open_engine
+
+_PIECE = 1 << 20  # bytes read at once
+_OWN = ("", "-wal", "-shm", "-journal", "-queue", "-indexing")
+_HEAD = b"SQLite format 3\0"
+
+
+def copies_of(
+    database: Path, transcripts: Path, session_ids: Sequence[str], attachments: Iterable[str]
+) -> Iterator[Path]:
+    """The files that hold one of these sessions, or a copy of one of these attachments (by hash)."""
+    own = {database.with_name(database.name + end) for end in _OWN}
+    for path in sorted({*_candidates(database.parent, transcripts)} - own):
+        try:
+            if _holds(path, session_ids):
+                yield path
+        except OSError:
+            continue  # it can't be read: by nobody who runs this
+    for digest in attachments:
+        yield from sorted(database.parent.glob(f"*.attachments/{digest[:2]}/{digest}"))
+
+
+def _candidates(folder: Path, transcripts: Path) -> Iterator[Path]:
+    beside = [path for path in folder.iterdir() if not path.is_symlink()] if folder.is_dir() else []
+    for path in beside:
+        if path.is_file() and not path.name.endswith(("-wal", "-shm")):
+            yield path
+        elif path.is_dir() and "backup" in path.name.lower():
+            yield from (one for one in path.rglob("*") if one.is_file() and not one.is_symlink())
+    yield from transcripts.glob("*.before-repair-*")
+
+
+def _holds(path: Path, session_ids: Sequence[str]) -> bool:
+    with path.open("rb") as file:
+        is_database = file.read(len(_HEAD)) == _HEAD
+    if is_database:
+        try:
+            return _database_holds(path, session_ids)
+        except HermesError:  # damaged, or not a record: its bytes tell
+            return _names(path, [one.encode(errors="surrogatepass") for one in session_ids])
+    words = {json.dumps(one, ensure_ascii=plain) for one in session_ids for plain in (True, False)}
+    return _names(path, [word.encode(errors="surrogatepass") for word in words])
+
+
+def _database_holds(path: Path, session_ids: Sequence[str]) -> bool:
+    engine = open_engine(path, None, read_only=True, durability="normal")
+    try:
+        with engine.read() as tx:
+            return any(
+                tx.row(f"SELECT 1 FROM {table} WHERE {column} = ? LIMIT 1", (one,)) is not None
+                for one in session_ids
+                for table, column in (("sessions", "id"), ("messages", "session_id"))
+            )
+    finally:
+        engine.close()
+
+
+def _names(path: Path, words: Sequence[bytes]) -> bool:
+    longest, before = max(map(len, words)), b""
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            seen = before + piece
+            if any(word in seen for word in words):
+                return True
+            before = seen[-longest:]
+    return False

@@ -1,0 +1,305 @@
+"""Shredding: a conversation leaves every table, index, free page, log and file that belongs to the store.
+
+Deleting takes the rows away; this also takes what refers to them in files beside the store, and has the engine rewrite
+whatever holds deleted text. Each step can be repeated. What is under way is noted in `state_meta` by the transaction that
+makes the conversation invisible, and the note goes last: shredding the same id again after a crash does the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
+from hermes.store import codec, drafts, gateway_queues, leases, lineage, prompt_history, retention
+from hermes.store.attachments import Attachments
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.prompt_files import prompt_path
+from hermes.store.session_copies import copies_of
+from hermes.store.transcript_writer import TranscriptWriter
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ShredResult
+
+# What a store that several hosts share has beyond the reach of this one.
+_ELSEWHERE = (
+    "the server's write-ahead log and backups (their administrator's to expire)",
+    "transcripts, attachments and prompt histories on other hosts that used this store",
+)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What belongs to a conversation that is shredded, as far as it can't be looked up once its rows are gone."""
+
+    parts: list[str] = field(default_factory=list)
+    messages: int = 0
+    attachments: list[str] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
+    shells: list[str] = field(default_factory=list)  # deleted sessions of which it shows messages
+    shared_with: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """The store, and the files beside it."""
+
+    engine: Engine
+    scribe: TranscriptWriter
+    attachments: Attachments
+    path: Path
+    history: Path
+
+    @property
+    def sessions(self) -> Path:
+        """The folder of the transcripts."""
+        return self.scribe.journal.folder
+
+
+def shred(place: Place, session_id: str, by: str) -> ShredResult | None:
+    """Shred the whole conversation a session is part of; None when no session has that id and none is half shredded."""
+    engine, unfinished = place.engine, list[str]()
+    with engine.read() as tx:
+        parts = _parts(tx, session_id)
+        if not parts and _noted(tx, session_id) is None:
+            return None
+        _refuse(tx, parts)
+        typed = set(_typed(tx, parts))
+    try:  # while the messages are there to compare with
+        prompt_history.forget_texts(place.history, typed)
+    except OSError as error:
+        raise StoreError(
+            f"{place.history} can't be rewritten ({error.strerror or error}); nothing was deleted"
+        ) from error
+    for part in parts:
+        place.scribe.intends(part)
+    with engine.write() as tx:
+        plan, children = _begin(tx, session_id, by)
+    place.scribe.cut_off(children)
+    _remove_rows(place, plan)
+    unfinished += _remove_files(place, plan)
+    try:
+        unfinished += engine.scrub()
+    except StoreError as error:
+        unfinished.append(f"deleted text may still be in {engine.where}, which could not be rewritten: {error}")
+    if not unfinished:
+        with engine.write() as tx:
+            tx.run("DELETE FROM state_meta WHERE key = ?", (retention.SHREDDING + plan.parts[-1],))
+    copies = [str(path) for path in copies_of(place.path, place.sessions, plan.parts, plan.attachments)]
+    return {
+        "parts": plan.parts,
+        "messages": plan.messages,
+        "shared_with": plan.shared_with,
+        "copies": [*copies, *_ELSEWHERE] if engine.shared else copies,
+        "unfinished": unfinished,
+    }
+
+
+# ------------------------------------------------------------------------------------------ what belongs to it
+
+
+def _parts(tx: Tx, session_id: str) -> list[str]:
+    there = tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is not None
+    return lineage.parts(tx, session_id) if there else []
+
+
+def _noted(tx: Tx, session_id: str) -> tuple[str, Plan] | None:
+    """What an earlier try has left to do for this session, and the key it is noted under."""
+    for key, value in tx.rows("SELECT key, value FROM state_meta WHERE key LIKE ?", (retention.SHREDDING + "%",)):
+        plan = Plan(**codec.from_json(value))
+        if session_id in plan.parts:
+            return str(key), plan
+    return None
+
+
+def _refuse(tx: Tx, parts: Sequence[str]) -> None:
+    """A conversation in use, or one of which another session shows messages, is left alone."""
+    for part in parts:
+        if leases.is_live(tx, part):
+            raise SessionBusy(part, leases.holder(tx, part) or "unknown")
+    if not parts:
+        return
+    other = tx.row(
+        "SELECT r.session_id, s.trashed_at FROM session_refs r LEFT JOIN sessions s ON s.id = r.session_id"
+        f" WHERE r.from_session IN ({_marks(parts)}) AND r.session_id NOT IN ({_marks(parts)}) ORDER BY 1 LIMIT 1",
+        [*parts, *parts],
+    )
+    if other is not None:
+        where = " in the trash" if other[1] is not None else ""
+        raise InvalidInput(
+            f"session {parts[-1]} can't be shredded: session {other[0]}{where} shows messages of it; shred that one first"
+        )
+
+
+def _typed(tx: Tx, parts: Sequence[str]) -> Iterator[str]:
+    """What the user wrote in it, and the commands that gave it its titles, as the prompt's history has them."""
+    for part in parts:
+        for content, rest, form in tx.rows(
+            "SELECT content, content_rest, content_format FROM messages WHERE session_id = ? AND role = 'user'", (part,)
+        ):
+            with suppress(HermesError):  # a damaged text is in no history
+                yield from _texts(codec.content_value(codec.joined(content, rest), form))
+        for title in tx.row("SELECT title, trashed_title FROM sessions WHERE id = ?", (part,)) or ():
+            if title is not None:
+                yield f"/title {title}"
+
+
+def _texts(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    for one in content if isinstance(content, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("text"), str):
+            yield one["text"]
+
+
+# ------------------------------------------------------------------------------------------ the database
+
+
+def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
+    """Make the conversation invisible and note what is to do; the children it had. Refused: nothing was changed."""
+    parts = _parts(tx, session_id)
+    _refuse(tx, parts)
+    key, earlier = _noted(tx, session_id) or (None, Plan())
+    plan = _planned(tx, parts, earlier)
+    children: list[str] = []
+    gateway_queues.shred(tx, plan.parts)
+    for part in parts:
+        count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))
+        cut, _ = retention.mark_deleted(tx, part)
+        children += [child for child in cut if child not in plan.parts]
+        # A deletion, for every program that asks whether a transcript's session was deleted.
+        retention.audit(tx, "delete", part, by, f"shredded, {count} messages")
+    for digest in plan.prompts:
+        _drop_prompt(tx, digest)
+    if key is not None:
+        tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
+    tx.run(
+        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+        (retention.SHREDDING + plan.parts[-1], codec.to_json(asdict(plan))),
+    )
+    return plan, children
+
+
+def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
+    marks = _marks(parts) if parts else "NULL"
+    owners = tx.rows(
+        "SELECT DISTINCT r.from_session, s.purged FROM session_refs r LEFT JOIN sessions s ON s.id = r.from_session"
+        f" WHERE r.session_id IN ({marks}) AND r.from_session NOT IN ({marks})",
+        [*parts, *parts],
+    )
+    shells = [owner for owner, purged in owners if purged is not None]
+    shared = [owner for owner, purged in owners if purged is None]
+    for shell in shells:
+        shared += _column(tx, "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", shell)
+    own = "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
+    prompt = "SELECT system_prompt_hash FROM sessions WHERE id = ? AND system_prompt_hash IS NOT NULL"
+    count = "SELECT count(*) FROM messages WHERE session_id = ?"
+    return Plan(
+        parts=_once(earlier.parts, parts),
+        messages=earlier.messages + sum(int(tx.value(count, (part,))) for part in parts),
+        attachments=_once(earlier.attachments, *(_column(tx, own, one) for one in [*parts, *shells])),
+        prompts=_once(earlier.prompts, *(_column(tx, prompt, part) for part in parts)),
+        shells=_once(earlier.shells, shells),
+        shared_with=sorted({*earlier.shared_with, *shared} - set(parts)),
+    )
+
+
+def _drop_prompt(tx: Tx, digest: str) -> None:
+    """Remove a prompt that no session has, also where others are stored as its beginning and their own end."""
+    row = tx.row("SELECT base_hash, text FROM system_prompts WHERE hash = ?", (digest,))
+    if row is None or tx.row("SELECT 1 FROM sessions WHERE system_prompt_hash = ?", (digest,)) is not None:
+        return
+    base, text = row
+    for other, shared, end in tx.rows(
+        "SELECT hash, base_chars, text FROM system_prompts WHERE base_hash = ?", (digest,)
+    ):
+        whole = codec.storable(codec.restored(text)[:shared] + codec.restored(end))
+        tx.run("UPDATE system_prompts SET base_hash = NULL, base_chars = NULL, text = ? WHERE hash = ?", (whole, other))
+    tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
+    if base is not None and tx.row("SELECT 1 FROM system_prompts WHERE base_hash = ?", (base,)) is None:
+        _drop_prompt(tx, base)
+
+
+def _remove_rows(place: Place, plan: Plan) -> None:
+    """The newest part first: it shows messages of the earlier ones."""
+    for session_id in [*reversed(plan.parts), *plan.shells]:
+        with place.engine.read() as tx:
+            row = tx.row("SELECT purged FROM sessions WHERE id = ?", (session_id,))
+        if row is not None and row[0] is None:
+            continue  # a new session that was given the id after an earlier try had deleted the old one
+        if session_id in plan.shells:
+            retention.finish_shell(place.engine, session_id, place.scribe)
+        else:
+            retention.finish_deletion(place.engine, session_id, place.scribe)
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _remove_files(place: Place, plan: Plan) -> list[str]:
+    """Remove what lies beside the store; a line for each file that is still there."""
+    with place.engine.read() as tx:
+        gone = [part for part in plan.parts if tx.row("SELECT 1 FROM sessions WHERE id = ?", (part,)) is None]
+        hashes = [h for h in plan.attachments if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
+        used = "SELECT 1 FROM sessions WHERE system_prompt_hash = ?"
+        prompts = [digest for digest in plan.prompts if tx.row(used, (digest,)) is None]
+    for part in gone:
+        drafts.forget(place.path, part)
+        place.scribe.deleted(part, [])
+    left = [place.scribe.journal.path(part) for part in gone]
+    left += [drafts.draft_path(place.path, part) for part in gone]
+    with suppress(OSError):
+        place.attachments.forget(hashes)
+    left += [place.attachments.path(digest) for digest in hashes]
+    for digest in prompts:
+        place.scribe.prompt_dropped(digest)
+    left += [prompt_path(place.sessions, digest) for digest in prompts]
+    leftovers = [place.sessions.glob(".sessions-*.json")]  # of processes that were killed while they wrote them
+    leftovers += [prompt_path(place.sessions, digest).parent.glob(f".{digest}.*.part") for digest in prompts]
+    leftovers += [place.attachments.path(digest).parent.glob(f"{digest}.*.part") for digest in hashes]
+    for path in (one for some in leftovers for one in some):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    told = [f"{path} can't be removed; remove it" for path in left if path.exists()]
+    try:
+        _forget_titles(place.sessions / "sessions.json", gone)
+    except (OSError, ValueError) as error:
+        told.append(
+            f"{place.sessions / 'sessions.json'} can't be rewritten ({error}); remove it, a gateway makes it again"
+        )
+    return told
+
+
+def _forget_titles(index: Path, session_ids: Iterable[str]) -> None:
+    """The file of chats tells the title of the session in each."""
+    if not index.is_file():
+        return
+    entries, gone = json.loads(index.read_bytes()), set(session_ids)
+    titled = [one for one in entries.values() if one.get("session_id") in gone and one.get("title") is not None]
+    if not titled:
+        return
+    for one in titled:
+        one["title"] = None
+    part = index.with_name(f".{index.name}.{os.getpid()}.part")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        json.dump(entries, stream, ensure_ascii=False, indent=1)
+        stream.write("\n")
+    os.replace(part, index)
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _column(tx: Tx, sql: str, key: str) -> list[str]:
+    return [str(row[0]) for row in tx.rows(sql, (key,))]
+
+
+def _once(*lists: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(one for some in lists for one in some))
