@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
     "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
     "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
+    "batch": ("hermes.cli.batch", "Ask everything in a file; the replies go into another."),
     "mcp": ("hermes.cli.mcp", "The record as tools for other agents (MCP)."),
     "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke that."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
