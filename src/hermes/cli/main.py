@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
     "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
     "batch": ("hermes.cli.batch", "Ask everything in a file; the replies go into another."),
+    "cron": ("hermes.cli.cron", "Ask something by the clock."),
     "mcp": ("hermes.cli.mcp", "The record as tools for other agents (MCP)."),
     "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke that."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
