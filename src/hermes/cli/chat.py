@@ -61,7 +61,7 @@ def command(
         raise click.UsageError("there is no question: give it after -q, or pipe it in", click.get_current_context())
     folder_is_there()
     with open_configured(config) as db:
-        _writable(db)
+        writable(db)
         session_id = _wanted(db, continued, resumed)
         from hermes.agent.model_choice import choose_model
 
@@ -84,7 +84,8 @@ def _wanted(db: SessionDB, continued: str | None, resumed: str | None) -> str | 
     return resolve(db, None if words == _LATEST else find_session(db, words, resuming=True))
 
 
-def _writable(db: SessionDB) -> None:
+def writable(db: SessionDB) -> None:
+    """StoreReadOnly when nothing said would be kept."""
     from hermes.errors import StoreReadOnly
 
     if db.read_only:

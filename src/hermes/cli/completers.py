@@ -77,6 +77,15 @@ def _trashed(context: click.Context, partial: str) -> list[Candidate]:
     return [(str(row["id"]), _about(row)) for row in rows]
 
 
+def _jobs(context: click.Context, partial: str) -> list[Candidate]:
+    """Jobs by the clock, with what they ask."""
+    from hermes.store.cron_jobs import CronDB
+
+    with _record() as db:
+        jobs = CronDB(db).jobs() if db is not None else []
+    return [(job.id, " ".join(job.prompt.split())[:60]) for job in jobs]
+
+
 def _models(context: click.Context, partial: str) -> list[Candidate]:
     """Names of models seen lately, configured, or built in."""
     from hermes.config import load_config
@@ -135,6 +144,7 @@ complete_sessions = _completer(_sessions)
 complete_trashed = _completer(_trashed)
 complete_source = _completer(_sources)
 complete_model = _completer(_models)
+complete_job = _completer(_jobs)
 complete_installable = _completer(_installable)
 complete_key = _completer(_keys)
 complete_value = _completer(_values)

@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
     "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
     "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
+    "cron": ("hermes.cli.cron", "Ask something by the clock."),
+    "batch": ("hermes.cli.batch", "Ask everything in a file; the replies go into another."),
     "acp": ("hermes.cli.acp", "The agent inside an editor (ACP)."),
     "mcp": ("hermes.cli.mcp", "The record as tools for other agents (MCP)."),
     "web": ("hermes.cli.web", "The record in a browser."),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreCorrupt, StoreError
-from hermes.store import codec, gateway_queues, session_events
+from hermes.store import codec, cron_jobs, gateway_queues, session_events
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.schema import TABLES
@@ -128,6 +128,11 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
     if happened:
         session_events.prepare(target._engine)
         tables += _tables(session_events.TABLES)
+    with there.read() as tx:
+        jobs = there.has_table(tx, "cron_runs")
+    if jobs:
+        here.make_tables(cron_jobs.TABLES)
+        tables += _tables(cron_jobs.TABLES)
     moved = Moved()
     while True:
         moved.rounds += 1

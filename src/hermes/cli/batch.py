@@ -1,0 +1,218 @@
+"""`hermes batch`: a file of prompts, each line a session of its own; the replies in a file of results."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes.cli.common import yes_option
+from hermes.cli.completers import complete_files, complete_model
+from hermes.cli.shared import counted, note
+from hermes.errors import InvalidInput
+from hermes.harmless import one_line
+
+if TYPE_CHECKING:
+    from hermes.config import Config
+    from hermes.jobs.batch import Batch, Standing
+    from hermes.jobs.batch_lines import Lines
+    from hermes.jobs.batch_results import Results
+    from hermes.store.db import SessionDB
+
+_MOST_LISTED = 50  # bad lines
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Ask everything in a file: each line is a session, the replies go into a file of results."""
+
+
+@command.command("run")
+@click.argument("prompts", metavar="PROMPTS", shell_complete=complete_files)
+@click.option("--out", required=True, metavar="FILE", shell_complete=complete_files, help="The file of results.")
+@click.option(
+    "--parallel", type=click.IntRange(1, 256), default=8, metavar="N", show_default=True, help="Lines at a time."
+)
+@click.option(
+    "--model", "model_name", metavar="NAME", shell_complete=complete_model,
+    help="Another model than config.yaml says, also for lines that name one.",
+)  # fmt: skip
+@click.option("--resume", is_flag=True, help="Do what an earlier run left: what is done is not asked again.")
+@click.option("--template", metavar="TEXT", help="The prompt, with the fields of a line: 'Summarise {text}'.")
+@click.option(
+    "--max-cost",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="USD",
+    help="Begin no line after so much is spent.",
+)
+@click.option("--ordered", is_flag=True, help="At the end, put the results in the order of the prompts.")
+@click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
+@yes_option("Run the agent's destructive commands without asking (without it they are refused).")
+def run(
+    prompts: str,
+    out: str,
+    parallel: int,
+    model_name: str | None,
+    resume: bool,
+    template: str | None,
+    max_cost: float | None,
+    ordered: bool,
+    no_tools: bool,
+    yes: bool,
+) -> int:
+    """Ask every line of PROMPTS (JSONL; `-` is standard input). Each line is one of
+
+    \b
+      "a prompt"
+      {"prompt": "…", "id": "any name"}
+      {"messages": [{"role": "user", "content": "…"}]}
+      {"text": "…"}                        with --template "Summarise {text}"
+      {"custom_id": "…", "method": "POST", "url": "/v1/chat/completions", "body": {…}}
+
+    and gets one line in the file of results; a request of OpenAI's batch files gets a response of theirs. A run that was
+    stopped or killed goes on with --resume: nothing that is done is asked again, lines that failed are.
+    """
+    from hermes.chat.terminal_conversation import folder_is_there
+    from hermes.config import load_config
+    from hermes.jobs.batch_lines import Lines, Template, opened
+
+    folder_is_there()
+    config = load_config()
+    if model_name is not None:
+        config.model.default = model_name
+    if prompts != "-" and os.path.exists(out) and os.path.samefile(prompts, out):
+        raise click.UsageError("the results can't go into the file of prompts", click.get_current_context())
+    filling = None if template is None else Template(template)
+    with opened(prompts) as stream:
+        lines = Lines(stream, filling)
+        lines.scan()
+        _name_bad(lines)
+        settings = {
+            "parallel": parallel, "max_cost": max_cost, "one_model": model_name is not None, "confirm": lambda _: yes,
+        }  # fmt: skip
+        return _run(config, lines, Path(out), resume=resume, ordered=ordered, tools=not no_tools, settings=settings)
+
+
+def _name_bad(lines: Lines) -> None:
+    for number, reason in lines.bad[:_MOST_LISTED]:
+        note(f"line {number}: {one_line(reason)}")
+    if len(lines.bad) > _MOST_LISTED:
+        note(f"… and {counted(len(lines.bad) - _MOST_LISTED, 'more bad line')}")
+    if lines.unused:
+        note(f"settings of the requests that are not passed on: {one_line(', '.join(sorted(lines.unused)))}")
+    if not lines.good:
+        raise InvalidInput("there is no line that can be asked")
+
+
+def _run(
+    config: Config, lines: Lines, out: Path, *, resume: bool, ordered: bool, tools: bool, settings: dict[str, Any]
+) -> int:
+    from hermes.agent.model_choice import choose_model
+    from hermes.agent.tools.toolbox import Toolbox
+    from hermes.chat.signals import Terminated, signals_raise
+    from hermes.cli.chat import writable
+    from hermes.jobs.batch import Batch, Stopped
+    from hermes.jobs.batch_results import Results
+    from hermes.store.opening import open_configured
+
+    toolbox = Toolbox(config)
+    with open_configured(config) as db, signals_raise():
+        writable(db)
+        results = Results(out, resume=resume)
+        try:
+            model = choose_model(config, db)
+            given = toolbox.tools() if tools and model.calls_tools else []
+            for problem in toolbox.problems:
+                note(problem)
+            batch = Batch(db, config, model, lines, results, _name(db, results, resume), tools=given, **settings)
+            status = 0
+            try:
+                with _progress() as show:
+                    batch.run(show)
+            except Stopped as why:
+                note(str(why))
+                status = 1
+            except (KeyboardInterrupt, Terminated) as ending:
+                status = 130 if isinstance(ending, KeyboardInterrupt) else 128 + ending.number
+            if ordered:
+                results.put_in_order(batch.session_id(place) for place in lines.good)
+            unfinished = _report(batch, lines, out)
+            return status or unfinished
+        finally:
+            results.close()
+            toolbox.close()
+
+
+def _name(db: SessionDB, results: Results, resume: bool) -> str:
+    """What the ids of the sessions begin with; the record knows it before the first line is asked."""
+    import socket
+
+    from hermes.agent.conversations import new_session_id
+
+    key = f"batch:{socket.gethostname()}:{os.path.realpath(results.path)}"
+    known = (results.run or db.get_meta(key)) if resume else None
+    name = known or new_session_id()
+    db.set_meta(key, name)
+    return name
+
+
+def _report(batch: Batch, lines: Lines, out: Path) -> int:
+    """Say how it ended; 1 when something is left."""
+    now = batch.standing
+    left = now.total - now.done - now.failed
+    parts = [f"{now.done} of {counted(now.total, 'line')} done"]
+    parts += [f"{now.failed} failed"] if now.failed else []
+    parts += [f"{left} left"] if left else []
+    parts += [counted(len(lines.bad), "bad line")] if lines.bad else []
+    parts.append(_money(now))
+    click.echo(f"{', '.join(parts)}: {out}")
+    if left or now.failed:
+        note("the same command with --resume does what is left")
+    return 1 if left or now.failed or lines.bad else 0
+
+
+def _money(now: Standing) -> str:
+    if not now.unpriced:
+        return f"${now.cost:.4f}"
+    return f"${now.cost:.4f} + {counted(now.unpriced, 'reply' if now.unpriced == 1 else 'replie')} without a price"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Standing], None]]:
+    """A line on a terminal's stderr: how far, how fast, how much, how long."""
+    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    last = 0.0
+
+    def show(now: Standing) -> None:
+        nonlocal last
+        moment = time.monotonic()
+        if not shown or moment - last < 0.1:
+            return
+        last = moment
+        ended = now.done + now.failed
+        filled = ended * 20 // max(1, now.total)
+        left = now.seconds_left()
+        parts = [f"{'█' * filled}{'░' * (20 - filled)} {ended}/{now.total}", f"{now.rate():.1f}/s", f"${now.cost:.4f}"]
+        parts += [f"{now.failed} failed"] if now.failed else []
+        parts += [f"{_clock(left)} left"] if left is not None else []
+        sys.stderr.write(f"\r\x1b[K{' · '.join(parts)}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        if last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

@@ -1,0 +1,237 @@
+"""`hermes cron …`: prompts by the clock. The gateway runs them; here they are made, listed, paused and removed."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from hermes.cli.common import ROWS, json_option
+from hermes.cli.completers import complete_job, complete_model
+from hermes.cli.shared import configuration, note, opened, print_json
+from hermes.cli.table import Column, printed
+from hermes.harmless import harmless, one_line
+from hermes.times import clock
+
+if TYPE_CHECKING:
+    from hermes.store.cron_jobs import CronDB, Job
+    from hermes.store.db import SessionDB
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Ask something by the clock. The gateway (`hermes gateway`) runs the jobs."""
+
+
+def _job(store: CronDB, words: str) -> Job:
+    job = store.find(words)
+    if job is None:
+        raise click.ClickException(f"no job matches {words!r}; `hermes cron list` lists them")
+    return job
+
+
+def _when(moment: float | None, job: Job) -> str:
+    from hermes.jobs.schedule import zone
+
+    return clock(moment, zone(job.timezone))
+
+
+@command.command("add")
+@click.argument("schedule")
+@click.argument("prompt")
+@click.option(
+    "--deliver", default="none", metavar="WHERE", show_default=True,
+    help="Where replies and failures go: a platform's home chat (telegram, …), file, or none.",
+)  # fmt: skip
+@click.option(
+    "--session", "mode", type=click.Choice(["new", "same"]), default="new", show_default=True,
+    help="A session of its own for each run, or one that goes on.",
+)  # fmt: skip
+@click.option("--model", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says.")
+@click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; else that of config.yaml, or of this machine.")
+@click.option(
+    "--missed", type=click.Choice(["skip", "once"]), default="skip", show_default=True,
+    help="What becomes of times at which no gateway ran.",
+)  # fmt: skip
+def add(
+    schedule: str, prompt: str, deliver: str, mode: str, model: str | None, timezone: str | None, missed: str
+) -> int:
+    """Ask PROMPT whenever SCHEDULE is due: minute hour day month weekday, as in
+
+    \b
+      hermes cron add "0 9 * * 1-5" "What did I leave open yesterday?" --deliver telegram
+      hermes cron add "*/30 * * * *" "Check the build" --session same
+    """
+    from hermes.agent.conversations import new_session_id
+    from hermes.jobs.schedule import next_time, own_timezone
+    from hermes.store.cron_jobs import CronDB
+
+    if not prompt.strip():
+        raise click.UsageError("the prompt is empty", click.get_current_context())
+    where = timezone or configuration().timezone or own_timezone()
+    due = next_time(schedule, where, time.time())
+    _check_delivery(deliver)
+    with opened(writing=True) as db:
+        job = CronDB(db).add(
+            secrets.token_hex(4), " ".join(schedule.split()), where, prompt, deliver=deliver,
+            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model, missed=missed, next_at=due,
+        )  # fmt: skip
+        if not _gateway_runs(db):
+            note("no gateway is running: `hermes gateway` runs the jobs")
+    click.echo(f"{job.id}  next {_when(job.next_at, job)} ({job.timezone})")
+    return 0
+
+
+def _check_delivery(deliver: str) -> None:
+    from hermes.config import suggestion
+
+    config = configuration()
+    known = ["file", "none", *config.enabled_platforms]
+    if deliver not in known:
+        raise click.UsageError(
+            f"{deliver!r} is no place to deliver to{suggestion(deliver, known)}; there are: {', '.join(known)}",
+            click.get_current_context(),
+        )
+
+
+def _gateway_runs(db: SessionDB) -> bool:
+    from hermes.gateway.startup import running
+
+    return bool(running(db))
+
+
+@command.command("list", help="All jobs, and when each is due next.")
+@json_option(ROWS)
+def list_(as_json: bool) -> int:
+    from hermes.store.cron_jobs import CronDB
+
+    with opened() as db:
+        jobs = CronDB(db).jobs()
+    if as_json:
+        print_json([asdict(job) for job in jobs])
+        return 0
+    if not jobs:
+        click.echo('No jobs. `hermes cron add "0 9 * * 1-5" "prompt"` makes one.')
+        return 0
+    columns = [Column("ID"), Column("Schedule"), Column("Next"), Column("Deliver"), Column("Prompt", 10, worth=1)]
+    rows = []
+    for job in jobs:
+        due = "paused" if job.paused_at is not None else _when(job.next_at, job)
+        rows.append(
+            [job.id, job.schedule, "now" if job.wanted_at is not None else due, job.deliver, one_line(job.prompt)]
+        )
+    click.echo(printed(columns, rows))
+    return 0
+
+
+@command.command("run", help="Run a job now, in the gateway, or here if none is running.")
+@click.argument("job", shell_complete=complete_job)
+def run(job: str) -> int:
+    from hermes.store.cron_jobs import CronDB
+
+    with opened(writing=True) as db:
+        store = CronDB(db)
+        found = _job(store, job)
+        store.want(found.id)
+        if _gateway_runs(db):
+            click.echo(f"The gateway runs it in a moment; `hermes cron log {found.id}` shows what came of it.")
+            return 0
+        if found.deliver not in ("file", "none"):
+            note("no gateway is running: it runs when one starts (`hermes gateway`)")
+            return 1
+        return _run_here(db, store, found)
+
+
+def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
+    from hermes.agent.model_choice import choose_model
+    from hermes.agent.tools.toolbox import Toolbox
+    from hermes.agent.turn import Stop
+    from hermes.home import get_hermes_home
+    from hermes.jobs.cron import Runner, claim_due
+
+    config = configuration()
+    toolbox = Toolbox(config)
+    runner = Runner(store, config, choose_model(config, db), get_hermes_home(), toolbox.tools, lambda *_: [])
+    try:
+        for claimed in claim_due(store, only=job.id):
+            runner.work(claimed, Stop())
+    finally:
+        toolbox.close()
+    (last,) = store.log(job.id, 1)
+    if last.status != "done":
+        raise click.ClickException(f"the run {last.status}: {last.text or 'it is under way elsewhere'}")
+    said = [row for row in db.get_messages(str(last.session_id)) if row["role"] == "assistant"]
+    click.echo(harmless(str(said[-1]["content"] or "")) if said else "")
+    return 0
+
+
+@command.command("pause", help="Run a job no more, until `resume`.")
+@click.argument("job", shell_complete=complete_job)
+def pause(job: str) -> int:
+    from hermes.store.cron_jobs import CronDB
+
+    with opened(writing=True) as db:
+        store = CronDB(db)
+        found = _job(store, job)
+        done = store.pause(found.id)
+    click.echo(f"{found.id} is paused." if done else f"{found.id} was paused already.")
+    return 0
+
+
+@command.command("resume", help="Run a paused job again.")
+@click.argument("job", shell_complete=complete_job)
+def resume(job: str) -> int:
+    from hermes.jobs.schedule import next_time
+    from hermes.store.cron_jobs import CronDB
+
+    with opened(writing=True) as db:
+        store = CronDB(db)
+        found = _job(store, job)
+        due = next_time(found.schedule, found.timezone, time.time())
+        if not store.resume(found.id, due):
+            click.echo(f"{found.id} was not paused.")
+            return 0
+    click.echo(f"{found.id}  next {_when(due, found)} ({found.timezone})")
+    return 0
+
+
+@command.command("remove", help="Remove a job and its log; the sessions of its runs stay.")
+@click.argument("job", shell_complete=complete_job)
+def remove(job: str) -> int:
+    from hermes.store.cron_jobs import CronDB
+
+    with opened(writing=True) as db:
+        store = CronDB(db)
+        found = _job(store, job)
+        store.remove(found.id)
+    click.echo(f"Removed: {found.id}")
+    return 0
+
+
+@command.command("log", help="The latest runs, of one job or of all.")
+@click.argument("job", required=False, shell_complete=complete_job)
+@click.option("--limit", type=click.IntRange(1), default=20, metavar="N", show_default=True, help="At most so many.")
+@json_option(ROWS)
+def log(job: str | None, limit: int, as_json: bool) -> int:
+    from hermes.cli.shared import zone
+    from hermes.store.cron_jobs import CronDB
+
+    with opened() as db:
+        store = CronDB(db)
+        runs = store.log(None if job is None else _job(store, job).id, limit)
+    if as_json:
+        print_json([asdict(one) for one in runs])
+        return 0
+    if not runs:
+        click.echo("No runs yet.")
+        return 0
+    columns = [Column("Job"), Column("Due"), Column("Status"), Column("Session"), Column("Note", 10, worth=1)]
+    rows = [
+        [one.job_id, clock(one.due_at, zone()), one.status, one.session_id or "—", one_line(one.text or "")]
+        for one in runs
+    ]
+    click.echo(printed(columns, rows))
+    return 0

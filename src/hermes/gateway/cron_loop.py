@@ -1,0 +1,76 @@
+"""Jobs by the clock, the gateway's side: runs what is due and delivers the replies to the home chats of platforms."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from hermes.agent.turn import Stop
+from hermes.errors import HermesError, PlatformError
+from hermes.gateway.delivery import parts_of
+from hermes.gateway.events import as_json
+from hermes.jobs.cron import Claimed, Part, Runner, claim_due
+from hermes.store.cron_jobs import CronDB
+
+if TYPE_CHECKING:
+    from hermes.gateway.participants import Services
+
+LOOK_SECONDS = 1.0
+_log = logging.getLogger("hermes.gateway")
+
+
+class CronJobs:
+    """Looks for jobs that are due."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._store = CronDB(services.db, clock=services.clock)
+        agents = services.agents
+        self._runner = Runner(
+            self._store, services.config, agents.model, services.home, agents.toolbox.tools, self._parts
+        )
+        self._stops: set[Stop] = set()
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled; then runs under way are left for the next start."""
+        try:
+            while not self._services.halted.is_set():
+                try:
+                    await asyncio.to_thread(self._look)
+                except HermesError as error:
+                    _log.warning("jobs could not be looked for: %s", error)
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            for stop in list(self._stops):
+                stop.want()
+
+    def _look(self) -> None:
+        for claimed in claim_due(self._store):
+            stop = Stop()
+            self._stops.add(stop)
+            threading.Thread(target=self._work, args=(claimed, stop), name="hermes-cron", daemon=True).start()
+
+    def _work(self, claimed: Claimed, stop: Stop) -> None:
+        try:
+            for part in self._runner.work(claimed, stop):
+                self._services.outbox.send(part)
+            _log.info("job %s has run", claimed.job.id)
+        except HermesError as error:  # the run is taken up later
+            _log.warning("job %s: %s", claimed.job.id, error)
+        except Exception:
+            _log.exception("job %s", claimed.job.id)
+        finally:
+            self._stops.discard(stop)
+
+    def _parts(self, platform: str, text: str) -> list[Part]:
+        """A text for the home chat of a platform, in pieces it can take."""
+        router = self._services.router
+        home = router.home_chat(platform)
+        if home is None:
+            raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where replies should go")
+        place = router.delivered_to(home)
+        return [
+            (place.platform, as_json(place), piece) for piece in parts_of(text, router.adapters.get(place.platform))
+        ]

@@ -1,0 +1,215 @@
+"""The lines of a batch: what each asks, and how a bad one is named.
+
+A line is a JSON string (the prompt), an object with `prompt` or `messages`, an object whose fields fill a template, or a
+request of OpenAI's batch files. Lines are read from the file when their turn comes; only their places are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import IO, Any
+
+from hermes.errors import InvalidInput
+
+COMPLETIONS = "/v1/chat/completions"
+_ROLES = ("user", "assistant", "tool")
+_SYSTEM = ("system", "developer")
+_USED = {"model", "messages"}  # of an OpenAI request's body
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
+
+
+class BadLine(ValueError):
+    """What is wrong with a line, without its number."""
+
+
+@dataclass(slots=True, frozen=True)
+class Question:
+    """What one line asks."""
+
+    messages: list[dict[str, Any]]  # the last one is the user's
+    system: str | None = None
+    id: Any = None  # as the line gives it; None: it gives none
+    model: str | None = None
+    is_openai: bool = False  # the answer has the shape of OpenAI's batch files, too
+    unused: frozenset[str] = frozenset()  # settings of the request that are not passed on
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """Where a line stands, and the end of the id of its session."""
+
+    number: int
+    offset: int
+    length: int
+    digest: str
+
+
+class Template:
+    """A text with `{field}` in it; `{{` and `}}` are braces. InvalidInput when a brace stands alone."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        for match in _TOKEN.finditer(text):
+            if match[0] in ("{", "}"):
+                raise InvalidInput(f"the template has a lone {match[0]} at character {match.start() + 1}: double it")
+        if not any(match[1] for match in _TOKEN.finditer(text)):
+            raise InvalidInput("the template has no {field}, so every line would ask the same")
+
+    def filled(self, fields: Mapping[str, Any]) -> str:
+        """The text with the fields of a line; what is no text goes in as JSON."""
+
+        def value(match: re.Match[str]) -> str:
+            if match[1] is None:
+                return match[0][0]
+            if match[1] not in fields:
+                raise BadLine(f"it has no field {match[1]!r}, which the template needs")
+            found = fields[match[1]]
+            return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+        return _TOKEN.sub(value, self.text)
+
+
+@dataclass(slots=True)
+class Lines:
+    """A file of prompts. `good` are the lines that can be asked, `bad` (number, reason) the others."""
+
+    stream: IO[bytes]
+    template: Template | None = None
+    good: list[Place] = field(default_factory=list)
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    unused: set[str] = field(default_factory=set)  # settings in OpenAI requests that are not passed on
+
+    def scan(self) -> None:
+        """Look at every line once. The same line twice is asked twice, under two ids."""
+        seen: Counter[bytes] = Counter()
+        names: dict[str, int] = {}
+        offset = 0
+        salt = b"" if self.template is None else self.template.text.encode("utf-8", "surrogatepass")
+        for number, raw in enumerate(self.stream, 1):
+            start, offset = offset, offset + len(raw)
+            text = raw.strip()
+            if not text.strip(b"\xef\xbb\xbf"):
+                continue
+            try:
+                question = self._read(raw)
+                if question.is_openai and names.setdefault(question.id, number) != number:
+                    raise BadLine(f"custom_id {question.id!r} is the one of line {names[question.id]}")
+            except BadLine as error:
+                self.bad.append((number, str(error)))
+                continue
+            self.unused |= question.unused
+            key = sha256(salt + b"\0" + text).digest()
+            seen[key] += 1
+            digest = sha256(key + str(seen[key]).encode()).hexdigest()[:16]
+            self.good.append(Place(number, start, len(raw), digest))
+
+    def read(self, place: Place) -> Question:
+        """The line at a place."""
+        self.stream.seek(place.offset)
+        return self._read(self.stream.read(place.length))
+
+    def _read(self, raw: bytes) -> Question:
+        try:
+            line = json.loads(raw.decode("utf-8-sig"))
+        except UnicodeDecodeError:
+            raise BadLine("it is not UTF-8") from None
+        except (ValueError, RecursionError) as error:
+            raise BadLine(f"it is not JSON ({error})") from None
+        if isinstance(line, str):
+            line = {"prompt": line}
+        if not isinstance(line, dict):
+            raise BadLine("it is neither a JSON object nor a string")
+        if self.template is not None:
+            return _said(self.template.filled(line), line)
+        if "body" in line and "custom_id" in line:
+            return _request(line)
+        if "messages" in line:
+            return _conversation(line)
+        if "prompt" not in line:
+            raise BadLine("it has no field `prompt` or `messages` (--template makes a prompt of other fields)")
+        if not isinstance(line["prompt"], str):
+            raise BadLine("its `prompt` is no text")
+        return _said(line["prompt"], line)
+
+
+def opened(path: str) -> IO[bytes]:
+    """The file of prompts; `-` is standard input, kept in a file of its own since lines are read again."""
+    if path != "-":
+        return open(path, "rb")
+    kept = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the caller, like the other
+    shutil.copyfileobj(sys.stdin.buffer, kept)
+    kept.seek(0)
+    return kept
+
+
+def _said(prompt: str, line: Mapping[str, Any]) -> Question:
+    if not prompt.strip():
+        raise BadLine("its prompt is empty")
+    return Question([{"role": "user", "content": prompt}], id=_id(line), model=_model(line))
+
+
+def _id(line: Mapping[str, Any]) -> Any:
+    return line.get("id", line.get("custom_id"))
+
+
+def _model(line: Mapping[str, Any]) -> str | None:
+    name = line.get("model")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise BadLine("its `model` is no name")
+    return name
+
+
+def _request(line: Mapping[str, Any]) -> Question:
+    """A request of OpenAI's batch files."""
+    body, name = line["body"], line["custom_id"]
+    if not isinstance(name, str) or not name:
+        raise BadLine("its custom_id is no text")
+    if line.get("method", "POST") != "POST" or line.get("url", COMPLETIONS) != COMPLETIONS:
+        raise BadLine(
+            f"it asks for {line.get('method', 'POST')} {line.get('url')}: only POST {COMPLETIONS} can be done"
+        )
+    if not isinstance(body, dict) or "messages" not in body:
+        raise BadLine("its body has no messages")
+    asked = _conversation(body)
+    return Question(asked.messages, asked.system, name, asked.model, True, frozenset(set(body) - _USED))
+
+
+def _conversation(line: Mapping[str, Any]) -> Question:
+    said = list(_messages(line["messages"]))
+    first = next((number for number, message in enumerate(said) if message["role"] not in _SYSTEM), len(said))
+    rest = said[first:]
+    if not rest or rest[-1]["role"] != "user":
+        raise BadLine("the last of its messages is not the user's")
+    for message in rest:
+        if message["role"] not in _ROLES:
+            raise BadLine(f"a message of the role {message['role']!r} stands where none can be used")
+    system = "\n\n".join(_text(message["content"]) for message in said[:first]) or None
+    return Question(rest, system, _id(line), _model(line))
+
+
+def _messages(given: Any) -> Iterator[dict[str, Any]]:
+    if not isinstance(given, list) or not given:
+        raise BadLine("its `messages` are no list of messages")
+    for message in given:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise BadLine("one of its messages is no object with a role")
+        content, calls = message.get("content"), message.get("tool_calls")
+        if not isinstance(content, str | list) and not (content is None and calls):
+            raise BadLine("the content of one of its messages is neither a text nor a list of parts")
+        if calls is not None and not isinstance(calls, list):
+            raise BadLine("the tool_calls of one of its messages are no list")
+        yield {**message, "content": content}
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part.get("text", "")) for part in content or () if isinstance(part, dict))

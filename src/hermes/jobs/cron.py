@@ -1,0 +1,202 @@
+"""Jobs by the clock: which are due, and one run of one of them.
+
+A run is a turn in a session of the source `cron`. It is claimed before it begins (hermes.store.cron_jobs), and whatever
+happens to the process, another takes it up: the prompt is stored once, the reply comes once, and is delivered once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes.agent.conversations import new_session_id
+from hermes.agent.lease_renewer import KeptLease, kept
+from hermes.agent.loop import Agent
+from hermes.agent.session_leases import is_gone
+from hermes.agent.turn import Done, Stop
+from hermes.errors import Fenced, HermesError, InvalidInput
+from hermes.jobs.schedule import next_time
+from hermes.store.cron_jobs import DONE, FAILED, Job, Run, lease_of
+
+if TYPE_CHECKING:
+    from hermes.agent.model import Model
+    from hermes.agent.tools.base import Tool
+    from hermes.config import Config
+    from hermes.store.cron_jobs import CronDB
+    from hermes.store.gateway_queues import Outgoing
+
+SOURCE = "cron"
+ENDED = "cron_done"  # the end_reason of a run's own session
+LATE = 60.0  # seconds after which a run counts as missed
+LEASE_SECONDS = 60.0
+FILE, NOWHERE = "file", "none"
+Part = tuple[str, str, str]  # platform, chat, text
+
+
+class CronAgent(Agent):
+    """Answers a job. No model is paid for a title."""
+
+    titles = False
+
+
+@dataclass(slots=True, frozen=True)
+class Claimed:
+    """A run that is this process's to do, under the token of its lease."""
+
+    job: Job
+    run: Run
+    token: int
+
+
+def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
+    """Take what is due (of one job, if it is named), and what a dead process left; each run once among all processes."""
+    for job in store.due():
+        if only is not None and job.id != only:
+            continue
+        now = store.clock()
+        missed = job.wanted_at is None and job.next_at is not None and now - job.next_at > LATE
+        skip = "nobody was there to run it" if missed and job.missed == "skip" else None
+        try:
+            following: float | None = next_time(job.schedule, job.timezone, now)
+        except InvalidInput:
+            following = None
+        run_id = f"{new_session_id()}{secrets.token_hex(2)}"
+        store.claim(job, run_id, next_at=following, session_id=job.session_id or run_id, skip=skip)
+    jobs = {job.id: job for job in store.jobs()}
+    for known in store.under_way():
+        token = _hold(store, known) if only in (None, known.job_id) else None
+        if token is None:
+            continue
+        run = next((one for one in store.under_way() if one.id == known.id), None)  # as it is now that it is ours
+        if run is not None and run.job_id in jobs:
+            yield Claimed(jobs[run.job_id], run, token)
+            continue
+        if run is not None:
+            store.finish(run.id, FAILED, "its job was removed", run.session_id)
+        store.db.release_lease(lease_of(known.id), token)
+
+
+def _hold(store: CronDB, run: Run) -> int | None:
+    """The lease of a run, if nobody who lives has it."""
+    db, name = store.db, lease_of(run.id)
+    holder = db.lease_holder(name)
+    if holder is not None:
+        if not is_gone(holder):
+            return None
+        dead = db.acquire_lease(name, holder, 1.0)  # in its name, to give back what it can't any more
+        if dead is not None:
+            db.release_lease(name, dead)
+    return db.acquire_lease(
+        name, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}:{SOURCE}", LEASE_SECONDS
+    )
+
+
+@dataclass(slots=True)
+class Runner:
+    """Does claimed runs. `parts` says what goes to a platform: HermesError when nothing can."""
+
+    store: CronDB
+    config: Config
+    model: Model
+    home: Path
+    tools: Callable[[], Sequence[Tool]]
+    parts: Callable[[str, str], list[Part]]
+
+    def work(self, claimed: Claimed, stop: Stop) -> list[Outgoing]:
+        """Do a run to its end; what is in the outbox now. A run that was stopped is left for the next process."""
+        db, name = self.store.db, lease_of(claimed.run.id)
+        lease = KeptLease(name, claimed.token, LEASE_SECONDS, lost=stop.want)
+        try:
+            with kept(db, lease):
+                return self._run(claimed, stop)
+        except Fenced:
+            return []  # another process goes on with it
+        finally:
+            with suppress(HermesError):
+                db.release_lease(name, claimed.token)
+
+    def _run(self, claimed: Claimed, stop: Stop) -> list[Outgoing]:
+        job, run = claimed.job, claimed.run
+        status, said, note = DONE, "", None
+        session_id = run.session_id or run.id
+        agent: CronAgent | None = None
+        try:
+            agent = self._agent(job, session_id)
+            reply = self._turn(agent, job, run, stop)
+            if reply is None:
+                return []
+            said, session_id = reply, agent.session_id
+        except Fenced:
+            raise
+        except Exception as error:
+            known = isinstance(error, HermesError | OSError)
+            status, note = FAILED, str(error) if known else f"{type(error).__name__}: {error}"
+            said = f"The job {job.id} ({_shortened(job.prompt)}) failed: {note}"
+        finally:
+            if agent is not None:
+                agent.close(patience=0)
+        outgoing: list[Part] = []
+        try:
+            outgoing = self._deliver(job, run, said)
+        except (HermesError, OSError) as error:
+            undelivered = f"this could not be delivered: {error}"
+            status, note = FAILED, undelivered if note is None else f"{note}; {undelivered}"
+        if job.session_id is None:
+            self.store.db.end_session(session_id, ENDED)
+        with self.store.db.fenced(lease_of(run.id), claimed.token):
+            return self.store.finish(run.id, status, note, session_id, outgoing) or []
+
+    def _agent(self, job: Job, session_id: str) -> CronAgent:
+        model = self.model
+        if job.model is not None and job.model != model.name:
+            from hermes.agent.model_choice import named_model
+
+            model = named_model(job.model, model)
+        tools = self.tools() if model.calls_tools else ()
+        return CronAgent(
+            self.store.db, self.config, model, session_id=session_id, source=SOURCE, tools=tools, home=self.home,
+            cwd=Path.home(),
+        )  # fmt: skip
+
+    def _turn(self, agent: CronAgent, job: Job, run: Run, stop: Stop) -> str | None:
+        """The reply; None when the run was stopped."""
+        from threading import Event
+
+        pause = Event().wait
+        if stop.wanted or not agent.wait_for_turn(lambda who: None, lambda seconds: pause(seconds) or stop.wanted):
+            return None
+        if run.message_id is not None:
+            turn = agent.go_on(run.message_id)
+        else:
+            turn = agent.turn(job.prompt, keep=lambda where, content: self.store.store_prompt(run.id, where, content))
+        reply: str | None = None
+        for event in stop.bind(turn):
+            if isinstance(event, Done) and not event.interrupted:
+                reply = event.text
+        return reply
+
+    def _deliver(self, job: Job, run: Run, text: str) -> list[Part]:
+        if job.deliver == NOWHERE or not text:
+            return []
+        if job.deliver != FILE:
+            return self.parts(job.deliver, text)
+        folder = self.home / "cron" / job.id
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = folder / f".{run.id}.new"
+        with open(beside, "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(text + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, folder / f"{run.id}.md")
+        return []
+
+
+def _shortened(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 60 else words[:59] + "…"

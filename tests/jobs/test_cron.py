@@ -1,0 +1,178 @@
+"""`hermes cron`: made by the program, run by a gateway, once whatever happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.store.cron_jobs import CronDB
+from hermes.store.db import SessionDB
+from tests.jobs.conftest import AnsweringServer
+from tests.support.echo import Echo
+from tests.support.gateway import Clock, running
+from tests.support.gateway_process import GatewayProcess
+from tests.support.labs.base import until
+from tests.support.labs.plain import PlainLab
+from tests.support.program import run
+
+HOME = {"platforms": {"plain": {"home_channel": "group:group-1"}}}
+
+
+@pytest.fixture
+def lab() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+def job(home: Path, **more: Any) -> str:
+    """A job that was due a moment ago."""
+    settings: dict[str, Any] = {"deliver": "plain", "session_id": None, "model": None, "missed": "skip", **more}
+    home.mkdir(parents=True, exist_ok=True)
+    with SessionDB(home / "state.db") as db:
+        store = CronDB(db)
+        due = settings.pop("next_at", store.clock() - 1)
+        return store.add("job1", "0 9 * * *", "UTC", settings.pop("prompt", "what is new?"), next_at=due, **settings).id
+
+
+def log(home: Path) -> list[tuple[str, str | None]]:
+    with SessionDB(home / "state.db") as db:
+        return [(one.status, one.text) for one in CronDB(db).log()]
+
+
+def ended(home: Path) -> bool:
+    return any(status != "running" for status, _ in log(home))
+
+
+def sessions(home: Path) -> list[list[tuple[str, str]]]:
+    with SessionDB(home / "state.db") as db:
+        rows = db.list_sessions_rich(source="cron", limit=50)
+        return [[(one["role"], one["content"]) for one in db.get_messages(row["id"])] for row in rows]
+
+
+# ── the command ──
+
+
+def test_a_job_is_made_listed_paused_resumed_and_removed(server: AnsweringServer, home: Path) -> None:
+    made = run("cron", "add", "0  9 * * 1-5", "what is new?", "--timezone", "Europe/Berlin", home=home)
+    assert made.status == 0 and "09:00 (Europe/Berlin)" in made.out and "hermes gateway" in made.err
+    name = made.out.split()[0]
+    (listed,) = json.loads(run("cron", "list", "--json", home=home).out)
+    assert (listed["id"], listed["schedule"], listed["prompt"]) == (name, "0 9 * * 1-5", "what is new?")
+    assert "what is new?" in run("cron", "list", home=home).out
+    assert run("cron", "pause", name[:4], home=home).out == f"{name} is paused.\n"
+    assert "paused" in run("cron", "list", home=home).out
+    assert run("cron", "resume", name, home=home).out.startswith(f"{name}  next ")
+    assert name in run("completion", "--words", "zsh", "--", "cron", "pause", "", home=home).out
+    assert run("cron", "log", home=home).out == "No runs yet.\n"
+    assert run("cron", "remove", name, home=home).status == 0
+    assert json.loads(run("cron", "list", "--json", home=home).out) == []
+    assert run("cron", "remove", name, home=home).status == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("soon", "hi"), ("0 0 30 2 *", "hi"), ("0 9 * * *", " "), ("0 9 * * *", "hi", "--deliver", "pigeon"),
+     ("0 9 * * *", "hi", "--timezone", "Mars/Olympus")],
+)  # fmt: skip
+def test_what_makes_no_job_is_refused(home: Path, words: tuple[str, ...]) -> None:
+    done = run("cron", "add", *words, home=home)
+    assert done.status in (1, 2) and len(done.err.splitlines()) == 1
+
+
+def test_without_a_gateway_a_job_runs_here(server: AnsweringServer, home: Path) -> None:
+    name = run("cron", "add", "0 9 * * *", "what is new?", "--deliver", "file", home=home).out.split()[0]
+    done = run("cron", "run", name, home=home)
+    assert (done.status, done.out) == (0, "re: what is new?\n")
+    (file,) = (home / "cron" / name).iterdir()
+    assert file.read_text() == "re: what is new?\n"
+    assert sessions(home) == [[("user", "what is new?"), ("assistant", "re: what is new?")]]
+    assert server.tasks == []
+    (row,) = json.loads(run("cron", "log", name, "--json", home=home).out)
+    assert row["status"] == "done" and row["id"] == row["session_id"]
+
+
+# ── the gateway ──
+
+
+def test_the_gateway_runs_what_is_due_and_delivers_it_home(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    job(hermes_home)
+    with running(lab, hermes_home, model.base_url, **HOME):
+        until(lambda: lab.shown("group"), 60, "nothing was delivered")
+    assert [text for text in lab.shown("group") if "what is new?" in text] == lab.shown("group")
+    assert log(hermes_home) == [("done", None)] and len(sessions(hermes_home)) == 1
+
+
+def test_runs_of_one_session_know_the_ones_before(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    clock = Clock()
+    job(hermes_home, session_id="20260101_000000_aabbccdd", deliver="none")
+    with running(lab, hermes_home, model.base_url, clock=clock, **HOME):
+        until(lambda: log(hermes_home) == [("done", None)], 60, "no run")
+        with SessionDB(hermes_home / "state.db") as db:
+            CronDB(db).want("job1")
+        until(lambda: log(hermes_home) == [("done", None)] * 2, 60, "no second run")
+    (said,) = sessions(hermes_home)
+    assert [role for role, _ in said] == ["user", "assistant"] * 2
+
+
+@pytest.mark.parametrize(("missed", "expected"), [("skip", "skipped"), ("once", "done")])
+def test_missed_times_are_skipped_or_made_up_for_once(
+    lab: PlainLab, model: Echo, hermes_home: Path, missed: str, expected: str
+) -> None:
+    job(hermes_home, missed=missed, deliver="none", next_at=1_700_000_000.0)
+    with running(lab, hermes_home, model.base_url, **HOME):
+        until(lambda: ended(hermes_home), 60, "nothing happened")
+    assert [status for status, _ in log(hermes_home)] == [expected]
+    assert len(sessions(hermes_home)) == (missed == "once")
+
+
+def test_a_failure_is_reported_where_it_would_be_delivered(lab: PlainLab, hermes_home: Path) -> None:
+    job(hermes_home)
+    from tests.support.wire import Wire, error
+
+    with Wire([error(401, "wrong key")]) as wire, running(lab, hermes_home, wire.base_url, **HOME):
+        until(lambda: lab.shown("group"), 60, "nothing was delivered")
+    assert len(lab.shown("group")) == 1 and "failed: " in lab.shown("group")[0]
+    ((status, why),) = log(hermes_home)
+    assert status == "failed" and why
+
+
+def test_a_platform_without_a_home_is_a_failure_in_the_log(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    job(hermes_home)
+    with running(lab, hermes_home, model.base_url):
+        until(lambda: ended(hermes_home), 60, "nothing happened")
+    ((status, why),) = log(hermes_home)
+    assert status == "failed" and "has no home chat" in str(why)
+    assert len(sessions(hermes_home)[0]) == 2  # the reply is in the record
+
+
+def test_a_killed_gateway_s_run_is_taken_up_and_said_once(lab: PlainLab, hermes_home: Path) -> None:
+    from tests.chat.server import Gate
+
+    held = Gate()
+    with AnsweringServer() as server:
+        server.special["what is new?"] = ["half a re", held]
+        job(hermes_home)
+        with GatewayProcess(hermes_home, [lab], server.base_url, **HOME) as gateway:
+            if gateway.process is None:
+                gateway.start()
+            assert held.reached.wait(60)
+            gateway.kill()
+            held.open.set()
+            assert lab.shown("group") == []
+            gateway.start()
+            until(lambda: lab.shown("group"), 60, "nothing was delivered")
+            until(lambda: ended(hermes_home), 60, "it has no end")
+        assert lab.shown("group") == ["re: what is new?"]
+    assert sessions(hermes_home) == [[("user", "what is new?"), ("assistant", "re: what is new?")]]
+    assert log(hermes_home) == [("done", None)]
