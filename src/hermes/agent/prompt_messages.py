@@ -14,6 +14,7 @@ from typing import Any
 from hermes.agent.history_text import SUMMARY_MARK
 from hermes.agent.model import Message
 from hermes.store.attachments import mime_of
+from hermes.texts import content_text, without_middle
 
 LOST = "error: the result of this call was lost (the program was stopped while it ran); it may or may not have taken effect"
 NOTED = "(I have read these notes.)"  # what stands for a part that was compressed needs no answer of its own
@@ -74,7 +75,7 @@ def _is_summary(message: Message) -> bool:
 def _stray(result: Message) -> Message:
     """A result nobody asked for (its call was cut off), as something that was said."""
     name = result.get("tool_name") or "a tool"
-    return {"role": "user", "content": f"[result of {name}]\n{as_text(result.get('content'))}"}
+    return {"role": "user", "content": f"[result of {name}]\n{content_text(result.get('content'))}"}
 
 
 def _is_stray(message: Message) -> bool:
@@ -105,7 +106,7 @@ def shown(
     """One message as the model sees it: long results shortened, attachments put back or, of an earlier turn, named."""
     content = message.get("content")
     if message.get("role") == "tool":
-        return {**message, "content": shortened(as_text(content), budget)}
+        return {**message, "content": without_middle(content_text(content), budget)}
     if isinstance(content, dict):
         content = [content]
     if isinstance(content, list) and earlier:
@@ -113,31 +114,6 @@ def shown(
     elif isinstance(content, list) and attachments is not None:
         content = [restored(part, attachments) for part in content]
     return {**message, "content": content}
-
-
-def shortened(text: str, budget: int) -> str:
-    """The beginning and the end of a text that is too long, with a note of what is missing."""
-    if len(text) <= budget:
-        return text
-    note = "\n\n[… {} characters left out here; the beginning and the end are shown …]\n\n"
-    room = max(0, budget - len(note) - 8)
-    head = room * 2 // 3
-    tail = room - head
-    return text[:head] + note.format(len(text) - room) + (text[-tail:] if tail else "")
-
-
-def as_text(content: Any) -> str:
-    """The plain text of a message's content."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "\n".join(as_text(part) for part in content)
-    if isinstance(content, dict):
-        text = content.get("text")
-        return text if isinstance(text, str) else f"[{content.get('type') or 'attachment'}]"
-    return str(content)
 
 
 _REFERENCE = "attachment:sha256:"

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hermes.agent.model import Message, Model, Reply
-from hermes.agent.prompt_messages import TOOL_BUDGET, as_text, prepared
+from hermes.agent.prompt_messages import TOOL_BUDGET, prepared
 from hermes.agent.session_leases import SessionLease
 from hermes.agent.tool_calls import Result
 from hermes.agent.tools.base import Context
@@ -27,6 +27,7 @@ from hermes.agent.turn_records import as_message, keep_reply, keep_result, recov
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.conversation_cache import CachedConversation
 from hermes.store.drafts import Draft
+from hermes.texts import content_text
 
 LEAST_BUDGET = 2_000
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
@@ -240,7 +241,7 @@ class TurnSession:
         whole = last["role"] == "assistant" and not last["tool_calls"] and not _is_cut_off(last)
         if later is not None and not whole:
             return WENT_ON
-        return as_text(last["content"]) if whole else None
+        return content_text(last["content"]) if whole else None
 
     def take_up(self) -> None:
         """Be where a turn was left: what had arrived of the reply that was cut off is taken back, since it begins anew."""
@@ -301,7 +302,7 @@ class TurnSession:
 
     def smaller(self, budget: int) -> int | None:
         """The next smaller budget that would make a difference; None when none would."""
-        longest = max((len(as_text(m.get("content"))) for m in self.history if m.get("role") == "tool"), default=0)
+        longest = max((len(content_text(m.get("content"))) for m in self.history if m.get("role") == "tool"), default=0)
         budget //= 5
         while budget >= LEAST_BUDGET and longest <= budget:
             budget //= 5

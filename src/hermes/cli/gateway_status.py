@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.table import Column, screen_width, table, wrap
-from hermes.harmless import one_line
+from hermes.texts import one_line
+from hermes.times import rough_duration
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -79,7 +80,7 @@ def show(found: dict[str, Any]) -> None:
             one["platform"],
             one["state"],
             one["identity"] or "—",
-            _span(found["now"] - one["since"]) if one["since"] else "—",
+            rough_duration(found["now"] - one["since"]) if one["since"] else "—",
             f"{one['sessions']:,}",
             f"{one['waiting'] + one['unsent']:,}",
         ]
@@ -104,17 +105,6 @@ def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
     if one["failed"]:
         notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log says why")
     if one["error"]:
-        when = f" {_span(now - one['error_at'])} ago" if one["error_at"] else ""
+        when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
         notes.append(f"{name}: last error{when}: {one_line(one['error'])}")
     return notes
-
-
-def _span(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 172_800:
-        return f"{whole // 3600} h"
-    return f"{whole // 86400} days"

@@ -14,6 +14,7 @@ from typing import Any, Final
 from hermes.agent.tools.base import Context, Tool, choice_of, text_of
 from hermes.agent.tools.files import locked, read_whole, write_whole
 from hermes.errors import ToolError
+from hermes.texts import counted
 
 FILES: Final = {"memory": "MEMORY.md", "user": "USER.md"}
 LIMITS: Final = {"memory": 8_000, "user": 4_000}  # characters in the file
@@ -100,7 +101,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
                 )
             write_whole(_path(context.home, target), changed)
     count = len(_entries(changed))
-    return f"{said} ({count} {'entry' if count == 1 else 'entries'}, {len(changed):,} of {LIMITS[target]:,} characters)"
+    return f"{said} ({counted(count, 'entry', 'entries')}, {len(changed):,} of {LIMITS[target]:,} characters)"
 
 
 def _new(arguments: dict[str, Any]) -> str:

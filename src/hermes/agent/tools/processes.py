@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.base import Context, Tool, choice_of, number_of
-from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines, shortened
+from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines
 from hermes.errors import ToolError
+from hermes.texts import one_line, shortened, without_middle
 
 GRACE_SECONDS: Final = 1.0  # between asking a program to end and ending it; an interrupted turn waits two
 MAX_RUNNING: Final = 32
@@ -236,7 +237,7 @@ def running(context: Context) -> int:
 def _run(context: Context, arguments: dict[str, Any]) -> str:
     action = choice_of(arguments, "action", ("list", "read", "wait", "kill"))
     if action == "list":
-        lines = [f"{n}: {p.state()}: {_line(p.command)}" for n, p in background(context).all()]
+        lines = [f"{n}: {p.state()}: {shortened(one_line(p.command), 100)}" for n, p in background(context).all()]
         return "\n".join(lines) or "No background processes."
     number = int(number_of(arguments, "id", 0, 0, 1e9))
     process = background(context).processes.get(number)
@@ -264,14 +265,10 @@ def _told(number: int, process: Process, arguments: dict[str, Any]) -> str:
     lines = arguments.get("lines")
     text, following = process.output.since(offset, None if lines is not None else SHOWN_CHARS)
     if lines is not None:
-        text = shortened(last_lines(text, int(number_of(arguments, "lines", 50, 1, 10_000))))
+        text = last_lines(text, int(number_of(arguments, "lines", 50, 1, 10_000)))
+        text = without_middle(text, SHOWN_CHARS, first=1 / 3)
     text = text.rstrip("\n") or ("(no output)" if not offset else "(nothing new)")
-    return f"process {number}: {state}: {_line(process.command)}\n{text}\n[next offset: {following}]"
-
-
-def _line(command: str) -> str:
-    line = " ".join(command.split())
-    return line if len(line) <= 100 else line[:99] + "…"
+    return f"process {number}: {state}: {shortened(one_line(process.command), 100)}\n{text}\n[next offset: {following}]"
 
 
 process = Tool(

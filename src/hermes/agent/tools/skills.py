@@ -15,6 +15,7 @@ from hermes.agent.tools.base import Context, Tool, choice_of, text_of
 from hermes.agent.tools.files import explained, locked, read_whole, write_whole
 from hermes.agent.tools.memory import clean
 from hermes.errors import ToolError
+from hermes.texts import shortened
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 MAX_CHARS: Final = 60_000
@@ -88,8 +89,7 @@ def _description(text: str) -> str:
         body = _FRONT_MATTER.sub("", text, count=1)
         lines = [line.strip() for line in body.splitlines() if line.strip()]
         said = next((line for line in lines if not line.startswith("#")), lines[0].lstrip("# ") if lines else "")
-    said = clean(said)
-    return said if len(said) <= DESCRIPTION_CHARS else said[: DESCRIPTION_CHARS - 1].rstrip() + "…"
+    return shortened(clean(said), DESCRIPTION_CHARS)
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:

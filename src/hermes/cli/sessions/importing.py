@@ -19,11 +19,11 @@ import click
 
 from hermes.cli.common import moment, yes_option
 from hermes.cli.completers import complete_files
-from hermes.cli.shared import counted, index, opened, progress, size_of
+from hermes.cli.shared import index, opened, progress, size_of
 from hermes.errors import HermesError, InvalidInput
-from hermes.harmless import one_line
 from hermes.interop import formats
 from hermes.interop.formats import Format, ImportProblem
+from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.shared import configuration, counted, note, opened, progress
-from hermes.harmless import one_line
+from hermes.cli.shared import configuration, note, opened, progress
 from hermes.store.engines.store_address import without_password
+from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

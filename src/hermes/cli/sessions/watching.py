@@ -9,8 +9,9 @@ from types import FrameType
 
 import click
 
-from hermes.cli.shared import counted, opened
+from hermes.cli.shared import opened
 from hermes.interop.formats import Format
+from hermes.texts import counted
 
 
 @click.command(help="Follow the histories of other programs and import what they write, until Ctrl-C."

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from hermes.interop.formats import ImportProblem
+from hermes.texts import counted, shortened
 
 Message = dict[str, Any]
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
@@ -157,7 +158,7 @@ def clean_title(title: str | None) -> str | None:
 
     line = " ".join(title.split())
     try:
-        return sanitize_title(line[:99] + "…" if len(line) > 100 else line)
+        return sanitize_title(shortened(line, 100))
     except HermesError:
         return None
 
@@ -281,7 +282,7 @@ class Skipped:
     def report(self) -> None:
         """Name each unknown kind once."""
         for kind, times in self.unknown.most_common():
-            note = f"{times} unknown record{'' if times == 1 else 's'} of type {kind[:60]!r}"
+            note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
             self._problems.append(ImportProblem(0, note, self._path, unknown=kind))
 
 

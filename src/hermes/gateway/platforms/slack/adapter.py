@@ -58,7 +58,7 @@ class Slack(Adapter):
         ),
     )  # fmt: skip
     capabilities = Capabilities(
-        longest=4_000,  # what Slack recommends; a markdown block takes 12,000, and form.harmless adds a fifth at most
+        longest=4_000,  # what Slack recommends; a markdown block takes 12,000, and form.without_pings adds a fifth at most
         edits=True,
         typing=True,  # in threads; elsewhere Slack has nothing to show it with
         threads=True,
