@@ -13,7 +13,7 @@ from hermes.chat.keyboard import Typing, quiet_keyboard
 from hermes.chat.render import console, display_for
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 from hermes.chat.terminal_conversation import NotSent, TerminalConversation
-from hermes.commands.registry import run_command, text_of
+from hermes.commands.registry import run_command, sent_text
 from hermes.errors import HermesError, ModelError, StoreError
 from hermes.store import housekeeping
 from hermes.texts import harmless, shortened_line
@@ -190,7 +190,7 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
     try:
         if not run_command(conversation, line.strip() if line.startswith("/") else line):
             voice.screen.print()
-            conversation.talk(text_of(line))
+            conversation.talk(sent_text(line))
         voice.screen.print()
     except NotSent:
         voice.unsent = line
