@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
-from hermes.interop.formats import ImportProblem
+from hermes.errors import InvalidInput
+from hermes.interop.formats import Export, ImportProblem
+from hermes.interop.jsonl import decoded
 from hermes.texts import counted, shortened
 
 Message = dict[str, Any]
@@ -205,6 +207,22 @@ def seconds(value: Any) -> float | None:
         except ValueError:
             return None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def from_json(value: Any, otherwise: Any = None) -> Any:
+    """What a JSON text says; `otherwise` where it is damaged, and a value that is no text as it is."""
+    try:
+        return decoded(value.encode()) if isinstance(value, str) else value
+    except ValueError:
+        return otherwise
+
+
+def only_session(export: Export, name: str) -> Iterator[dict[str, Any]]:
+    """The session of an export in a format that holds one a file; InvalidInput at a second one."""
+    for number, session in enumerate(export.sessions):
+        if number:
+            raise InvalidInput(f"{name} holds one session a file; name it with --session-id")
+        yield session
 
 
 def iso(at: float) -> str:
