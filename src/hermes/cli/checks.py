@@ -199,7 +199,7 @@ def _unset(config: Config) -> dict[str, str]:
 
 def env_file(config: Config) -> Found:
     """The file for secrets."""
-    from hermes.config.variables import read_env
+    from hermes.config.loading import read_env
 
     path = get_hermes_home() / ".env"
     if not path.exists():

@@ -80,7 +80,7 @@ def usage(host: Host, arguments: str) -> None:
 
 
 def _cost(row: dict[str, Any], kind: str) -> str:
-    from hermes.agent.prices import OWN
+    from hermes.agent.model import OWN
 
     if row["actual_cost_usd"] is not None:
         return f"${row['actual_cost_usd']:,.4f}"

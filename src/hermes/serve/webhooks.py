@@ -26,8 +26,8 @@ from starlette.routing import Route as HttpRoute
 from hermes.agent.history_text import CLOSE, OPEN, between_marks, defused
 from hermes.errors import ConfigError
 from hermes.serve.api_errors import ApiError, unforeseen
+from hermes.serve.api_requests import parse_json, read_body
 from hermes.serve.authorization import check_reach, from_elsewhere
-from hermes.serve.request_bodies import parse_json, read_body
 from hermes.serve.webhook_signatures import BadSignature, WebhookDelivery, unsigned, verify
 from hermes.texts import shortened
 

@@ -87,7 +87,7 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]])
 
 def _filled_in(given: str) -> str:
     """A URL with its variables, which may be passwords, filled in."""
-    from hermes.config.variables import environment, expanded, unset_in
+    from hermes.config.loading import environment, expanded, unset_in
     from hermes.errors import ConfigError
 
     variables = environment()

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hermes.agent.tools.danger.databases import CLIENTS, sql
-from hermes.agent.tools.danger.options import split
 from hermes.agent.tools.danger.place import Place
-from hermes.agent.tools.danger.programs import ALWAYS, RULES
+from hermes.agent.tools.danger.programs import ALWAYS, CLIENTS, RULES, sql
 from hermes.agent.tools.danger.shell import parse
 from hermes.agent.tools.danger.shell_words import ASSIGNMENT, MAX_DEPTH, Redirect, Simple, Unparsable, Word
 from hermes.agent.tools.danger.versions import git
@@ -23,6 +21,7 @@ from hermes.agent.tools.danger.wrappers import (
     WRAPPERS,
     XARGS_VALUES,
     behind_options,
+    split,
 )
 from hermes.texts import shortened
 
