@@ -94,7 +94,7 @@ def _words(config: Config, target: Any, last: int) -> None:
 
 def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[bytes]]:
     from hermes.store import codec
-    from hermes.store.engines.documents import columns_of
+    from hermes.store.engines.base import columns_of
     from hermes.store.engines.postgres.lexemes import entries, words_and_names
 
     path, first, last = chunk

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -42,27 +42,43 @@ def ago(then: float | None, zone: tzinfo | None = None, *, at: float | None = No
     return "yesterday" if age < 2 * DAY else f"{int(age // DAY)}d ago"
 
 
-def date(then: float | None, zone: tzinfo | None = None) -> str:
-    """The day, as 2026-01-31."""
-    return _written(then, zone, "%Y-%m-%d")
+def date(then: Any, zone: tzinfo | None = None, *, unknown: str = "—") -> str:
+    """The day, as 2026-01-31; `unknown` for what is no time that a calendar has."""
+    return _written(then, zone, "%Y-%m-%d", unknown)
 
 
-def clock(then: float | None, zone: tzinfo | None = None) -> str:
-    """The day and the minute, as 2026-01-31 14:05."""
-    return _written(then, zone, "%Y-%m-%d %H:%M")
+def clock(then: Any, zone: tzinfo | None = None, *, unknown: str = "—") -> str:
+    """The day and the minute, as 2026-01-31 14:05; `unknown` for what is no time that a calendar has."""
+    return _written(then, zone, "%Y-%m-%d %H:%M", unknown)
 
 
-def _written(then: float | None, zone: tzinfo | None, form: str) -> str:
-    if then is None or not math.isfinite(then):
-        return "—"
+def _written(then: Any, zone: tzinfo | None, form: str, unknown: str) -> str:
     try:
         if zone is None:  # the machine's own, without loading datetime
-            return time.strftime(form, time.localtime(then))
+            return time.strftime(form, time.localtime(float(then)))
         from datetime import datetime
 
-        return datetime.fromtimestamp(then, zone).strftime(form)
-    except (OverflowError, ValueError, OSError):
-        return "—"  # a time no calendar has
+        return datetime.fromtimestamp(float(then), zone).strftime(form)
+    except (TypeError, OverflowError, ValueError, OSError):
+        return unknown
+
+
+def duration(seconds: float) -> str:
+    """To the second: `12s`, `4m 05s`, `2h 03m`."""
+    whole = max(0, int(seconds))
+    if whole < HOUR:
+        return f"{whole}s" if whole < MINUTE else f"{whole // MINUTE}m {whole % MINUTE:02}s"
+    return f"{whole // HOUR}h {whole % HOUR // MINUTE:02}m"
+
+
+def rough_duration(seconds: float) -> str:
+    """To the minute, then the hour: `45s`, `12m`, `3h 05m`, `2d 4h`."""
+    whole = max(0, int(seconds))
+    if whole < HOUR:
+        return f"{whole}s" if whole < MINUTE else f"{whole // MINUTE}m"
+    return (
+        f"{whole // HOUR}h {whole % HOUR // MINUTE:02}m" if whole < DAY else f"{whole // DAY}d {whole % DAY // HOUR}h"
+    )
 
 
 def zone_of(name: str | None) -> tzinfo | None:

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.embedded import EmbeddedModel, find_model
-from hermes.agent.embedded_prompt import fitted, in_circles, looked_up, shortened, tokens
+from hermes.agent.embedded_prompt import fitted, in_circles, looked_up, tokens, within_tokens
 from hermes.agent.model import Piece, Reply
 from hermes.agent.model_files import MODELS, install, models_folder, place_of
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
@@ -170,7 +170,7 @@ def test_a_conversation_of_any_size_is_cut_to_fit(messages: list[dict[str, Any]]
 
 @given(st.text("ab 部é", max_size=2000), st.integers(min_value=8, max_value=300))
 def test_a_shortened_text_fits_and_keeps_its_ends(text: str, room: int) -> None:
-    out = shortened(text, room)
+    out = within_tokens(text, room)
     assert tokens(out) <= room
     begin, gap, end = out.partition(" … ")
     assert out == text or (bool(gap) and text.startswith(begin) and text.endswith(end) and begin + end != text)

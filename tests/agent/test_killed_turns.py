@@ -13,7 +13,7 @@ import pytest
 
 from hermes.agent.prompt_messages import LOST
 from hermes.agent.turn import Done, Notice, Text
-from hermes.agent.turn_records import recover
+from hermes.agent.turn_session import recover
 from hermes.errors import StoreClosed
 from hermes.store.drafts import Draft, left_behind
 from hermes_state import SessionDB

@@ -5,8 +5,7 @@ from __future__ import annotations
 import genai_prices
 import pytest
 
-from hermes.agent.model import Usage
-from hermes.agent.prices import UNKNOWN, cost
+from hermes.agent.model import UNKNOWN, Usage, cost
 
 OPENAI = "https://api.openai.com/v1"
 

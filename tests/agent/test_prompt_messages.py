@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, mended, prepared, shortened
+from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, mended, prepared
+from hermes.texts import without_middle
 
 
 def asks(*ids: str) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def test_a_long_result_is_cut_to_its_budget_with_a_note_and_both_ends() -> None:
 
 @given(st.text(max_size=400), st.integers(0, 300))
 def test_shortening_keeps_to_its_budget_where_there_is_room_for_the_note(text: str, budget: int) -> None:
-    out = shortened(text, budget)
+    out = without_middle(text, budget)
     assert out == text if len(text) <= budget else len(out) <= max(budget, 100)
 
 

@@ -12,7 +12,7 @@ from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.endpoint.transport import encoded
 from hermes.agent.model import Reply
 from hermes.errors import ContextTooLong, ModelError, ModelRefused, ModelUnreachable, RateLimited
-from hermes.harmless import encodable
+from hermes.texts import encodable
 from tests.support.wire import CUT, Answer, Wire, error, said, sse
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.endpoint.client import EndpointModel
-from hermes.harmless import encodable
+from hermes.texts import encodable
 from tests.support.wire import Wire, said
 
 HALF = "half \ud83d of it"

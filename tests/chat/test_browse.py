@@ -22,7 +22,7 @@ from textual.widgets import Input, Static
 from hermes.chat.browse_list import ListLine, SessionList, matching
 from hermes.chat.browse_screen import Browser
 from hermes.errors import StoreClosed
-from hermes.harmless import harmless
+from hermes.texts import harmless
 from hermes_state import SessionDB
 from tests.support.program import environment, run
 

@@ -16,7 +16,7 @@ from wcwidth import wcwidth
 from hermes.cli import table
 from hermes.cli.table import Column, cells, cut, wrap
 from hermes.errors import ConfigError
-from hermes.harmless import harmless, one_line
+from hermes.texts import harmless, one_line
 from hermes.times import ago, clock, span, zone_of
 
 TEXT = st.text() | st.lists(

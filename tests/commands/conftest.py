@@ -10,7 +10,7 @@ import pytest
 
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.chat.terminal_conversation import TerminalConversation
-from hermes.commands.registry import run_command, text_of
+from hermes.commands.registry import run_command, sent_text
 from hermes.config import Config
 from hermes_state import SessionDB
 from tests.chat.server import ModelServer
@@ -70,7 +70,7 @@ class Talk:
         """What is said to a line."""
         self.voice.heard.clear()
         if not run_command(self.conversation, line):
-            self.conversation.talk(text_of(line))
+            self.conversation.talk(sent_text(line))
         return "\n".join(self.voice.heard)
 
     @property

@@ -7,7 +7,7 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.commands.registry import known, load, parse, text_of
+from hermes.commands.registry import known, load, parse, sent_text
 
 NAMES = sorted(load())
 words = st.text(st.characters(exclude_categories=["Cs"]))
@@ -18,7 +18,7 @@ name_letters = st.text(string.ascii_letters + string.digits + "-_?", min_size=1,
 def test_every_line_is_either_a_command_or_a_text_and_never_an_error(line: str) -> None:
     parsed = parse(line)
     if parsed is None:
-        assert text_of(line) == (line[1:] if line.startswith("//") else line)
+        assert sent_text(line) == (line[1:] if line.startswith("//") else line)
     else:
         name, arguments = parsed
         assert line.startswith("/") and "/" not in name and not any(c.isspace() for c in name)
@@ -28,13 +28,13 @@ def test_every_line_is_either_a_command_or_a_text_and_never_an_error(line: str) 
 @given(words)
 def test_a_line_without_a_slash_in_front_is_sent_as_it_is(line: str) -> None:
     if not line.startswith("/"):
-        assert parse(line) is None and text_of(line) == line
+        assert parse(line) is None and sent_text(line) == line
 
 
 @given(words)
 def test_two_slashes_send_any_text_that_begins_with_one(rest: str) -> None:
     assert parse("//" + rest) is None
-    assert text_of("//" + rest) == "/" + rest
+    assert sent_text("//" + rest) == "/" + rest
 
 
 @given(name_letters, st.text(string.ascii_letters + " .,'\"\n", max_size=40))

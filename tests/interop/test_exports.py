@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.interop.histories.json_stream import elements
+from hermes.interop.histories.exports import elements
 from tests.interop.importing import PIXEL, brought_in, hidden, lines, sessions, told
 
 

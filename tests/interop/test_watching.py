@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hermes.errors import HermesError
-from hermes.interop.file_events import FileEvents
+from hermes.interop.history_watch import FileEvents
 from hermes_state import SessionDB
 from tests.interop.test_claude_code import NAME, said
 from tests.support import program

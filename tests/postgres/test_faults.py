@@ -14,7 +14,7 @@ import pytest
 
 from hermes.errors import HermesError, StoreBusy, StoreError, StoreUnreachable
 from hermes.store.engines.postgres import engine as engine_module
-from hermes.store.engines.postgres import transaction_start
+from hermes.store.engines.postgres import transaction
 from hermes_state import SessionDB
 from tests.support.postgres import Cluster
 
@@ -250,9 +250,9 @@ def test_a_transaction_whose_number_was_given_to_another_is_not_taken_for_stored
 def test_a_process_that_was_stopped_in_a_transaction_is_out_of_the_way_before_others_give_up(
     server: Cluster, db: Any
 ) -> None:
-    assert transaction_start.PAUSED < engine_module.PATIENCE
+    assert transaction.PAUSED < engine_module.PATIENCE
     with pytest.raises(StoreUnreachable, match="nothing was stored"), db._engine.write() as tx:
-        assert tx.value("SHOW idle_in_transaction_session_timeout") == f"{transaction_start.PAUSED}s"
+        assert tx.value("SHOW idle_in_transaction_session_timeout") == f"{transaction.PAUSED}s"
         tx.ask("SET LOCAL idle_in_transaction_session_timeout = '300ms'")
         (pid,) = tx.row("SELECT pg_backend_pid()")
         _until(lambda: not server.sql(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}"))

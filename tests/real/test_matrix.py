@@ -21,8 +21,7 @@ from nio.crypto import encrypt_attachment
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, as_json
 from hermes.gateway.platforms.matrix import Matrix
-from hermes.gateway.platforms.matrix.login import log_in
-from hermes.gateway.platforms.matrix.saved_state import SavedState
+from hermes.gateway.platforms.matrix.client import SavedState, log_in
 from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
 

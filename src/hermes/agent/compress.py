@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
 from hermes.agent.lease_renewer import KeptLease, kept
 from hermes.agent.side_tasks import asked_aside, can_write, without_thinking
 from hermes.agent.tokens import estimate_tokens, text_tokens
 from hermes.errors import ContextTooLong, Fenced, InvalidInput, ModelError, SessionNotFound, StoreError
+from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.agent.model import Message, Model

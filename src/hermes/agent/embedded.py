@@ -21,7 +21,7 @@ from hermes.agent.embedded_prompt import fitted, in_circles, looked_up
 from hermes.agent.model import Message, Piece, Reply, Usage
 from hermes.agent.model_files import place_of
 from hermes.errors import ContextTooLong, HermesError, MissingExtra, ModelError, ModelUnreachable
-from hermes.harmless import encodable
+from hermes.texts import encodable
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

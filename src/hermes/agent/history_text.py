@@ -11,10 +11,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
-from hermes.store.index_text import plain, plain_calls, plain_parts
+from hermes.store.index_text import plain, plain_calls, plain_content
+from hermes.times import clock
 
 OPEN, CLOSE = "<quoted-history>", "</quoted-history>"
 SUMMARY_MARK = "[Summary of the earlier part of this conversation"  # how the message that a compression leaves begins
@@ -62,17 +62,9 @@ def between_marks(inner: str) -> str:
     return f"{OPEN}\n{inner}\n{CLOSE}" if "\n" in inner else f"{OPEN}{inner}{CLOSE}"
 
 
-def shortened(text: str, room: int) -> str:
-    """The text in at most `room` characters; what is cut off shows as "…"."""
-    if len(text) <= room:
-        return text
-    return text[: max(0, room - 1)].rstrip() + "…" if room > 0 else ""
-
-
 def message_text(message: Mapping[str, Any], *, calls: bool = True) -> str:
     """What a message says, as plain text: its words, the text of its parts, and (if wanted) the tools it calls."""
-    content = message.get("content")
-    text = content if isinstance(content, str) else plain_parts(content) if content else ""
+    text = plain_content(message.get("content"))
     if message.get("role") == "tool":
         text = plain(text)
     if calls and message.get("tool_calls"):
@@ -82,11 +74,8 @@ def message_text(message: Mapping[str, Any], *, calls: bool = True) -> str:
 
 
 def when(timestamp: Any) -> str:
-    """A time as people write it, to the minute; "" for none."""
-    try:
-        return datetime.fromtimestamp(float(timestamp)).strftime("%Y-%m-%d %H:%M")
-    except (TypeError, ValueError, OverflowError, OSError):
-        return ""
+    """A time to the minute; "" for none."""
+    return clock(timestamp, unknown="")
 
 
 def as_json(value: Any) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.endpoint.failures import pause
 from hermes.agent.model import LooksUp, Message, Model, Reply
-from hermes.agent.prices import load as load_prices
+from hermes.agent.model import load as load_prices
 from hermes.agent.prompt_messages import TOOL_BUDGET
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.base import Context, Tool
@@ -295,7 +295,7 @@ class Agent:
             self._busy.release()
 
     def _new_prompt(self) -> str:
-        from hermes.agent.system_prompt import system_prompt
+        from hermes.agent.prompt_messages import system_prompt
 
         names = set(self.tools) if self.model.calls_tools else set()
         cwd = self.cwd if self.context.user is None and not self.shared else None  # the owner's alone

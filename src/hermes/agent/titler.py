@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted, shortened
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
 from hermes.agent.session_search.passages import EXTRACTIVE
 from hermes.agent.side_tasks import can_write, without_thinking
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.titles import titled_key, titling_lease
+from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hermes.agent.tools.arguments import misfit
 from hermes.agent.tools.base import Context, Tool
 from hermes.agent.turn import ToolFinished, ToolStarted
 from hermes.errors import ToolError
@@ -17,9 +18,6 @@ from hermes.errors import ToolError
 INTERRUPTED = "error: interrupted by the user before it had finished"
 AT_ONCE = 16  # calls of one message that run side by side; the others wait their turn
 _GRACE = 2.0  # seconds an interrupted tool has to come back by itself
-_KINDS: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -60,25 +58,8 @@ def read_call(raw: Mapping[str, Any], tools: Mapping[str, Tool]) -> Call:
         call.problem = f"the arguments of {name} are an object, not {type(arguments).__name__}"
         return call
     call.arguments = arguments
-    call.problem = _misfit(arguments, tools[name].parameters, name)
+    call.problem = misfit(arguments, tools[name].parameters, name)
     return call
-
-
-def _misfit(arguments: dict[str, Any], schema: Mapping[str, Any], name: str) -> str | None:
-    """What is wrong with arguments by their schema: something missing, something of another kind."""
-    missing = [key for key in schema.get("required") or () if key not in arguments]
-    if missing:
-        return f"{name} needs {', '.join(map(str, missing))}"
-    properties = schema.get("properties")
-    for key, value in arguments.items():
-        described = properties.get(key) if isinstance(properties, Mapping) else None
-        kind = described.get("type") if isinstance(described, Mapping) else None
-        kinds = _KINDS.get(kind) if isinstance(kind, str) else None
-        if kinds is None or value is None:
-            continue
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            return f"{key} of {name} is of the kind {kind}, not {json.dumps(value, ensure_ascii=False)[:80]}"
-    return None
 
 
 def run_calls(

@@ -15,18 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hermes.agent.model import Message, Model, Reply
-from hermes.agent.prompt_messages import TOOL_BUDGET, as_text, prepared
+from hermes.agent.endpoint.servers import without_password
+from hermes.agent.model import OWN, UNKNOWN, Cost, Message, Model, Reply, cost
+from hermes.agent.prompt_messages import TOOL_BUDGET, prepared
 from hermes.agent.session_leases import SessionLease
 from hermes.agent.tool_calls import Result
 from hermes.agent.tools.base import Context
 from hermes.agent.turn import Event, Followed, Notice
-from hermes.agent.turn_records import as_message, keep_reply, keep_result, recover
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.conversation_cache import CachedConversation
-from hermes.store.drafts import Draft
+from hermes.store.drafts import Draft, left_behind
+from hermes.texts import content_text
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
 
 LEAST_BUDGET = 2_000
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
@@ -240,7 +244,7 @@ class TurnSession:
         whole = last["role"] == "assistant" and not last["tool_calls"] and not _is_cut_off(last)
         if later is not None and not whole:
             return WENT_ON
-        return as_text(last["content"]) if whole else None
+        return content_text(last["content"]) if whole else None
 
     def take_up(self) -> None:
         """Be where a turn was left: what had arrived of the reply that was cut off is taken back, since it begins anew."""
@@ -301,7 +305,7 @@ class TurnSession:
 
     def smaller(self, budget: int) -> int | None:
         """The next smaller budget that would make a difference; None when none would."""
-        longest = max((len(as_text(m.get("content"))) for m in self.history if m.get("role") == "tool"), default=0)
+        longest = max((len(content_text(m.get("content"))) for m in self.history if m.get("role") == "tool"), default=0)
         budget //= 5
         while budget >= LEAST_BUDGET and longest <= budget:
             budget //= 5
@@ -310,3 +314,86 @@ class TurnSession:
 
 def _is_cut_off(row: Message) -> bool:
     return bool(row["role"] == "assistant" and row["finish_reason"] == "interrupted")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a turn leaves in the record: replies with what they cost, results, and what a dead process could not finish.
+
+_REASONING = ("reasoning", "reasoning_content", "reasoning_details")
+
+
+def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> int:
+    """Store a reply with what it used, which also counts in the session's sums; the id of the message."""
+    price, counts = _price(model, reply), _counts(reply)
+    sums = {
+        **counts, "model": model.name, "api_call_count": 1,
+        "reasoning_tokens": reply.usage.reasoning_tokens if reply.usage else 0,
+        "estimated_cost_usd": price.usd, "cost_status": price.status, "cost_source": price.source,
+        "pricing_version": price.version, "billing_provider": model.provider,
+        "billing_base_url": without_password(model.base_url) if model.base_url else None,
+    }  # fmt: skip
+    return db.append_message(
+        session_id, "assistant", reply.content, tool_calls=reply.tool_calls or None, finish_reason=reply.finish_reason,
+        reasoning=reply.reasoning, reasoning_content=reply.reasoning_content, reasoning_details=reply.reasoning_details,
+        model=reply.model or model.name, cost_usd=price.usd, usage=sums, **counts,
+    )  # fmt: skip
+
+
+def _counts(reply: Reply) -> dict[str, Any]:
+    """The token counts, where the endpoint gave any."""
+    usage = reply.usage
+    if usage is None:
+        return {}
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    return {name: getattr(usage, name) for name in names}
+
+
+def _price(model: Model, reply: Reply) -> Cost:
+    """By the name the endpoint answered under, else by the one that was asked for."""
+    if model.kind in ("local", "embedded", "extractive"):
+        return OWN
+    names = dict.fromkeys((reply.model or model.name, model.name))
+    prices = [cost(name, model.provider, model.base_url, reply.usage) for name in names]
+    return next((price for price in prices if price.usd is not None), UNKNOWN)
+
+
+def as_message(reply: Reply) -> Message:
+    """A reply as the next call shows it to the model."""
+    message: Message = {"role": "assistant", "content": reply.content}
+    if reply.tool_calls:
+        message["tool_calls"] = reply.tool_calls
+    for field in _REASONING:
+        if getattr(reply, field) is not None:
+            message[field] = getattr(reply, field)
+    if reply.usage is not None and reply.usage.prompt_tokens:
+        message["input_tokens"] = reply.usage.prompt_tokens  # not sent: a better measure of the prompt than an estimate
+    return message
+
+
+def keep_result(db: SessionDB, session_id: str, result: Result) -> tuple[int, Message]:
+    """Store what came of a call; its id, and the message for the model."""
+    call = result.call
+    message: Message = {"role": "tool", "tool_call_id": call.id, "tool_name": call.name, "content": result.text}
+    message_id = db.append_message(session_id, "tool", result.text, tool_call_id=call.id, tool_name=call.name or None)
+    return message_id, message
+
+
+def recover(db: SessionDB, session_id: str) -> bool:
+    """Store the words of a reply that a killed process left unfinished; whether there were any.
+
+    A reply that was stored after all, or whose question was taken back since, is not stored again.
+    """
+    if db.read_only:
+        return False
+    with left_behind(db.path, session_id) as draft:
+        if draft is None:
+            return False
+        rows: list[dict[str, Any]] = db.get_messages(session_id)
+        ids = [row["id"] for row in rows]
+        if draft.after not in ids:
+            return False
+        since = rows[ids.index(draft.after) + 1 :]
+        if any(row["role"] == "assistant" for row in since):
+            return False
+        db.append_message(session_id, "assistant", draft.text, finish_reason="interrupted", model=draft.model)
+        return True

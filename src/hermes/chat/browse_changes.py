@@ -22,6 +22,7 @@ from textual.widgets import Input, Static
 
 from hermes.chat.browse_list import ListLine, SessionList
 from hermes.errors import HermesError, InvalidInput
+from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -268,7 +269,7 @@ class Changing(Screen[None], inherit_bindings=False):
             if yes:
                 self._do(work, lambda: self._gone(parts))
 
-        name = line.name if len(line.name) <= 200 else line.name[:200] + "…"
+        name = shortened(line.name, 201)
         whole = ", with what was said before it was compressed" if line.compressed else ""
         hint = f"y: into the trash{whole} (`hermes sessions restore {line.id}` brings it back) · n: keep it"
         self.app.push_screen(Sure(f"Delete “{name}”?", hint), answered)

@@ -21,8 +21,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hermes.harmless import one_line
 from hermes.store.index_text import fold
+from hermes.texts import one_line
 from hermes.times import ago
 
 if TYPE_CHECKING:

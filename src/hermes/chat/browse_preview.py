@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hermes.chat.browse_list import ListLine
-from hermes.harmless import harmless, one_line
 from hermes.store.index_text import plain_parts
+from hermes.texts import counted, harmless, one_line
 from hermes.times import ago
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ def _head(db: SessionDB, session: dict[str, Any], zone: tzinfo | None) -> Text:
     facts = [one_line(session["source"]), ago(session["last_active"] or session["started_at"], zone)]
     if session["model"]:
         facts.append(one_line(session["model"]))
-    count = session["message_count"] or 0
-    facts.append(f"{count:,} message" + ("" if count == 1 else "s"))
+    facts.append(counted(session["message_count"] or 0, "message"))
     tags = db.get_tags(session["id"])
     text.append(" · ".join(facts) + "\n", "dim")
     text.append(session["id"] + "\n", "dim")
@@ -126,5 +125,5 @@ def _calls(calls: list[Any]) -> str:
         name = function.get("name") if isinstance(function, dict) else None
         if isinstance(name, str) and name not in names:
             names.append(name)
-    number = f"{len(calls)} tool call" + ("" if len(calls) == 1 else "s")
+    number = counted(len(calls), "tool call")
     return one_line(f"{number}: {', '.join(names)}" if names else number)

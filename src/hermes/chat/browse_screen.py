@@ -23,6 +23,7 @@ from hermes.chat.browse_changes import Changing, Keys
 from hermes.chat.browse_list import ListLine, SessionList, found_inside, line_of, matching
 from hermes.chat.browse_preview import Preview, preview
 from hermes.errors import HermesError
+from hermes.texts import counted
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -238,11 +239,17 @@ class Picker(Changing, inherit_bindings=False):
         if self._note:
             text = self._note
         elif self.is_inside:
-            text = "searching …" if self.searching else f"found in {_many(shown)}" if self.query_text.strip() else ""
+            text = (
+                "searching …"
+                if self.searching
+                else f"found in {counted(shown, 'conversation')}"
+                if self.query_text.strip()
+                else ""
+            )
         elif self.query_text.strip():
-            text = f"{shown:,} of {_many(total)}"
+            text = f"{shown:,} of {counted(total, 'conversation')}"
         else:
-            text = _many(total)
+            text = counted(total, "conversation")
         if not self.loaded and not self.is_inside and not self._note:
             text += " · loading …"
         self.query_one("#status", Static).update(text)
@@ -391,10 +398,6 @@ class Picker(Changing, inherit_bindings=False):
 
     def action_keys(self) -> None:
         self.app.push_screen(Keys(KEYS))
-
-
-def _many(number: int) -> str:
-    return f"{number:,} conversation" + ("" if number == 1 else "s")
 
 
 class Browser(App[str]):

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.commands.display_text import counted
 from hermes.commands.registry import Host, known, load
-from hermes.harmless import harmless
+from hermes.texts import counted, harmless
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

@@ -13,9 +13,8 @@ from hermes.chat.render import console, display_for
 from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
 from hermes.chat.terminal_conversation import TerminalConversation
-from hermes.commands.display_text import shortened
-from hermes.harmless import harmless
 from hermes.store import housekeeping
+from hermes.texts import harmless, shortened_line
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -34,7 +33,7 @@ class PipeVoice:
         print(harmless(text), file=sys.stderr)
 
     def note(self, text: str) -> None:
-        print(shortened(text, 1000), file=sys.stderr)
+        print(shortened_line(text, 1000), file=sys.stderr)
 
     def ask(self, question: str) -> bool:
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():

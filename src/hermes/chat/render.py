@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from hermes.agent.turn import Done, Event, Followed, Notice, Text, ToolFinished, ToolStarted
 from hermes.chat.terminal_markdown import blocks, markdown
-from hermes.commands.display_text import shortened
-from hermes.harmless import harmless, one_line
+from hermes.texts import harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -65,11 +64,11 @@ def short_argument(arguments: dict[str, Any]) -> str:
     """What a tool call is about, in a few words: its first text, else all of it."""
     for name in ("command", "query", "path", "name", "text"):
         if isinstance(arguments.get(name), str):
-            return shortened(arguments[name], 200)
+            return shortened_line(arguments[name], 200)
     for value in arguments.values():
         if isinstance(value, str):
-            return shortened(value, 200)
-    return shortened(json.dumps(arguments, ensure_ascii=False, default=str), 200) if arguments else ""
+            return shortened_line(value, 200)
+    return shortened_line(json.dumps(arguments, ensure_ascii=False, default=str), 200) if arguments else ""
 
 
 def _without_returns(text: str) -> str:
@@ -282,7 +281,7 @@ class LiveDisplay:
     def _dim(self, text: str) -> RenderableType:
         from rich.text import Text as Styled
 
-        return Styled(shortened(text, 1000), style="dim")
+        return Styled(shortened_line(text, 1000), style="dim")
 
     # -------------------------------------------------------------------------------- what is drawn anew
 

@@ -13,11 +13,10 @@ from hermes.chat.keyboard import Typing, quiet_keyboard
 from hermes.chat.render import console, display_for
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 from hermes.chat.terminal_conversation import NotSent, TerminalConversation
-from hermes.commands.display_text import shortened
-from hermes.commands.registry import run_command, text_of
+from hermes.commands.registry import run_command, sent_text
 from hermes.errors import HermesError, ModelError, StoreError
-from hermes.harmless import harmless
 from hermes.store import housekeeping
+from hermes.texts import harmless, shortened_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,12 +45,12 @@ class TerminalVoice:
                 self.screen.print(part, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        self.screen.print(shortened(text, 1000), style="dim", overflow="fold")
+        self.screen.print(shortened_line(text, 1000), style="dim", overflow="fold")
 
     def ask(self, question: str) -> bool:
         from rich.cells import cell_len
 
-        question = shortened(question, 1000)
+        question = shortened_line(question, 1000)
         if cell_len(question) + len(" [y/N] y") > self.screen.width:  # what does not fit on a line is no prompt
             self.say(question)
             question = ""
@@ -64,7 +63,7 @@ class TerminalVoice:
         if answer.isascii() and answer.isdigit() and 1 <= int(answer[:6]) <= len(options):
             return int(answer) - 1
         if answer:
-            self.say(f"There is no number {shortened(answer, 20)} in the list.")
+            self.say(f"There is no number {shortened_line(answer, 20)} in the list.")
         return None
 
     def _read(self, question: str) -> str:
@@ -191,7 +190,7 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
     try:
         if not run_command(conversation, line.strip() if line.startswith("/") else line):
             voice.screen.print()
-            conversation.talk(text_of(line))
+            conversation.talk(sent_text(line))
         voice.screen.print()
     except NotSent:
         voice.unsent = line

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.session_leases import is_gone, is_ours
-from hermes.commands.display_text import duration, message_count, shortened
-from hermes.commands.session_choice import continued, find
+from hermes.commands.session_choice import continued, find, message_count
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
-from hermes.harmless import harmless
+from hermes.texts import harmless, shortened_line
+from hermes.times import duration
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -72,13 +72,13 @@ def restore(row: dict[str, Any], model: Model, *, cwd: bool, keep_model: bool) -
         if os.path.isdir(row["cwd"]):
             back.cwd = Path(row["cwd"])
         else:
-            back.notices.append(f"The folder {shortened(row['cwd'], 200)} is gone; this goes on in {back.cwd}.")
+            back.notices.append(f"The folder {shortened_line(row['cwd'], 200)} is gone; this goes on in {back.cwd}.")
     if row["model"] and row["model"] != model.name and not keep_model:
         same = _at_the_same_place(model, row["model"])
         if same is not None:
             back.model = same
         else:
-            was = shortened(row["model"], 80)
+            was = shortened_line(row["model"], 80)
             back.notices.append(f"This was held with {was}, which is not to be had here; {model.name} goes on.")
     return back
 

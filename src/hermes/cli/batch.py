@@ -14,9 +14,9 @@ import click
 
 from hermes.cli.common import yes_option
 from hermes.cli.completers import complete_files, complete_model
-from hermes.cli.shared import counted, note
+from hermes.cli.shared import note
 from hermes.errors import InvalidInput
-from hermes.harmless import one_line
+from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.config import Config

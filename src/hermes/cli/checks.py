@@ -19,6 +19,7 @@ from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
 from hermes.errors import HermesError, MissingExtra, StoreError
 from hermes.home import companion, default_database, get_hermes_home
+from hermes.texts import counted
 
 if TYPE_CHECKING:
     from hermes.store.health import Health
@@ -198,7 +199,7 @@ def _unset(config: Config) -> dict[str, str]:
 
 def env_file(config: Config) -> Found:
     """The file for secrets."""
-    from hermes.config.variables import read_env
+    from hermes.config.loading import read_env
 
     path = get_hermes_home() / ".env"
     if not path.exists():
@@ -211,7 +212,7 @@ def env_file(config: Config) -> Found:
     if _open_to_others(path):
         yield remark(".env", f"{path} can be read by others", f"chmod 600 {path}")
     else:
-        yield well(".env", f"{path}, {_counted(count, 'variable')}")
+        yield well(".env", f"{path}, {counted(count, 'variable')}")
 
 
 def _open_to_others(path: Path) -> bool:
@@ -281,10 +282,10 @@ def _elsewhere(config: Config) -> Found:
             yield well("store", "the database that store.url names is empty: no conversation so far")
             return
         with db:
-            counts = f"{_counted(db.session_count(), 'session')}, {_counted(db.message_count(), 'message')}"
+            counts = f"{counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
             yield well("store", f"{db.where}: {counts}, {_size(db.size())}")
             if pending := db.index_status()["pending"]:
-                said = f"{_counted(pending, 'message')} not indexed yet"
+                said = f"{counted(pending, 'message')} not indexed yet"
                 yield remark("index", said, "hermes sessions optimize")
     except MissingExtra as error:
         yield wrong("store", str(error), 'pip install "hermes-sessions[postgres]"')
@@ -298,7 +299,7 @@ def _contents(path: Path, health: Health) -> Found:
         return
     quick = "" if health.finished else " (too large for a whole look: `hermes sessions check` is thorough)"
     if health.kind == "current":
-        counts = f"{_counted(health.sessions, 'session')}, {_counted(health.messages, 'message')}"
+        counts = f"{counted(health.sessions, 'session')}, {counted(health.messages, 'message')}"
         yield well("store", f"{path}: {counts}, {_size(health.bytes)}{quick}")
     elif health.kind == "empty":
         yield well("store", f"{path} is empty: no conversation so far")
@@ -306,7 +307,7 @@ def _contents(path: Path, health: Health) -> Found:
         said = f"{health.pending} messages are not indexed yet: search is slower"
         yield remark("index", said, "hermes sessions optimize")
     elif health.kind == "current":
-        left = _counted(health.pending, "message")
+        left = counted(health.pending, "message")
         yield well("index", "complete" if not health.pending else f"{left} to come, found all the same")
     if health.wal_bytes > LONG_WAL:
         held = f" (open in {health.used_by})" if health.used_by else ""
@@ -363,10 +364,6 @@ def _size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GB"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 ALL: tuple[Callable[[Config], Found], ...] = (

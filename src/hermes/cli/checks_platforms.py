@@ -15,8 +15,8 @@ from hermes.cli.checks_models import _variables
 from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, load_config
 from hermes.errors import ConfigError, HermesError, MissingExtra, PlatformRefused
-from hermes.harmless import one_line
 from hermes.home import get_hermes_home
+from hermes.texts import one_line
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter

@@ -13,7 +13,7 @@ from hermes.cli.common import ROWS, json_option
 from hermes.cli.completers import complete_job, complete_model
 from hermes.cli.shared import configuration, note, opened, print_json
 from hermes.cli.table import Column, printed
-from hermes.harmless import harmless, one_line
+from hermes.texts import harmless, one_line
 from hermes.times import clock
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import click
 from hermes.cli.common import json_option, source_option
 from hermes.cli.shared import colourful, opened, print_json, zone
 from hermes.cli.table import GAP, RULE, cells, cut, pad, screen_width, wrap
-from hermes.harmless import one_line
+from hermes.texts import counted, one_line
+from hermes.times import rough_duration
 
 
 @click.command()
@@ -114,26 +115,11 @@ def dollars(usd: float | None) -> str:
     return f"${usd:,.2f}"
 
 
-def duration(seconds: float) -> str:
-    """45s, 12m, 3h 05m, 2d 4h."""
-    if seconds < 60:
-        return f"{int(seconds)}s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
-        return f"{minutes}m"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes:02}m" if hours < 24 else f"{hours // 24}d {hours % 24}h"
-
-
-def _many(number: int, thing: str) -> str:
-    return f"{count(number)} {thing}" + ("" if number == 1 else "s")
-
-
 # ---------------------------------------------------------------------------------------------- the parts
 
 
 def _head(found: dict[str, Any], zone: tzinfo | None, width: int, paint: _Paint) -> list[str]:
-    title = f"Insights · last {_many(found['days'], 'day')}" if found["days"] != 1 else "Insights · last day"
+    title = f"Insights · last {counted(found['days'], 'day')}" if found["days"] != 1 else "Insights · last day"
     if found["source"] is not None:
         title += f" · {one_line(found['source'])}"
     title = cut(title, width)
@@ -195,7 +181,7 @@ def _cost(cost: dict[str, Any]) -> str:
     if cost["actual_usd"] is not None:
         parts.append(f"{dollars(cost['actual_usd'])} billed")
     if cost["unknown_sessions"]:
-        parts.append(f"price unknown for {_many(cost['unknown_sessions'], 'session')}")
+        parts.append(f"price unknown for {counted(cost['unknown_sessions'], 'session')}")
     return ", ".join(parts) or "none recorded"
 
 
@@ -311,7 +297,7 @@ def _sessions(title: str, rows: list[dict[str, Any]], width: int, paint: _Paint)
     ids = [cut(one_line(row["id"]), 40) for row in rows]
     columns = [
         ("messages", [count(row["messages"]) for row in rows]),
-        ("time", [duration(row["seconds"]) for row in rows]),
+        ("time", [rough_duration(row["seconds"]) for row in rows]),
         ("cost", [dollars(row["cost_usd"]) for row in rows]),
     ]
     if not any(row["cost_usd"] is not None for row in rows):

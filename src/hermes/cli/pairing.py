@@ -9,7 +9,7 @@ import click
 from hermes.cli.common import json_option
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, printed
-from hermes.harmless import one_line
+from hermes.texts import one_line
 
 
 @click.group(help="Who may talk on chat platforms besides those named in config.yaml.")

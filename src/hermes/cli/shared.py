@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hermes.config import Config, load_config
+from hermes.texts import counted
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -120,11 +121,6 @@ def put(data: bytes) -> None:
 def size_of(count: int) -> str:
     """A number of bytes, in MB."""
     return f"{count / 1_048_576:.1f} MB"
-
-
-def counted(number: int, what: str) -> str:
-    """ "1 session", "2 sessions"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def finish(status: int) -> int:
 
 def complain(text: str) -> None:
     """One line on standard error, if it can be written; what it quotes can do nothing to the terminal."""
-    from hermes.harmless import harmless
+    from hermes.texts import harmless
 
     try:
         print(f"hermes: {harmless(text)}", file=sys.stderr)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple, TextIO
 
-from hermes.harmless import one_line
+from hermes.texts import one_line
 
 PIPE_WIDTH = 120
 GAP = "  "

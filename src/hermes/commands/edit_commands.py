@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.commands.display_text import counted, said, shortened
 from hermes.commands.info_commands import whole_number
 from hermes.commands.registry import Host, command
 from hermes.errors import InvalidInput, TitleClash
+from hermes.texts import content_text, counted, shortened_line
 
 
 @command("title", "[text]", "name this session; without a text: its name")
@@ -95,7 +95,7 @@ def undo(host: Host, arguments: str) -> None:
     number = min(number, len(starts))
     first = starts[-number]
     hidden = host.db.rewind(host.session_id, rows[first - 1]["id"] if first else 0)
-    about = shortened(said(rows[first]["content"]), 60)
+    about = shortened_line(content_text(rows[first]["content"]), 60)
     host.say(
         f'Took back {counted(number, "exchange")} ({counted(hidden, "message")}), from "{about}" on.'
         " /undo redo brings it back."
@@ -111,7 +111,7 @@ def is_summary(row: dict[str, Any]) -> bool:
     """Whether a message stands for the part of a conversation that was compressed."""
     from hermes.agent.offline.summary import SUMMARY_MARK
 
-    return row["role"] == "user" and said(row["content"]).startswith(SUMMARY_MARK)
+    return row["role"] == "user" and content_text(row["content"]).startswith(SUMMARY_MARK)
 
 
 @command("retry", "", "ask the last question again")

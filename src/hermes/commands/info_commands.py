@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.commands.display_text import counted, message_count, said, shortened
 from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
+from hermes.commands.session_choice import message_count
 from hermes.errors import InvalidInput
+from hermes.texts import content_text, counted, shortened_line
 from hermes.times import ago, clock, zone_of
 
 LISTED = 10
@@ -79,7 +80,7 @@ def usage(host: Host, arguments: str) -> None:
 
 
 def _cost(row: dict[str, Any], kind: str) -> str:
-    from hermes.agent.prices import OWN
+    from hermes.agent.model import OWN
 
     if row["actual_cost_usd"] is not None:
         return f"${row['actual_cost_usd']:,.4f}"
@@ -119,7 +120,7 @@ def history(host: Host, arguments: str) -> None:
 def _line(host: Host, row: dict[str, Any]) -> str | None:
     """A message on one line: its number, who, and what."""
     number = f"{row['id']:>6} " if host.where == TERMINAL else f"- `{row['id']}`"
-    text = shortened(said(row["content"]), _CUT)
+    text = shortened_line(content_text(row["content"]), _CUT)
     calls = row["tool_calls"] if isinstance(row["tool_calls"], list) else []
     names = [str((call.get("function") or {}).get("name")) for call in calls if isinstance(call, dict)]
     if row["role"] == "user":
@@ -162,7 +163,7 @@ def recent(host: Host, limit: int = LISTED) -> list[dict[str, Any]]:
 def session_line(host: Host, row: dict[str, Any]) -> str:
     """A session in a list: what it is about, when, and its id."""
     here = "  (this one)" if row["id"] == host.session_id else ""
-    return _entry(host, row["id"], row["last_active"], shortened(row["title"] or row["preview"] or "—", 48)) + here
+    return _entry(host, row["id"], row["last_active"], shortened_line(row["title"] or row["preview"] or "—", 48)) + here
 
 
 def _entry(host: Host, session_id: str, when: float | None, name: str) -> str:
@@ -178,9 +179,9 @@ def _search(host: Host, words: str) -> str:
     for hit in hits:
         best.setdefault(hit["session_id"], hit)
     if not best:
-        return f'Nothing was said about "{shortened(words, 60)}".'
+        return f'Nothing was said about "{shortened_line(words, 60)}".'
     lines = []
     for session_id, hit in list(best.items())[:LISTED]:
-        lines.append(_entry(host, session_id, hit["timestamp"], shortened(hit["title"] or "—", 48)))
-        lines.append("    " + shortened(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
+        lines.append(_entry(host, session_id, hit["timestamp"], shortened_line(hit["title"] or "—", 48)))
+        lines.append("    " + shortened_line(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
     return "\n".join(lines) + "\n\n/resume with an id (or its beginning) goes on with one of them."

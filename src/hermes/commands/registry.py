@@ -159,13 +159,13 @@ def parse(line: str) -> tuple[str, str] | None:
     return None if match is None else (match[1].casefold(), (match[2] or "").strip())
 
 
-def text_of(line: str) -> str:
+def sent_text(line: str) -> str:
     """What a line says that is not a command: `//x` is the text `/x`."""
     return line[1:] if line.startswith("//") else line
 
 
 def run_command(host: Host, line: str) -> bool:
-    """Run the command in a line; False when it is none, but a text to send (see text_of)."""
+    """Run the command in a line; False when it is none, but a text to send (see sent_text)."""
     parsed = parse(line)
     if parsed is None:
         return False

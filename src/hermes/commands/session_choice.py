@@ -8,7 +8,7 @@ session found to the end of its chain of compressions (`continued`); every other
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -80,3 +80,10 @@ def continued(db: SessionDB, session_id: str) -> str:
     """Where a session goes on: the end of its chain of compressions, or the first after it that holds messages."""
     tip = db.get_compression_tip(session_id)
     return db.get_compression_tip(db.resolve_resume_session_id(tip))
+
+
+def message_count(db: SessionDB, row: dict[str, Any]) -> int:
+    """How many messages a session shows; those it carries over from another one included."""
+    if row["kind"] in ("branch", "compression"):
+        return len(db.get_messages(row["id"]))
+    return int(row["message_count"] or 0)

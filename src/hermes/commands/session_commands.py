@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hermes.commands.display_text import counted, message_count, said, shortened
 from hermes.commands.info_commands import recent, session_line
 from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
-from hermes.commands.session_choice import continued, find
+from hermes.commands.session_choice import continued, find, message_count
 from hermes.errors import InvalidInput
 from hermes.store.title_rules import MAX_TITLE
+from hermes.texts import content_text, counted, shortened_line
 
 USER_EXIT = "user_exit"
 BRANCHED = "branched"
@@ -47,7 +47,11 @@ def _arrived(host: Host, session_id: str) -> str:
     name = f'"{row["title"]}"' if row["title"] else f"`{session_id}`"
     told = f"↻ Going on with {name} ({counted(message_count(host.db, row), 'message')})."
     last = next((one for one in reversed(host.db.get_messages(session_id)) if one["role"] == "assistant"), None)
-    return f"{told} The last reply: {shortened(said(last['content']), 300)}" if last and last["content"] else told
+    return (
+        f"{told} The last reply: {shortened_line(content_text(last['content']), 300)}"
+        if last and last["content"]
+        else told
+    )
 
 
 def _named(host: Host, words: str) -> str | None:
@@ -61,7 +65,7 @@ def _named(host: Host, words: str) -> str | None:
         return None
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
     host.say(
-        f'No session is called "{shortened(words, 60)}"; '
+        f'No session is called "{shortened_line(words, 60)}"; '
         + (f"did you mean {hint}?" if hint else "/sessions shows what there is.")
     )
     return None

@@ -7,8 +7,7 @@ of it as it was.
 """
 
 from hermes.config.keys import Auxiliary, Config, McpServer, suggestion
-from hermes.config.loading import config_path, load_config, parse_config
-from hermes.config.variables import environment
+from hermes.config.loading import config_path, environment, load_config, parse_config
 
 __all__ = [
     "Auxiliary",

@@ -17,7 +17,7 @@ import msgspec
 
 from hermes.config import keys as table
 from hermes.config.keys import MOST_BYTES, Config, Unset, suggestion
-from hermes.config.variables import environment, expanded, hidden, unhidden, unset_in
+from hermes.config.loading import environment, expanded, hidden, unhidden, unset_in
 
 _MOST_VALUES = 50_000  # a few aliases of aliases can stand for billions
 _DEEPEST = 50

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hermes.config.variables import hidden, unhidden
+from hermes.config.loading import hidden, unhidden
 from hermes.errors import ConfigError
 
 

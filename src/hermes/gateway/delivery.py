@@ -24,8 +24,8 @@ from hermes.errors import (
 from hermes.gateway.events import Chat, from_json
 from hermes.gateway.splitting import split
 from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either
-from hermes.harmless import encodable
 from hermes.store import gateway_queues
+from hermes.texts import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hermes.harmless import encodable
+from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"
 

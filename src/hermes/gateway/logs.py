@@ -16,8 +16,8 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from hermes.harmless import harmless
 from hermes.home import make_private
+from hermes.texts import harmless
 
 FILE_BYTES, FILES = 5_000_000, 5
 MASK = "••••"

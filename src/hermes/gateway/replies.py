@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.turn import Done, Followed, Restarted, Text, ToolStarted, Turn
 from hermes.agent.turn import Notice as TurnNotice
-from hermes.commands.registry import parse, run_command, text_of
+from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway.events import Event, as_json, is_own
 from hermes.gateway.inbox import Request, Reset
@@ -48,7 +48,7 @@ _log = logging.getLogger("hermes.gateway")
 
 def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
     """What was said, as the model reads it: nobody's text can pass for another's, or for the gateway's."""
-    text, sender = text_of(event.text.strip()), event.sender
+    text, sender = sent_text(event.text.strip()), event.sender
     if is_own(event):
         return text
     text = f"{quotation(event.quoted)}{text}"

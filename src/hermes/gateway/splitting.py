@@ -8,7 +8,7 @@ Work grows with the length of the text, not faster: `measure` adds up, so each p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 Measure = Callable[[str], int]  # the length of a text; of two together it is the sum, and at least 1 for a character
 
@@ -17,24 +17,7 @@ _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 
 def split(text: str, longest: int, measure: Measure = len) -> list[str]:
     """The text in parts none of which is longer than `longest`; [] for a text without a visible sign."""
-    parts: list[str] = []
-    current: list[str] = []
-    used, gap = 0, measure("\n\n")
-    for block in _blocks(text):
-        size = measure(block)
-        if current and used + gap + size <= longest:
-            current.append(block)
-            used += gap + size
-            continue
-        if current:
-            parts.append("\n\n".join(current))
-        if size > longest:
-            *whole, block = _cut(block, longest, measure)
-            parts += whole
-            size = measure(block)
-        current, used = [block], size
-    if current:
-        parts.append("\n\n".join(current))
+    parts = _pack(_blocks(text), "\n\n", longest, measure, lambda block: _cut(block, longest, measure))
     return [part for part in parts if part.strip()]
 
 
@@ -85,39 +68,47 @@ def _cut(block: str, longest: int, measure: Measure) -> list[str]:
     first, *body = block.split("\n")
     fence = _opened(first)
     if fence is None or 3 * len(fence) > longest:
-        return _pack([first, *body], longest, measure)
+        return _pack_lines([first, *body], longest, measure)
     if body and _closes(body[-1], fence):
         body.pop()
     opening = first.strip()
     if measure(opening) > longest // 3:  # what it says of itself is no language: it becomes the first line
         opening, body = fence, [opening.removeprefix(fence), *body]
     room = longest - measure(f"{opening}\n\n{fence}")
-    return [f"{opening}\n{piece}\n{fence}" for piece in _pack(body, room, measure, code=True)] or [
+    return [f"{opening}\n{piece}\n{fence}" for piece in _pack_lines(body, room, measure, code=True)] or [
         f"{opening}\n{fence}"
     ]
 
 
-def _pack(lines: list[str], longest: int, measure: Measure, *, code: bool = False) -> list[str]:
+def _pack_lines(lines: list[str], longest: int, measure: Measure, *, code: bool = False) -> list[str]:
     """Lines put together as far as they fit; one that does not fit alone is cut."""
-    pieces: list[str] = []
+    pieces = _pack(lines, "\n", longest, measure, lambda line: _cut_line(line, longest, measure, code))
+    return [piece for piece in pieces if code or piece.strip()]
+
+
+def _pack(
+    items: Iterable[str], between: str, longest: int, measure: Measure, cut: Callable[[str], list[str]]
+) -> list[str]:
+    """Items joined as far as they fit; one that does not fit alone is cut."""
+    packed: list[str] = []
     current: list[str] = []
-    used, gap = 0, measure("\n")
-    for line in lines:
-        size = measure(line)
+    used, gap = 0, measure(between)
+    for item in items:
+        size = measure(item)
         if current and used + gap + size <= longest:
-            current.append(line)
+            current.append(item)
             used += gap + size
             continue
         if current:
-            pieces.append("\n".join(current))
+            packed.append(between.join(current))
         if size > longest:
-            *whole, line = _cut_line(line, longest, measure, code)
-            pieces += whole
-            size = measure(line)
-        current, used = [line], size
+            *whole, item = cut(item)
+            packed += whole
+            size = measure(item)
+        current, used = [item], size
     if current:
-        pieces.append("\n".join(current))
-    return [piece for piece in pieces if code or piece.strip()]
+        packed.append(between.join(current))
+    return packed
 
 
 def _cut_line(line: str, longest: int, measure: Measure, code: bool) -> list[str]:

@@ -21,8 +21,8 @@ from hermes.errors import (
     StoreError,
 )
 from hermes.gateway.splitting import split, with_cursor
-from hermes.harmless import encodable
 from hermes.store import gateway_queues
+from hermes.texts import encodable
 
 if TYPE_CHECKING:
     from hermes.gateway.delivery import Delivery

@@ -39,6 +39,7 @@ class Format:
     endings: tuple[str, ...] = ()  # file names that choose it, where the caller names no format
     aliases: tuple[str, ...] = ()
     writes: bool = False
+    writer: str = "write"  # its function, where one module writes several formats
     reads: bool = False
     program: str = ""  # whose history it is; it grows there, so an import brings sessions that are here up to date
 
@@ -58,8 +59,10 @@ BUILT_IN = (
            aliases=("md",), writes=True),
     Format(name="html", module="hermes.interop.html", help="one page with pictures", endings=(".html", ".htm"), writes=True),
     Format(name="openai", module="hermes.interop.training", help="a chat for fine-tuning a line", writes=True),
-    Format(name="chatml", module="hermes.interop.training_chatml", help="text with <|im_start|> marks", writes=True),
-    Format(name="sharegpt", module="hermes.interop.training_sharegpt", help="from and value, a conversation a line", writes=True),
+    Format(name="chatml", module="hermes.interop.training", help="text with <|im_start|> marks", writes=True,
+           writer="write_chatml"),
+    Format(name="sharegpt", module="hermes.interop.training", help="from and value, a conversation a line", writes=True,
+           writer="write_sharegpt"),
     _history("claude-code", "Claude Code", "sessions of Claude Code", writes=True),
     _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True),
     _history("gemini", "Gemini CLI", "chats of Gemini CLI"),
@@ -169,5 +172,5 @@ def described(*, reading: bool) -> str:
 
 def written(chosen: Format, export: Export) -> Iterator[bytes]:
     """The bytes of an export."""
-    pieces: Iterator[bytes] = chosen.load().write(export)
+    pieces: Iterator[bytes] = getattr(chosen.load(), chosen.writer)(export)
     return pieces

@@ -18,9 +18,12 @@ from urllib.parse import quote
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
-from hermes.interop.markdown import calls_of, moment, text_of
+from hermes.interop.markdown import calls_of
 from hermes.store.attachments import references
+from hermes.store.index_text import plain_content
 from hermes.store.session_events import described, woven
+from hermes.texts import shortened
+from hermes.times import clock
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -118,12 +121,17 @@ def _safe(value: Any) -> str:
 def _entry(row: dict[str, Any], zone: tzinfo | None) -> str:
     """A line of the contents."""
     name = row.get("title") or row.get("preview") or row["id"]
-    when = moment(row.get("started_at"), zone)[:10]
+    when = clock(row.get("started_at"), zone, unknown="")[:10]
     return f'<li><a href="#{_safe(quote(row["id"]))}" dir="auto">{_safe(name)}</a> <small>{when}</small></li>\n'
 
 
 def _session_head(session: dict[str, Any], zone: tzinfo | None) -> str:
-    facts = [session["id"], session.get("source"), session.get("model"), moment(session.get("started_at"), zone)]
+    facts = [
+        session["id"],
+        session.get("source"),
+        session.get("model"),
+        clock(session.get("started_at"), zone, unknown=""),
+    ]
     if session.get("parent_session_id"):
         facts.append(f"continues {session['parent_session_id']}")
     facts += [f"#{tag}" for tag in session.get("tags") or []]
@@ -133,7 +141,7 @@ def _session_head(session: dict[str, Any], zone: tzinfo | None) -> str:
 
 
 def _event(event: dict[str, Any], zone: tzinfo | None) -> str:
-    when, text = _safe(moment(event["at"], zone)), _safe(described(event))
+    when, text = _safe(clock(event["at"], zone, unknown="")), _safe(described(event))
     return f'<article class="other"><header><b>event</b> {when}</header>\n<p dir="auto">{text}</p>\n</article>\n'
 
 
@@ -142,7 +150,7 @@ def _message(message: dict[str, Any], zone: tzinfo | None, attachments: Path | N
     kind = role if role in ("user", "assistant", "tool", "system") else "other"
     name = f"{role} · {message['tool_name']}" if message.get("tool_name") else role
     body = "".join(_body(message, role, attachments)) or '<p class="nothing">nothing was said</p>\n'
-    when = _safe(moment(message.get("timestamp"), zone))
+    when = _safe(clock(message.get("timestamp"), zone, unknown=""))
     return f'<article class="{kind}"><header><b>{_safe(name)}</b> {when}</header>\n{body}</article>\n'
 
 
@@ -151,7 +159,7 @@ def _body(message: dict[str, Any], role: str, attachments: Path | None) -> Itera
     thought = message.get("reasoning_content") or message.get("reasoning")
     if thought:
         yield _folded("<b>reasoning</b>", typed(str(thought)))
-    text = text_of(message.get("content"))
+    text = plain_content(message.get("content"))
     if text.strip():
         if role == "tool":
             yield _folded(_first_line(text), f'<pre class="result" dir="auto">{_safe(text.strip(chr(10)))}</pre>')
@@ -172,8 +180,7 @@ def _first_line(text: str) -> str:
     lines = text.strip().split("\n", 1)
     more = text.strip().count("\n")
     shown = lines[0].strip()
-    shown = shown if len(shown) <= 100 else shown[:100].rstrip() + "…"
-    return _safe(shown) + (f" <b>+{more:,} line{'s' if more > 1 else ''}</b>" if more else "")
+    return _safe(shortened(shown, 101)) + (f" <b>+{more:,} line{'s' if more > 1 else ''}</b>" if more else "")
 
 
 def _folded(summary: str, inside: str) -> str:

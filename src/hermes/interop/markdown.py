@@ -7,28 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from typing import Any
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
-from hermes.store.index_text import plain_parts
+from hermes.store.index_text import plain_content
 from hermes.store.session_events import described, woven
+from hermes.texts import one_line
+from hermes.times import clock
 
 _BACKTICKS = re.compile("`{3,}")
-
-
-def moment(seconds: Any, zone: tzinfo | None) -> str:
-    """A time as 2026-01-31 14:05; nothing when there is none."""
-    try:
-        return datetime.fromtimestamp(seconds, zone).strftime("%Y-%m-%d %H:%M")
-    except (TypeError, ValueError, OverflowError, OSError):
-        return ""
-
-
-def text_of(content: Any) -> str:
-    """The words of a message's content."""
-    return content if isinstance(content, str) else plain_parts(content) if content is not None else ""
 
 
 def calls_of(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -61,37 +50,33 @@ def write(export: Export) -> Iterator[bytes]:
             yield (_event(item, zone) if is_event else _message(item, zone)).encode("utf-8", "replace")
 
 
-def _one_line(text: Any) -> str:
-    return " ".join(str(text).split())
-
-
 def _head(session: dict[str, Any], zone: tzinfo | None) -> str:
     facts = {
         "Session": f"`{session['id']}`",
         "Source": session.get("source"),
         "Model": session.get("model"),
-        "Began": moment(session.get("started_at"), zone),
-        "Ended": moment(session.get("ended_at"), zone),
+        "Began": clock(session.get("started_at"), zone, unknown=""),
+        "Ended": clock(session.get("ended_at"), zone, unknown=""),
         "Continues": session.get("parent_session_id") and f"`{session['parent_session_id']}`",
         "Tags": ", ".join(map(str, session.get("tags") or [])),
     }
-    lines = [f"# {_one_line(session.get('title') or session['id'])}", ""]
-    lines += [f"- {name}: {_one_line(value)}" for name, value in facts.items() if value]
+    lines = [f"# {one_line(str(session.get('title') or session['id']))}", ""]
+    lines += [f"- {name}: {one_line(str(value))}" for name, value in facts.items() if value]
     return "\n".join(lines) + "\n"
 
 
 def _event(event: dict[str, Any], zone: tzinfo | None) -> str:
-    when = moment(event["at"], zone)
+    when = clock(event["at"], zone, unknown="")
     return f"\n## Event · {when}\n\n{fenced(described(event))}\n"
 
 
 def _message(message: dict[str, Any], zone: tzinfo | None) -> str:
     role = str(message.get("role") or "unknown")
     name = f"{role.capitalize()} {message['tool_name']}" if message.get("tool_name") else role.capitalize()
-    when = moment(message.get("timestamp"), zone)
-    parts = [f"## {_one_line(name)}" + (f" · {when}" if when else "")]
-    text = text_of(message.get("content"))
+    when = clock(message.get("timestamp"), zone, unknown="")
+    parts = [f"## {one_line(name)}" + (f" · {when}" if when else "")]
+    text = plain_content(message.get("content"))
     if text.strip():
         parts.append(fenced(text) if role == "tool" else text.strip("\n"))
-    parts += [f"Calls `{_one_line(called)}`:\n\n{fenced(given, 'json')}" for called, given in calls_of(message)]
+    parts += [f"Calls `{one_line(called)}`:\n\n{fenced(given, 'json')}" for called, given in calls_of(message)]
     return "\n" + "\n\n".join(parts) + "\n"

@@ -1,7 +1,7 @@
-"""Conversations as chats for training: `{"messages": […]}` on a line each, the shape in which OpenAI takes examples.
+"""Conversations as chats for training, in three shapes: OpenAI's, ChatML and ShareGPT.
 
-`chats` gives any writer of training data the same messages: what the session shows, tool calls joined to their results,
-and pictures as data addresses. What such a shape can't hold is counted in `Export.left_out`.
+`chats` gives each writer the same messages: what the session shows, tool calls joined to their results,
+and pictures as data addresses. What a shape can't hold is counted in `Export.left_out`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,46 @@ from typing import Any
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 
+_MARKS = ("<|im_start|>", "<|im_end|>")  # of ChatML
+_FROM = {"user": "human", "assistant": "gpt", "system": "system", "tool": "tool"}  # of ShareGPT
 _ROLES = frozenset(("system", "user", "assistant", "tool"))
 _REFERENCE = re.compile(r"^(?:data:[^;,]*;base64,)?attachment:sha256:([0-9a-f]{64})$")
 
 
 def write(export: Export) -> Iterator[bytes]:
-    """A line for each session that has an answer in it."""
+    """OpenAI: `{"messages": […]}` on a line for each session that has an answer in it."""
     for chat in chats(export):
         yield encoded({"messages": chat}) + b"\n"
+
+
+def write_chatml(export: Export) -> Iterator[bytes]:
+    """ChatML: each message between <|im_start|>role and <|im_end|>, conversations parted by an empty line. Text only."""
+    for chat in chats(export, pictures=False):
+        text = ""
+        for one in chat:
+            said = one.get("content") or ""
+            if any(mark in said for mark in _MARKS):  # it would end the message
+                export.left_out["marks inside messages"] += 1
+                for mark in _MARKS:
+                    said = said.replace(mark, mark.replace("|", "¦"))
+            calls = "".join(
+                f"\n<tool_call>\n{encoded(call.get('function')).decode()}\n</tool_call>"
+                for call in one.get("tool_calls", ())
+            )
+            text += f"<|im_start|>{one['role']}\n{said}{calls}<|im_end|>\n"
+        yield (text + "\n").encode("utf-8", "replace")
+
+
+def write_sharegpt(export: Export) -> Iterator[bytes]:
+    """ShareGPT: `{"id", "conversations": [{"from": "human"|"gpt"|"system"|"tool", "value"}]}` on a line each. Text only."""
+    for number, chat in enumerate(chats(export, pictures=False), 1):
+        turns: list[dict[str, Any]] = []
+        for one in chat:
+            if one.get("content"):
+                turns.append({"from": _FROM[one["role"]], "value": one["content"]})
+            for call in one.get("tool_calls", ()):
+                turns.append({"from": "function_call", "value": encoded(call.get("function")).decode()})
+        yield encoded({"id": f"hermes-{number}", "conversations": turns}) + b"\n"
 
 
 def chats(export: Export, *, pictures: bool = True) -> Iterator[list[dict[str, Any]]]:

@@ -25,11 +25,10 @@ from hermes.agent.tools.toolbox import Toolbox
 from hermes.errors import HermesError
 from hermes.serve import completions, responses
 from hermes.serve.api_errors import ApiError, api_error_of, unforeseen
-from hermes.serve.api_requests import ApiRequest
+from hermes.serve.api_requests import ApiRequest, parse_json, read_body
 from hermes.serve.authorization import CALLER, Guard, check_api
 from hermes.serve.event_stream import SILENCE, EventStream, JsonBody
 from hermes.serve.models import Models
-from hermes.serve.request_bodies import parse_json, read_body
 from hermes.serve.served_conversations import ServedConversations
 from hermes.serve.served_turn import Item, Outcome, ServedTurn
 from hermes.serve.server import is_loopback

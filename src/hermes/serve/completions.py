@@ -10,9 +10,8 @@ from typing import Any
 from hermes.agent.model import Message
 from hermes.agent.tools.base import Tool
 from hermes.serve.api_errors import ApiError, api_error_of
-from hermes.serve.api_requests import ApiRequest
+from hermes.serve.api_requests import ApiRequest, Shape, checked, part_text, tool_name
 from hermes.serve.event_stream import DONE, data, items_of
-from hermes.serve.request_bodies import Shape, checked, part_text, tool_name
 from hermes.serve.served_turn import Outcome, ReasoningPiece, ReplyPiece, ServedTurn, Used, callers_tool
 
 _SYSTEM = ("system", "developer")

@@ -14,9 +14,10 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from hermes import __version__
-from hermes.agent.history_text import NOTE, as_json, message_text, quoted, shortened, when
+from hermes.agent.history_text import NOTE, as_json, message_text, quoted, when
 from hermes.agent.tokens import text_tokens
 from hermes.errors import HermesError, InvalidInput, SessionNotFound
+from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.model import Message, Model
-from hermes.agent.system_prompt import system_prompt
+from hermes.agent.prompt_messages import system_prompt
 from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import ApiRequest
 from hermes.store.conversation_cache import last_id

@@ -23,12 +23,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route as HttpRoute
 
-from hermes.agent.history_text import CLOSE, OPEN, between_marks, defused, shortened
+from hermes.agent.history_text import CLOSE, OPEN, between_marks, defused
 from hermes.errors import ConfigError
 from hermes.serve.api_errors import ApiError, unforeseen
+from hermes.serve.api_requests import parse_json, read_body
 from hermes.serve.authorization import check_reach, from_elsewhere
-from hermes.serve.request_bodies import parse_json, read_body
 from hermes.serve.webhook_signatures import BadSignature, WebhookDelivery, unsigned, verify
+from hermes.texts import shortened
 
 LARGEST = 25_000_000  # bytes: as much as GitHub ever sends
 SLOWEST = 30.0  # seconds a delivery may take to arrive

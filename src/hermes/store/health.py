@@ -15,7 +15,7 @@ import apsw
 from hermes.errors import StoreCorrupt
 from hermes.store import messages, sessions
 from hermes.store.engines.sqlite import locks, migrate
-from hermes.store.engines.sqlite.file_users import holder_of
+from hermes.store.engines.sqlite.file_identity import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 

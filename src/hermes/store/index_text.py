@@ -330,6 +330,11 @@ def plain_parts(parts: Any) -> str:
     return "\n".join(texts)
 
 
+def plain_content(content: Any) -> str:
+    """The text of a message's content: as it is, or of its parts."""
+    return content if isinstance(content, str) else plain_parts(content)
+
+
 # ---------------------------------------------------------------------------------------- words of their own
 
 _WORD_BYTES = bytes(

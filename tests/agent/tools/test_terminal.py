@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.tools.base import Context
-from hermes.agent.tools.output import Output, readable, shortened
+from hermes.agent.tools.output import Output, readable
 from hermes.agent.tools.processes import Process, background, process
 from hermes.agent.tools.terminal import question, terminal
 from hermes.errors import ToolError
+from hermes.texts import without_middle
 
 
 def run(context: Context, command: str, **more: Any) -> str:
@@ -342,4 +343,4 @@ def test_readable_text_has_no_control_characters_and_stays_as_it_is(text: str) -
 
 @given(st.text(max_size=300), st.integers(10, 100))
 def test_shortened_text_is_bounded(text: str, limit: int) -> None:
-    assert len(shortened(text, limit)) <= max(limit, min(len(text), limit)) + 50
+    assert len(without_middle(text, limit)) <= max(limit, min(len(text), limit)) + 50

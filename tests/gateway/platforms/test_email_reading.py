@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 from hermes.gateway.platforms.email.incoming import LONGEST, Mail, file_in, read_mail
 from hermes.gateway.platforms.email.mail_bodies import quoted, said, text_of_html, unflowed, without_reply_marks
-from hermes.gateway.platforms.email.outgoing import as_html, message_id_for, one_line, subject_from, written
+from hermes.gateway.platforms.email.outgoing import as_html, header_text, message_id_for, subject_from, written
 
 US = "hermes@lab.test"
 
@@ -486,7 +486,7 @@ def test_any_text_and_subject_make_a_mail_that_says_the_same(text: str, subject:
     )
     mail = read_mail(raw, "somebody@else.org")
     assert (mail.address, mail.message_id, mail.references) == (US, "<2@lab.test>", ("<1@x>",))
-    assert " ".join(mail.subject.split()) == " ".join(one_line(subject).split())
+    assert " ".join(mail.subject.split()) == " ".join(header_text(subject).split())
     assert max(len(line) for line in raw.split(b"\r\n")) <= 998
     assert b"\n" not in raw.replace(b"\r\n", b"")
 

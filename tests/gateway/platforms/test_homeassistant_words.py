@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.homeassistant import HomeAssistant
-from hermes.gateway.platforms.homeassistant.formatting import harmless, plain
+from hermes.gateway.platforms.homeassistant.formatting import plain, without_html
 
 _MARKDOWN = st.lists(
     st.sampled_from(
@@ -43,12 +43,12 @@ def test_any_text_has_a_plain_form_that_can_be_sent(text: str) -> None:
 
 @given(st.text(alphabet=st.characters(categories=["L", "N"]), min_size=1))
 def test_words_without_marks_stay_as_they_are(text: str) -> None:
-    assert plain(text) == text == harmless(text)
+    assert plain(text) == text == without_html(text)
 
 
 @given(st.one_of(_MARKDOWN, st.text()))
 def test_no_html_and_no_picture_is_left_for_the_page(text: str) -> None:
-    shown = harmless(text)
+    shown = without_html(text)
     assert not re.search(r"<[A-Za-z/!?]", shown) and "![" not in shown
     assert shown.replace("\u200b", "") == text.encode("utf-8", "replace").decode().replace("\u200b", "")
 

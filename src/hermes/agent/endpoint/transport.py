@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hermes.harmless import encodable
+from hermes.texts import encodable
 
 NOTHING_YET = object()
 END = object()

@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import clean, message_text, shortened, when
+from hermes.agent.history_text import clean, message_text, when
 from hermes.agent.model import Message, Piece, Reply
 from hermes.agent.session_search.passages import EXTRACTIVE, Excerpt, excerpts
 from hermes.store.index_text import fold
+from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hermes.agent.history_text import SUMMARY_MARK, clean, message_text, shortened
+from hermes.agent.history_text import SUMMARY_MARK, clean, message_text
 from hermes.agent.offline.language import (
     DECISION,
     OPEN,
@@ -25,6 +25,7 @@ from hermes.agent.offline.language import (
     sentences,
 )
 from hermes.agent.offline.title import title_of
+from hermes.texts import shortened
 
 __all__ = ["MOST", "SECTIONS", "SUMMARY_MARK", "summary_of", "title_of"]
 

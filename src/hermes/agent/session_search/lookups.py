@@ -7,17 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import (
-    NOTE,
-    as_json,
-    between_marks,
-    clean,
-    defused,
-    message_text,
-    quoted,
-    shortened,
-    when,
-)
+from hermes.agent.history_text import NOTE, as_json, between_marks, clean, defused, message_text, quoted, when
 from hermes.agent.session_search.passages import (
     Chains,
     FoundConversation,
@@ -29,6 +19,7 @@ from hermes.agent.session_search.passages import (
 from hermes.agent.side_tasks import can_write, in_parallel, without_thinking
 from hermes.agent.tokens import text_tokens
 from hermes.errors import InvalidInput, SessionNotFound
+from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.agent.model import Message, Model

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import clean, message_text, shortened, when
+from hermes.agent.history_text import clean, message_text, when
 from hermes.store.index_text import fold
+from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from hermes.errors import ToolError
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -45,46 +43,3 @@ class Tool:
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
         }
-
-
-def text_of(arguments: dict[str, Any], name: str, default: str | None = None) -> str:
-    """A text; without a default it must be there and not be empty."""
-    value = arguments.get(name)
-    if value is None:
-        value = default
-    if not isinstance(value, str) or (default is None and not value.strip()):
-        raise ToolError(f"{name} must be a text" + (" that is not empty" if default is None else ""))
-    return value
-
-
-def choice_of(arguments: dict[str, Any], name: str, allowed: Sequence[str], default: str | None = None) -> str:
-    """One of a few words."""
-    value = arguments.get(name, default)
-    if value not in allowed:
-        raise ToolError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-    return str(value)
-
-
-def number_of(arguments: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    """A number, brought between its bounds."""
-    value = arguments.get(name)
-    if value is None:
-        return default
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            pass
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise ToolError(f"{name} must be a number")
-    return float(min(max(value, low), high))
-
-
-def flag_of(arguments: dict[str, Any], name: str) -> bool:
-    """Yes or no; no when it is not said."""
-    value = arguments.get(name, False)
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if value is not None and not isinstance(value, bool):
-        raise ToolError(f"{name} must be true or false")
-    return bool(value)

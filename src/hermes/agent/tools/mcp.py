@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hermes.agent.tools.base import Context, Tool
 from hermes.agent.tools.mcp_connection import Broken, Lost, McpConnection
-from hermes.agent.tools.output import readable, shortened
+from hermes.agent.tools.output import readable
 from hermes.errors import MissingExtra, ToolError
+from hermes.texts import one_line, shortened, without_middle
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -106,8 +107,8 @@ class McpTools:
         def run(context: Context, arguments: dict[str, Any]) -> str:
             return self._call(context, connection, tool.name, arguments, repeatable=repeatable)
 
-        said = shortened_line(tool.description or tool.title or "", MAX_DESCRIPTION)
-        description = f"{said} (from the MCP server {shortened_line(connection.name, 100)})".strip()
+        said = _line(tool.description or tool.title or "", MAX_DESCRIPTION)
+        description = f"{said} (from the MCP server {_line(connection.name, 100)})".strip()
         return Tool(valid_name(connection.name, tool.name, taken), description, _schema(tool), run)
 
     def _call(
@@ -126,11 +127,11 @@ class McpTools:
         except Broken as error:
             raise ToolError(f"{about} can't be used: {error}") from error
         except MCPError as error:
-            raise ToolError(f"{about} refused: {shortened_line(str(error), 2_000)}") from error
+            raise ToolError(f"{about} refused: {_line(str(error), 2_000)}") from error
         except (ToolError, concurrent.futures.CancelledError):
             raise
         except Exception as error:  # whatever a stranger's answer makes the library raise
-            raise ToolError(f"{about} gave no usable answer: {shortened_line(str(error), 500)}") from error
+            raise ToolError(f"{about} gave no usable answer: {_line(str(error), 500)}") from error
 
     def _awaited(self, context: Context, future: concurrent.futures.Future[_T], about: str) -> _T:
         """The result, unless the user interrupts or the time is up."""
@@ -185,10 +186,9 @@ def valid_name(server: str, tool: str, taken: set[str]) -> str:
     return name
 
 
-def shortened_line(text: str, limit: int) -> str:
+def _line(text: str, limit: int) -> str:
     """One line without control characters, at most `limit` long."""
-    line = " ".join(readable(text[: limit * 4]).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return shortened(one_line(readable(text[: limit * 4])), limit)
 
 
 def _schema(tool: ServerTool) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def text_of_result(result: CallToolResult) -> str:
     text = "\n".join(part for part in parts if part)
     if not text and result.structured_content is not None:
         text = json.dumps(result.structured_content, ensure_ascii=False, default=str)
-    text = shortened(readable(text), MAX_RESULT)
+    text = without_middle(readable(text), MAX_RESULT, first=1 / 3)
     if result.is_error:
         raise ToolError(text or "the tool failed and did not say why")
     return text or "(no output)"
@@ -220,11 +220,11 @@ def _part(block: Any) -> str:
     if kind == "text":
         return str(block.text)
     if kind in ("image", "audio"):
-        return f"[{kind}: {shortened_line(str(block.mime_type), 100)}, about {len(block.data) * 3 // 4:,} bytes, not shown]"
+        return f"[{kind}: {_line(str(block.mime_type), 100)}, about {len(block.data) * 3 // 4:,} bytes, not shown]"
     if kind == "resource":
         inner = block.resource
         text = getattr(inner, "text", None)
-        return str(text) if text is not None else f"[file: {shortened_line(str(inner.uri), 300)}, not shown]"
+        return str(text) if text is not None else f"[file: {_line(str(inner.uri), 300)}, not shown]"
     if kind == "resource_link":
-        return f"[link: {shortened_line(str(block.uri), 300)}]"
-    return f"[{shortened_line(str(kind), 50)}, not shown]"
+        return f"[link: {_line(str(block.uri), 300)}]"
+    return f"[{_line(str(kind), 50)}, not shown]"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult, Tool
 
 from hermes.config import McpServer
-from hermes.harmless import encodable
+from hermes.texts import encodable
 
 STOP_SECONDS: Final = 10.0
 AGAIN_SECONDS = 60.0  # one that was started anew and ends before that is not started once more

@@ -11,9 +11,11 @@ import unicodedata
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.base import Context, Tool, choice_of, text_of
+from hermes.agent.tools.arguments import choice_argument, text_argument
+from hermes.agent.tools.base import Context, Tool
 from hermes.agent.tools.files import locked, read_whole, write_whole
 from hermes.errors import ToolError
+from hermes.texts import counted
 
 FILES: Final = {"memory": "MEMORY.md", "user": "USER.md"}
 LIMITS: Final = {"memory": 8_000, "user": 4_000}  # characters in the file
@@ -77,8 +79,8 @@ def _entries(text: str) -> list[str]:
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:
-    action = choice_of(arguments, "action", ("add", "replace", "remove", "list"))
-    target = choice_of(
+    action = choice_argument(arguments, "action", ("add", "replace", "remove", "list"))
+    target = choice_argument(
         arguments, "target", tuple(FILES), None if action == "list" and "target" in arguments else "memory"
     )
     if action == "list":
@@ -100,11 +102,11 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
                 )
             write_whole(_path(context.home, target), changed)
     count = len(_entries(changed))
-    return f"{said} ({count} {'entry' if count == 1 else 'entries'}, {len(changed):,} of {LIMITS[target]:,} characters)"
+    return f"{said} ({counted(count, 'entry', 'entries')}, {len(changed):,} of {LIMITS[target]:,} characters)"
 
 
 def _new(arguments: dict[str, Any]) -> str:
-    text = clean(text_of(arguments, "text"))
+    text = clean(text_argument(arguments, "text"))
     if text.startswith(("- ", "* ")):
         text = text[2:].strip()
     if not text:
@@ -116,7 +118,7 @@ def _new(arguments: dict[str, Any]) -> str:
 
 def _old(arguments: dict[str, Any]) -> str:
     name = "old_text" if arguments.get("old_text") is not None else "text"
-    old = clean(text_of(arguments, name if arguments.get("action") == "remove" else "old_text"))
+    old = clean(text_argument(arguments, name if arguments.get("action") == "remove" else "old_text"))
     if not old:
         raise ToolError("old_text must name a part of the entry")
     return old.removeprefix("- ")

@@ -11,6 +11,8 @@ import re
 import threading
 from typing import Final
 
+from hermes.texts import without_middle
+
 FIRST_BYTES: Final = 200_000
 LAST_BYTES: Final = 800_000
 SHOWN_CHARS: Final = 40_000
@@ -61,7 +63,7 @@ class Output:
             size = self.size
         if not gap:
             text = readable((first + last).decode("utf-8", "replace"))
-            return (text if limit is None else shortened(text, limit)), size
+            return (text if limit is None else without_middle(text, limit, first=1 / 3)), size
         head, tail = readable(first.decode("utf-8", "replace")), readable(last.decode("utf-8", "replace"))
         if limit is not None:
             gap += max(0, len(head) - limit // 3) + max(0, len(tail) - limit * 2 // 3)
@@ -84,15 +86,6 @@ def readable(text: str) -> str:
 
 def _last_state(line: str) -> str:
     return next((part for part in reversed(line.split("\r")) if part.strip()), "")
-
-
-def shortened(text: str, limit: int = SHOWN_CHARS) -> str:
-    """At most about `limit` characters: the first and the last part, and between them how much is missing."""
-    if len(text) <= limit:
-        return text
-    first, last = text[: limit // 3], text[-(limit - limit // 3) :]
-    left_out = len(text) - len(first) - len(last)
-    return f"{first}\n[… {left_out:,} characters left out …]\n{last}"
 
 
 def last_lines(text: str, count: int) -> str:

@@ -15,9 +15,11 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.base import Context, Tool, choice_of, number_of
-from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines, shortened
+from hermes.agent.tools.arguments import choice_argument, number_argument
+from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines
 from hermes.errors import ToolError
+from hermes.texts import one_line, shortened, without_middle
 
 GRACE_SECONDS: Final = 1.0  # between asking a program to end and ending it; an interrupted turn waits two
 MAX_RUNNING: Final = 32
@@ -234,17 +236,17 @@ def running(context: Context) -> int:
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:
-    action = choice_of(arguments, "action", ("list", "read", "wait", "kill"))
+    action = choice_argument(arguments, "action", ("list", "read", "wait", "kill"))
     if action == "list":
-        lines = [f"{n}: {p.state()}: {_line(p.command)}" for n, p in background(context).all()]
+        lines = [f"{n}: {p.state()}: {shortened(one_line(p.command), 100)}" for n, p in background(context).all()]
         return "\n".join(lines) or "No background processes."
-    number = int(number_of(arguments, "id", 0, 0, 1e9))
+    number = int(number_argument(arguments, "id", 0, 0, 1e9))
     process = background(context).processes.get(number)
     if process is None:
         known = ", ".join(str(number) for number, _ in background(context).all()) or "none"
         raise ToolError(f"there is no background process {number}; there are: {known}")
     if action == "wait":
-        _wait(context, process, number_of(arguments, "timeout", 60, 0, MAX_WAIT_SECONDS))
+        _wait(context, process, number_argument(arguments, "timeout", 60, 0, MAX_WAIT_SECONDS))
     elif action == "kill":
         running = process.status is None
         process.killed = process.kill() and running
@@ -260,18 +262,14 @@ def _wait(context: Context, process: Process, seconds: float) -> None:
 
 def _told(number: int, process: Process, arguments: dict[str, Any]) -> str:
     state = "killed; " * process.killed + process.state()
-    offset = int(number_of(arguments, "offset", 0, 0, 1e15))
+    offset = int(number_argument(arguments, "offset", 0, 0, 1e15))
     lines = arguments.get("lines")
     text, following = process.output.since(offset, None if lines is not None else SHOWN_CHARS)
     if lines is not None:
-        text = shortened(last_lines(text, int(number_of(arguments, "lines", 50, 1, 10_000))))
+        text = last_lines(text, int(number_argument(arguments, "lines", 50, 1, 10_000)))
+        text = without_middle(text, SHOWN_CHARS, first=1 / 3)
     text = text.rstrip("\n") or ("(no output)" if not offset else "(nothing new)")
-    return f"process {number}: {state}: {_line(process.command)}\n{text}\n[next offset: {following}]"
-
-
-def _line(command: str) -> str:
-    line = " ".join(command.split())
-    return line if len(line) <= 100 else line[:99] + "…"
+    return f"process {number}: {state}: {shortened(one_line(process.command), 100)}\n{text}\n[next offset: {following}]"
 
 
 process = Tool(

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.base import Context, Tool, choice_of, text_of
+from hermes.agent.tools.arguments import choice_argument, text_argument
+from hermes.agent.tools.base import Context, Tool
 from hermes.agent.tools.files import explained, locked, read_whole, write_whole
 from hermes.agent.tools.memory import clean
 from hermes.errors import ToolError
+from hermes.texts import shortened
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 MAX_CHARS: Final = 60_000
@@ -88,19 +90,18 @@ def _description(text: str) -> str:
         body = _FRONT_MATTER.sub("", text, count=1)
         lines = [line.strip() for line in body.splitlines() if line.strip()]
         said = next((line for line in lines if not line.startswith("#")), lines[0].lstrip("# ") if lines else "")
-    said = clean(said)
-    return said if len(said) <= DESCRIPTION_CHARS else said[: DESCRIPTION_CHARS - 1].rstrip() + "…"
+    return shortened(clean(said), DESCRIPTION_CHARS)
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:
-    action = choice_of(arguments, "action", ("list", "view", "save"))
+    action = choice_argument(arguments, "action", ("list", "view", "save"))
     if action == "list":
         skills = skill_list(context.home)
         return "\n".join(f"{skill.name}: {skill.description}" for skill in skills) or "There are no skills yet."
-    name = text_of(arguments, "name").strip()
+    name = text_argument(arguments, "name").strip()
     if action == "view":
         return _view(context.home, name)
-    return _save(context.home, name, context.db.masked(text_of(arguments, "content")))
+    return _save(context.home, name, context.db.masked(text_argument(arguments, "content")))
 
 
 def _view(home: Path, name: str) -> str:

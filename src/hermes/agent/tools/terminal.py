@@ -11,7 +11,8 @@ import unicodedata
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.base import Context, Tool, flag_of, number_of, text_of
+from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
+from hermes.agent.tools.base import Context, Tool
 from hermes.agent.tools.danger import is_destructive
 from hermes.agent.tools.output import SHOWN_CHARS
 from hermes.agent.tools.processes import Process, background, ending
@@ -25,13 +26,13 @@ DECLINED = "The user declined: the command was not run. Do not try it another wa
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:
-    command = text_of(arguments, "command")
+    command = text_argument(arguments, "command")
     if "\0" in command:
         raise ToolError("a command can't contain null characters")
-    timeout = number_of(arguments, "timeout", TIMEOUT_SECONDS, 0.1, MAX_TIMEOUT_SECONDS)
-    in_background = flag_of(arguments, "background")
+    timeout = number_argument(arguments, "timeout", TIMEOUT_SECONDS, 0.1, MAX_TIMEOUT_SECONDS)
+    in_background = flag_argument(arguments, "background")
     elsewhere = arguments.get("workdir")
-    folder = _folder(context, None if elsewhere is None else text_of(arguments, "workdir"))
+    folder = _folder(context, None if elsewhere is None else text_argument(arguments, "workdir"))
     reason = why_to_ask(context.config.terminal.confirm, command, folder)
     if reason is not None and not context.confirm(question(command, reason, folder if elsewhere else None)):
         raise ToolError(DECLINED)

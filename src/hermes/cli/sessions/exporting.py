@@ -15,8 +15,9 @@ import click
 
 from hermes.cli.common import find_session, session_option, source_option
 from hermes.cli.completers import complete_files
-from hermes.cli.shared import counted, opened, progress, put, zone
+from hermes.cli.shared import opened, progress, put, zone
 from hermes.interop import formats
+from hermes.texts import counted
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

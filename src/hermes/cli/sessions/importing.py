@@ -6,24 +6,27 @@ session of another program gets what is new there; a damaged line costs that lin
 
 from __future__ import annotations
 
+import signal
 import stat
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes.cli.common import moment, yes_option
 from hermes.cli.completers import complete_files
-from hermes.cli.shared import counted, index, opened, progress, size_of
+from hermes.cli.shared import index, opened, progress, size_of
 from hermes.errors import HermesError, InvalidInput
-from hermes.harmless import one_line
 from hermes.interop import formats
 from hermes.interop.formats import Format, ImportProblem
+from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -263,3 +266,37 @@ def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
 def _bytes(path: Path) -> int:
     files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
     return sum(file.stat().st_size for file in files)
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hermes sessions watch`: other programs' conversations come in while they are written.
+
+
+@click.command(help="Follow the histories of other programs and import what they write, until Ctrl-C."
+               " Without FOLDER: the usual places of this machine.")  # fmt: skip
+@click.argument(
+    "folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--once", is_flag=True, help="Import what has changed since the last time, and end.")
+def watch(folders: tuple[Path, ...], once: bool) -> int:
+    from hermes.interop.history_watch import HistoryWatcher
+
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+
+    def told(chosen: Format, path: Path, counts: dict[str, int]) -> None:
+        click.echo(f"{chosen.program}: {counted(counts['messages'], 'message')} from {path.name}")
+
+    with opened(writing=True) as db:
+        watcher = HistoryWatcher(db, folders, told)
+        if once:
+            brought = watcher.catch_up(watcher.found())
+            click.echo(f"{counted(brought, 'message')} came in")
+            return 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        click.echo("Watching; Ctrl-C ends it.", err=True)
+        watcher.run(stopped.is_set)
+    return 0

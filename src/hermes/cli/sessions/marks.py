@@ -10,8 +10,8 @@ import click
 from hermes.cli.common import filtered_ids, filters, find_session, is_filter
 from hermes.cli.completers import complete_session, complete_sessions
 from hermes.cli.sessions.removing import called
-from hermes.cli.shared import counted, opened
-from hermes.harmless import one_line
+from hermes.cli.shared import opened
+from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.shared import configuration, counted, note, opened, progress
-from hermes.harmless import one_line
+from hermes.cli.shared import configuration, note, opened, progress
 from hermes.store.engines.store_address import without_password
+from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -87,7 +87,7 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]])
 
 def _filled_in(given: str) -> str:
     """A URL with its variables, which may be passwords, filled in."""
-    from hermes.config.variables import environment, expanded, unset_in
+    from hermes.config.loading import environment, expanded, unset_in
     from hermes.errors import ConfigError
 
     variables = environment()

@@ -23,10 +23,10 @@ from hermes.cli.common import (
     yes_option,
 )
 from hermes.cli.completers import complete_sessions, complete_trashed
-from hermes.cli.shared import age, configuration, counted, note, opened, print_json, progress, zone
+from hermes.cli.shared import age, configuration, note, opened, print_json, progress, zone
 from hermes.cli.table import Column, printed
-from hermes.harmless import one_line
 from hermes.home import get_hermes_home
+from hermes.texts import counted, one_line
 from hermes.times import ago, date
 
 if TYPE_CHECKING:

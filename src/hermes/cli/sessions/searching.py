@@ -14,21 +14,9 @@ import click
 
 from hermes.cli.common import find_session, json_option, moment, session_option, source_option
 from hermes.cli.completers import complete_model
-from hermes.cli.shared import (
-    BOLD,
-    CYAN,
-    DIM,
-    GOLD,
-    colourful,
-    counted,
-    note,
-    opened,
-    print_json,
-    styled,
-    zone,
-)
+from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, colourful, note, opened, print_json, styled, zone
 from hermes.cli.table import cells, pad, screen_width, wrap
-from hermes.harmless import one_line
+from hermes.texts import counted, one_line
 from hermes.times import ago, clock
 
 # The innermost pair: text may hold a `>>>` of its own.

@@ -16,10 +16,10 @@ import click
 
 from hermes.cli.common import find_session, json_option
 from hermes.cli.completers import complete_session
-from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, GREEN, colourful, counted, opened, print_json, put, styled, zone
+from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, GREEN, colourful, opened, print_json, put, styled, zone
 from hermes.cli.table import cut, screen_width, wrap
-from hermes.harmless import harmless, one_line
 from hermes.store.session_events import described, woven
+from hermes.texts import content_text, counted, harmless, one_line
 from hermes.times import clock
 
 if TYPE_CHECKING:
@@ -31,23 +31,6 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 _MARKS = {"user": ("●", GOLD), "assistant": ("◆", GREEN), "tool": ("↳", DIM), "system": ("○", DIM)}
 _INDENT = "  "
-
-
-def said(message: Message) -> str:
-    """The words of a message; pictures and other parts as [image], [file] …"""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else [content] if isinstance(content, dict) else []
-    out = []
-    for part in parts:
-        text = part if isinstance(part, str) else None
-        if isinstance(part, dict):
-            text = part.get("text") or part.get("content") or part.get("refusal")
-            if not isinstance(text, str):
-                text = f"[{str(part.get('type') or 'part').removesuffix('_url').removeprefix('input_')}]"
-        out.append(text or "")
-    return "\n".join(out)
 
 
 def calls(message: Message) -> list[tuple[str, str]]:
@@ -119,7 +102,7 @@ class Renderer:
         if self.full:
             thought = message.get("reasoning_content") or message.get("reasoning")
             out += [styled(one, DIM, on=self.colour) for one in self._body(thought or "", plain=True)]
-        text = said(message)
+        text = content_text(message.get("content"))
         if role == "system" and not self.full:
             out += self._short(text)
         else:
@@ -136,7 +119,7 @@ class Renderer:
 
     def _result(self, message: Message) -> list[str]:
         name = one_line(message.get("tool_name")) or "result"
-        first, more = _first_line(said(message))
+        first, more = _first_line(content_text(message.get("content")))
         tail = f" (+{counted(more, 'line')})" if more else ""
         room = max(8, self.width - len(tail))
         return [styled(cut(f"  ↳ {name}: {first}", room) + tail, DIM, on=self.colour)]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.common import json_option
-from hermes.cli.shared import configuration, counted, index, opened, print_json, progress, size_of
+from hermes.cli.shared import configuration, index, opened, print_json, progress, size_of
 from hermes.errors import StoreCorrupt
-from hermes.harmless import one_line
+from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

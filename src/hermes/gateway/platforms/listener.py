@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from hermes.serve.api_errors import ApiError
-from hermes.serve.request_bodies import read_body
+from hermes.serve.api_requests import read_body
 from hermes.serve.server import HttpServer
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import Any
 from hermes.errors import ConfigError
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import DM, Chat, Event, Sender
-from hermes.harmless import harmless
 from hermes.serve.connection_limits import Limits
 from hermes.serve.server import HttpServer, is_loopback
 from hermes.serve.webhooks import Arrived, WebhookRoute, routes_of, webhook_app
+from hermes.texts import harmless, shortened
 
 LOG = "log"
 _SHOWN = 2_000  # characters of a reply in the log
@@ -112,6 +112,5 @@ class Webhook(Adapter):
     async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
         """Write the reply into the log."""
         if self._link is not None:
-            shown = harmless(text)
-            self._link.log.info("webhook %s: %s", chat.chat_id, shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…")
+            self._link.log.info("webhook %s: %s", chat.chat_id, shortened(harmless(text), _SHOWN))
         return nonce

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, ImportProblem
 from hermes.interop.histories.conversation import (
     Conversation,
@@ -29,6 +28,7 @@ from hermes.interop.histories.conversation import (
     json_lines,
     mapping,
     message,
+    only_session,
     seconds,
     text,
     tool_call,
@@ -361,9 +361,7 @@ def _parts(content: Any) -> list[Any]:
 
 def write(export: Export) -> Iterator[bytes]:
     """One session as a file that Claude Code resumes: `<folder of the project>/<session's uuid>.jsonl`."""
-    for number, session in enumerate(export.sessions):
-        if number:
-            raise InvalidInput("claude-code holds one session a file; name it with --session-id")
+    for session in only_session(export, "claude-code"):
         yield from _written(session, export)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, ImportProblem
 from hermes.interop.histories.conversation import (
     Conversation,
@@ -27,6 +26,7 @@ from hermes.interop.histories.conversation import (
     json_lines,
     mapping,
     message,
+    only_session,
     seconds,
     text,
     tool_call,
@@ -256,9 +256,7 @@ def _indexed_title(path: Path, name: str) -> str | None:
 
 def write(export: Export) -> Iterator[bytes]:
     """One session as a rollout that Codex resumes."""
-    for number, session in enumerate(export.sessions):
-        if number:
-            raise InvalidInput("codex holds one session a file; name it with --session-id")
+    for session in only_session(export, "codex"):
         yield from _written(session, export)
 
 

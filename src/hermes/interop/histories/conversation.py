@@ -17,7 +17,10 @@ from typing import Any
 
 import msgspec
 
-from hermes.interop.formats import ImportProblem
+from hermes.errors import InvalidInput
+from hermes.interop.formats import Export, ImportProblem
+from hermes.interop.jsonl import decoded
+from hermes.texts import counted, shortened
 
 Message = dict[str, Any]
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
@@ -157,7 +160,7 @@ def clean_title(title: str | None) -> str | None:
 
     line = " ".join(title.split())
     try:
-        return sanitize_title(line[:99] + "…" if len(line) > 100 else line)
+        return sanitize_title(shortened(line, 100))
     except HermesError:
         return None
 
@@ -204,6 +207,22 @@ def seconds(value: Any) -> float | None:
         except ValueError:
             return None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def from_json(value: Any, otherwise: Any = None) -> Any:
+    """What a JSON text says; `otherwise` where it is damaged, and a value that is no text as it is."""
+    try:
+        return decoded(value.encode()) if isinstance(value, str) else value
+    except ValueError:
+        return otherwise
+
+
+def only_session(export: Export, name: str) -> Iterator[dict[str, Any]]:
+    """The session of an export in a format that holds one a file; InvalidInput at a second one."""
+    for number, session in enumerate(export.sessions):
+        if number:
+            raise InvalidInput(f"{name} holds one session a file; name it with --session-id")
+        yield session
 
 
 def iso(at: float) -> str:
@@ -281,7 +300,7 @@ class Skipped:
     def report(self) -> None:
         """Name each unknown kind once."""
         for kind, times in self.unknown.most_common():
-            note = f"{times} unknown record{'' if times == 1 else 's'} of type {kind[:60]!r}"
+            note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
             self._problems.append(ImportProblem(0, note, self._path, unknown=kind))
 
 

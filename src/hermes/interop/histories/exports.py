@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from hermes.interop.histories.conversation import Skipped
-from hermes.interop.histories.json_stream import elements
+from hermes.interop.jsonl import decoded
 
 _HEAD = 200_000
 _LARGEST_ASSET = 50_000_000
+_CHUNK = 1 << 20
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[\[\]{}]', re.DOTALL)
 
 
 class ExportFiles:
@@ -101,3 +104,42 @@ def _escaped(name: str) -> str:
     import glob
 
     return glob.escape(name)
+
+
+def elements(stream: IO[bytes]) -> Iterator[tuple[Any, int]]:
+    """Each object of the array in a stream (or the one object that it is) and the bytes read so far.
+
+    An export of gigabytes is read in the memory of its largest element.
+    ValueError where an element is no JSON, or the stream ends inside one.
+    """
+    buffer = b""
+    position = depth = at = 0
+    start = -1  # where the element that is being read begins
+    outer: int | None = None  # the depth of elements: 1 in an array, 0 for an object alone
+    while chunk := stream.read(max(_CHUNK, len(buffer))):
+        position += len(chunk)
+        keep = start if start >= 0 else at
+        buffer, at, start = buffer[keep:] + chunk, at - keep, 0 if start >= 0 else -1
+        for match in _TOKEN.finditer(buffer, at):
+            at = match.end()
+            if match[0][0] == 0x22:
+                if not match[1]:  # the string goes on in the next chunk
+                    at = match.start()
+                    break
+            elif match[0] in b"[{":
+                if outer is None:
+                    outer = 1 if match[0] == b"[" else 0
+                if depth == outer:
+                    start = match.start()
+                depth += 1
+            else:
+                depth -= 1
+                if depth == outer and start >= 0:
+                    yield decoded(buffer[start:at]), position - len(buffer) + at
+                    start = -1
+                if depth <= 0:
+                    return
+        else:
+            at = len(buffer)
+    if depth > 0:
+        raise ValueError("the file ends in the middle of a conversation")

@@ -16,6 +16,7 @@ from hermes.interop.histories.conversation import (
     count,
     dicts,
     first_objects,
+    from_json,
     image_part,
     joined,
     json_lines,
@@ -25,7 +26,6 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.jsonl import decoded
 from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "goose"
@@ -81,25 +81,14 @@ def _found(made: Conversation) -> Iterator[Found]:
 
 def _conversation(name: str, row: dict[str, Any]) -> Conversation:
     title = text(row.get("name")) or text(row.get("description"))
-    model = mapping(_json(row.get("model_config_json"))).get("model_name")
+    model = mapping(from_json(row.get("model_config_json"))).get("model_name")
     made = Conversation(
         SOURCE, name, title=None if title == name else title, cwd=text(row.get("working_dir")), model=text(model),
-        started_at=seconds(_utc(row.get("created_at"))),
+        started_at=seconds(row.get("created_at")),
     )  # fmt: skip
     if row.get("session_type") == "sub_agent":
         made.meta["sub_agent"] = True
     return made
-
-
-def _utc(value: Any) -> Any:
-    return value.replace(" ", "T", 1) if isinstance(value, str) else value
-
-
-def _json(value: Any) -> Any:
-    try:
-        return decoded(value.encode()) if isinstance(value, str) else value
-    except ValueError:
-        return None
 
 
 def _file(path: Path, skipped: Skipped) -> Iterator[Found]:
@@ -114,12 +103,12 @@ def _file(path: Path, skipped: Skipped) -> Iterator[Found]:
 
 
 def _stored(row: dict[str, Any], skipped: Skipped) -> list[Message]:
-    told = mapping(_json(row.get("metadata_json")))
+    told = mapping(from_json(row.get("metadata_json")))
     if told.get("userVisible") is False and told.get("agentVisible") is False:
         return []
     record = {
         "role": row.get("role"),
-        "content": _json(row.get("content_json")),
+        "content": from_json(row.get("content_json")),
         "created": row.get("created_timestamp"),
     }
     name = text(row.get("message_id")) or str(row.get("id"))

@@ -16,6 +16,7 @@ from hermes.interop.histories.conversation import (
     Skipped,
     compact,
     count,
+    from_json,
     image_part,
     joined,
     mapping,
@@ -24,7 +25,6 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.jsonl import decoded
 from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "llm"
@@ -74,7 +74,7 @@ def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
 
 
 def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Message]:
-    name, asked = str(row["id"]), seconds(_utc(row.get("datetime_utc")))
+    name, asked = str(row["id"]), seconds(row.get("datetime_utc"))
     answered = asked + (row.get("duration_ms") or 0) / 1000 if asked is not None else None
     for number, result in enumerate(database.rows("tool_results", {"response_id": row["id"]}, ("id",))):
         call = text(result.get("tool_call_id")) or f"{name}-{number}"
@@ -90,7 +90,7 @@ def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Messag
         tool_call(
             text(call.get("tool_call_id")) or f"{name}-{number}",
             str(call.get("name") or "tool"),
-            _json(call.get("arguments")),
+            from_json(call.get("arguments"), call.get("arguments")),
         )
         for number, call in enumerate(database.rows("tool_calls", {"response_id": row["id"]}, ("id",)))
     ]
@@ -109,24 +109,13 @@ def _attachment(row: dict[str, Any]) -> Any:
     return f"[file {text(row.get('path')) or text(row.get('url')) or row.get('id')}]"
 
 
-def _utc(value: Any) -> Any:
-    return value.replace(" ", "T", 1) if isinstance(value, str) else value
-
-
-def _json(value: Any) -> Any:
-    try:
-        return decoded(value.encode()) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 def _threads(database: ForeignDatabase, skipped: Skipped) -> Iterator[Conversation]:
     """The newer schema: messages linked by hash; a thread names its last one."""
     if "threads" not in database.columns:
         return
     for thread in database.rows("threads", order=("datetime_utc", "id")):
         made = Conversation(
-            SOURCE, str(thread["id"]), title=text(thread.get("name")), started_at=seconds(_utc(thread.get("datetime_utc"))),
+            SOURCE, str(thread["id"]), title=text(thread.get("name")), started_at=seconds(thread.get("datetime_utc")),
             parent=text(thread.get("forked_from")), kind="branch",
         )  # fmt: skip
         turns = {
@@ -138,7 +127,7 @@ def _threads(database: ForeignDatabase, skipped: Skipped) -> Iterator[Conversati
             turn = turns.get(row["hash"])
             if turn is None:
                 continue
-            at = seconds(_utc(turn.get("datetime_utc")))
+            at = seconds(turn.get("datetime_utc"))
             for one in waiting:
                 one["timestamp"] = one["timestamp"] or at
                 if one["role"] == "assistant":
@@ -170,7 +159,7 @@ def _message(database: ForeignDatabase, row: dict[str, Any], skipped: Skipped) -
     name, role = str(row["hash"]), str(row.get("role"))
     parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
     for number, part in enumerate(database.rows("parts", {"message_hash": row["hash"]}, ("position",))):
-        kind, told = str(part.get("type")), mapping(_json(part.get("payload")))
+        kind, told = str(part.get("type")), mapping(from_json(part.get("payload")))
         if kind == "text":
             parts += [part["text"]] if text(part.get("text")) else []
         elif kind == "reasoning":

@@ -15,6 +15,7 @@ from hermes.interop.histories.conversation import (
     compact,
     count,
     dicts,
+    from_json,
     joined,
     mapping,
     message,
@@ -141,7 +142,7 @@ def _conversation(info: Record, told: list[tuple[Record, list[Record]]], skipped
         started_at=seconds(times.get("created")), archived_at=seconds(times.get("archived")),
         parent=text(info.get("parentID")), kind="subagent",
     )  # fmt: skip
-    cut = text(mapping(_maybe_json(info.get("revert"))).get("messageID"))
+    cut = text(mapping(from_json(info.get("revert"))).get("messageID"))
     shown = made.messages
     for record, parts in told:
         entries = _messages(record, parts, skipped)
@@ -152,13 +153,6 @@ def _conversation(info: Record, told: list[tuple[Record, list[Record]]], skipped
         shown += entries
     made.branches = [(after, branch) for after, branch in made.branches if branch]
     return made
-
-
-def _maybe_json(value: Any) -> Any:
-    try:
-        return decoded(value.encode()) if isinstance(value, str) else value
-    except ValueError:
-        return None
 
 
 def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Message]:

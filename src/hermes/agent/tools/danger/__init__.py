@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hermes.texts import one_line, shortened
+
 __all__ = ["is_destructive"]
 
 
@@ -20,14 +22,9 @@ def is_destructive(command: str, cwd: Path) -> str | None:
 
     try:
         reason = Judge(Place([Path(cwd)])).script(command)
-        return None if reason is None else shortened_reason(reason)
+        # a reason may quote the command: one line, not too long
+        return None if reason is None else shortened(one_line(reason), 160)
     except Unparsable as error:
         return f"it can't be read as a command: {error}"
     except (OSError, ValueError, RecursionError) as error:
         return f"it can't be judged ({error.__class__.__name__})"
-
-
-def shortened_reason(reason: str) -> str:
-    """One line, not too long: a reason may quote the command."""
-    line = " ".join(reason.split())
-    return line if len(line) <= 160 else line[:159] + "…"

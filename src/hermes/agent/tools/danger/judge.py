@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hermes.agent.tools.danger.databases import CLIENTS, sql
-from hermes.agent.tools.danger.options import split
 from hermes.agent.tools.danger.place import Place
-from hermes.agent.tools.danger.programs import ALWAYS, RULES
+from hermes.agent.tools.danger.programs import ALWAYS, CLIENTS, RULES, sql
 from hermes.agent.tools.danger.shell import parse
 from hermes.agent.tools.danger.shell_words import ASSIGNMENT, MAX_DEPTH, Redirect, Simple, Unparsable, Word
 from hermes.agent.tools.danger.versions import git
@@ -23,7 +21,9 @@ from hermes.agent.tools.danger.wrappers import (
     WRAPPERS,
     XARGS_VALUES,
     behind_options,
+    split,
 )
+from hermes.texts import shortened
 
 INPUT = '"$INPUT"'  # stands for what a program like xargs fills in
 
@@ -89,7 +89,7 @@ class Judge:
         if head.text in ("[", "test"):
             return None
         if not head.known or head.glob:
-            return f"which program {_short(head.text)} is can't be seen beforehand"
+            return f"which program {shortened(head.text, 40)} is can't be seen beforehand"
         name = head.text.rsplit("/", 1)[-1].lower()
         if [word.text for word in arguments] in (["--help"], ["--version"]):
             return None
@@ -325,7 +325,3 @@ def _filled(word: Word, mark: str) -> Word:
     if not mark or mark not in word.text:
         return word
     return Word(word.text.replace(mark, INPUT), known=False, open=word.open, quoted=word.quoted)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:39] + "…"

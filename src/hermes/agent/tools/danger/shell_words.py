@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from hermes.agent.tools.danger.quoting import ansi_c
-
 MAX_DEPTH: Final = 40  # of groups and substitutions within each other
 METACHARACTERS: Final = "|&;()<> \t\n"
 ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^\]]*\])?\+?=")
@@ -327,3 +325,40 @@ def _has_braces(bare: str) -> bool:
         return False
     signs = [at for at in (bare.find(",", opening), bare.find("..", opening)) if at > 0]
     return bool(signs) and bare.find("}", min(signs)) > 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# The escapes of `$'…'`: a quoted text in which `\n`, `\x41` and their kind mean characters.
+
+_SIMPLE = {
+    "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
+    "\\": "\\", "'": "'", '"': '"', "?": "?",
+}  # fmt: skip
+_NUMBER = re.compile(r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})")
+
+
+def ansi_c(text: str, at: int) -> tuple[str, int]:
+    """The text from `at` (behind the opening quote) to its closing quote, decoded, and where it ends; -1: never."""
+    said = ""
+    while at < len(text):
+        sign = text[at]
+        if sign == "'":
+            return said, at + 1
+        if sign != "\\":
+            said += sign
+            at += 1
+            continue
+        following = text[at + 1 : at + 2]
+        number = _NUMBER.match(text, at + 1)
+        if number:
+            value = int(number[4], 8) & 0xFF if number[4] else int(number[1] or number[2] or number[3], 16)
+            said += chr(value) if value <= 0x10FFFF else "\ufffd"
+            at = number.end()
+        elif following == "c":
+            control = text[at + 2 : at + 3]
+            said += chr(ord(control) & 0x1F) if control else ""
+            at += 3
+        else:
+            said += _SIMPLE.get(following, "\\" + following)
+            at += 2
+    return said, -1

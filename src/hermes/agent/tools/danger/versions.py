@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hermes.agent.tools.danger.options import Options, split
 from hermes.agent.tools.danger.shell_words import Word
+from hermes.agent.tools.danger.wrappers import Options, split
 
 _GLOBAL_VALUES = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"})
 

@@ -56,9 +56,9 @@ def written(
     text = text.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     mail = MIMEMultipart("alternative")
     name, address = sender
-    mail["From"] = formataddr((one_line(name), address)) if name else address
+    mail["From"] = formataddr((header_text(name), address)) if name else address
     mail["To"] = recipient
-    subject = one_line(subject)
+    subject = header_text(subject)
     mail["Subject"] = subject if subject.isascii() else str(Header(subject, "utf-8", header_name="Subject").encode())
     mail["Date"] = formatdate(localtime=True)
     mail["Message-ID"] = message_id
@@ -72,7 +72,7 @@ def written(
     return re.sub(rb"\r?\n", b"\r\n", mail.as_bytes())
 
 
-def one_line(text: str) -> str:
+def header_text(text: str) -> str:
     """Text that can't begin another header."""
     return " ".join(re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]+", " ", text).split())[:300]
 

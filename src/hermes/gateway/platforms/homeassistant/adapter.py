@@ -20,7 +20,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.platforms.connections import Tasks
-from hermes.gateway.platforms.homeassistant.formatting import harmless, plain
+from hermes.gateway.platforms.homeassistant.formatting import plain, without_html
 from hermes.gateway.platforms.homeassistant.websocket import WebSocketApi
 from hermes.gateway.platforms.http import tls_context
 from hermes.gateway.platforms.intake import keep
@@ -211,7 +211,7 @@ class HomeAssistant(Adapter):
         domain, _, name = service.partition(".")
         data: dict[str, Any] = {"title": self.text("notify_title"), "message": plain(text) or " "}
         if service == _OWN_NOTIFICATION:
-            data |= {"message": harmless(text) or " ", "notification_id": message_id}
+            data |= {"message": without_html(text) or " ", "notification_id": message_id}
         elif name.startswith("mobile_app_"):
             data["data"] = {"tag": message_id}
         call: dict[str, Any] = {"domain": domain, "service": name, "service_data": data}

@@ -10,7 +10,7 @@ _LAYOUT = markup.Layout(bullet="- ")
 _HIDDEN = "\u200b"  # takes no room, and keeps two characters from meaning something together
 
 
-def harmless(text: str) -> str:
+def without_html(text: str) -> str:
     """Markdown for Home Assistant's own page, which would follow HTML in it and fetch pictures: neither is left."""
     text = re.sub(r"<(?=[A-Za-z/!?])", "<" + _HIDDEN, _whole(text))
     return re.sub(r"!(?=\[)", "!" + _HIDDEN, text)

@@ -1,7 +1,7 @@
 """Matrix: any home server, encrypted rooms included, through matrix-nio.
 
-adapter.py receives and sends; client.py is nio's client made strict about failures and key sharing; incoming.py reads what
-people said, outgoing.py writes what we say; saved_state.py is what must survive a restart.
+adapter.py receives and sends; client.py is nio's client made strict about failures and key sharing, with the login and
+what must survive a restart; incoming.py reads what people said, outgoing.py writes what we say.
 """
 
 from hermes.gateway.platforms.matrix.adapter import Matrix

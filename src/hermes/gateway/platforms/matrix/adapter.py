@@ -23,9 +23,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_u
 from hermes.gateway.events import Attachment, Chat, Revision, deleted
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.matrix import incoming, outgoing
-from hermes.gateway.platforms.matrix.client import MatrixClient, can_encrypt
-from hermes.gateway.platforms.matrix.login import log_in
-from hermes.gateway.platforms.matrix.saved_state import SavedState
+from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can_encrypt, log_in
 
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take

@@ -7,8 +7,11 @@ did not reach everyone. Its logs hold whole answers of the server, tokens and me
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from nio import (  # type: ignore[import-untyped]
@@ -27,6 +30,7 @@ from nio.exceptions import EncryptionError, GroupEncryptionError, OlmTrustError 
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms.http import retry_after
+from hermes.home import make_private
 
 logging.getLogger("nio").setLevel(logging.CRITICAL)
 logging.getLogger("peewee").setLevel(logging.WARNING)  # at DEBUG it writes the keys it stores
@@ -202,3 +206,149 @@ def _pause(body: dict[str, Any], headers: Mapping[str, str]) -> float:
     if isinstance(milliseconds, int | float) and milliseconds >= 0:
         return milliseconds / 1000
     return retry_after(headers, 5.0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Logging in: with an access token, as the device of last time, or with the password as a new device.
+#
+# The device matters: encryption keys and the ids that keep a message from being sent twice belong to it. So a login made
+# with a password is kept, and used until the server says that it is gone.
+
+TAKEN = (
+    "the access token for {user} belongs to a device whose encryption keys are elsewhere (the login of another program?): "
+    "use user_id and password, a token made for Hermes alone, or encryption: false"
+)
+
+
+async def log_in(values: Mapping[str, Any], homeserver: str, memory: SavedState, *, encrypted: bool) -> MatrixClient:
+    """A client that is logged in, with its encryption keys if `encrypted`."""
+    user, token, password = (str(values.get(key) or "") for key in ("user_id", "access_token", "password"))
+    if not token and not (user and password):
+        raise PlatformRefused("Matrix needs user_id and password, or an access_token (platforms.matrix in config.yaml)")
+    client = MatrixClient(homeserver, user, str(memory.keys) if encrypted else None)
+    try:
+        if token:
+            await _enter(client, token, user)
+            if await client.device_is_taken():
+                raise PlatformRefused(TAKEN.format(user=client.user_id))
+        else:
+            name = str(values.get("device_name") or "Hermes")
+            await _enter_by_password(client, memory, user, password, name)
+    except SendRefused as error:
+        await client.close()
+        raise PlatformRefused(f"no login at {error}") from None
+    except BaseException:
+        await client.close()
+        raise
+    if encrypted:
+        for file in memory.keys.iterdir():
+            file.chmod(0o600)
+    return client
+
+
+async def _enter(client: MatrixClient, token: str, user: str, device: str = "hermes") -> None:
+    """With a token; the server says whose it is."""
+    client.access_token = token
+    who = await client.whoami()
+    if user.startswith("@") and who.user_id != user:
+        raise PlatformRefused(f"the Matrix access token is not of {user} but of {who.user_id}")
+    client.restore_login(who.user_id, who.device_id or device, token)
+
+
+async def _enter_by_password(client: MatrixClient, memory: SavedState, user: str, password: str, name: str) -> None:
+    """As the device of last time; else as a new one, which is kept."""
+    known = memory.login(user)
+    if known is not None:
+        try:
+            await _enter(client, known["access_token"], user, known["device_id"])
+        except LoggedOut as error:
+            client.access_token = ""
+            client.device_id = known["device_id"] if error.soft else ""
+            if not error.soft:
+                memory.forget_login()  # with the device its keys are gone
+        else:
+            return
+    await client.login(password, device_name=name)
+    memory.keep_login(user, client.user_id, client.device_id, client.access_token)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What has to survive a restart, in small private files below <home>/matrix.
+#
+# The place in the server's stream is written only after everything before it was kept: a kill makes things come twice, never
+# get lost. A file that belongs to another account, or can't be read, counts as not there.
+
+MOST_WAITING = 500  # encrypted messages whose keys have not come; older ones are given up
+
+
+class SavedState:
+    """The files of one account on one home server."""
+
+    def __init__(self, home: Path, homeserver: str) -> None:
+        self.folder = home / "matrix"
+        self.homeserver = homeserver
+        make_private(home)
+        make_private(self.folder)
+
+    @property
+    def keys(self) -> Path:
+        """The folder of the encryption keys."""
+        folder = self.folder / "keys"
+        make_private(folder)
+        return folder
+
+    # ---------------------------------------------------------------------------------------------- login
+
+    def login(self, user: str | None) -> dict[str, str] | None:
+        """The device we logged in with by password before: user_id, device_id, access_token."""
+        kept = self._read("login.json", user)
+        return kept if kept and {"user_id", "device_id", "access_token"} <= kept.keys() else None
+
+    def keep_login(self, user: str | None, user_id: str, device_id: str, access_token: str) -> None:
+        """Log in as the same device next time: its keys and its transaction ids go on being valid."""
+        self._write("login.json", user, {"user_id": user_id, "device_id": device_id, "access_token": access_token})
+
+    def forget_login(self) -> None:
+        """The server no longer knows that device."""
+        (self.folder / "login.json").unlink(missing_ok=True)
+
+    # ---------------------------------------------------------------------------------------------- stream
+
+    def since(self, user_id: str) -> str | None:
+        """How far the stream was kept; None before the first time."""
+        kept = self._read("sync.json", user_id)
+        return str(kept["since"]) if kept and kept.get("since") else None
+
+    def keep_since(self, user_id: str, since: str) -> None:
+        """Everything before this is safe."""
+        self._write("sync.json", user_id, {"since": since})
+
+    def waiting(self, user_id: str) -> list[dict[str, Any]]:
+        """Encrypted messages that can't be read yet, oldest first, as the server sent them."""
+        kept = self._read("waiting.json", user_id)
+        events = kept.get("events") if kept else None
+        return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+
+    def keep_waiting(self, user_id: str, events: list[dict[str, Any]]) -> None:
+        """Remember them instead of those before."""
+        self._write("waiting.json", user_id, {"events": events[-MOST_WAITING:]})
+
+    # ---------------------------------------------------------------------------------------------- files
+
+    def _read(self, name: str, owner: str | None) -> dict[str, Any] | None:
+        try:
+            kept = json.loads((self.folder / name).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(kept, dict) or kept.get("homeserver") != self.homeserver or kept.get("owner") != owner:
+            return None
+        return kept
+
+    def _write(self, name: str, owner: str | None, what: dict[str, Any]) -> None:
+        part = self.folder / f"{name}.part"
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"homeserver": self.homeserver, "owner": owner, **what}, file)
+            file.flush()
+            os.fsync(file.fileno())  # an empty file after a power cut would look like the first start
+        os.replace(part, self.folder / name)

@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from hermes.gateway.platforms import markup
+from hermes.texts import shortened
 
 LARGEST = 44_000  # of an event's 65,536 bytes: encryption adds a third, and signatures come on top
 _UNSENDABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -48,7 +49,7 @@ def message(text: str, *, thread: str | None = None, reply_to: str | None = None
 def replacement(text: str, message_id: str) -> dict[str, Any]:
     """The content that replaces an earlier message's."""
     content = _content(text)
-    short = content["body"] if len(content["body"]) <= 200 else content["body"][:199] + "…"
+    short = shortened(content["body"], 200)
     return _fitting(
         {
             "msgtype": "m.text",

@@ -1,7 +1,7 @@
 """Slack, over Socket Mode: the Web API to speak, a websocket that Slack sends events through, no public address.
 
-adapter.py is the adapter; socket_mode.py the websocket; directory.py knows people and chats by name; web_api.py makes our
-errors of Slack's; edit_limit.py spreads edits over time; formatting.py turns Markdown into Slack's blocks, and Slack's text into
+adapter.py is the adapter; socket_mode.py the websocket; web_api.py makes our errors of Slack's, knows people and chats by
+name and spreads edits over time; formatting.py turns Markdown into Slack's blocks, and Slack's text into
 what the person wrote.
 """
 

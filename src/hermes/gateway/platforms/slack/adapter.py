@@ -22,10 +22,8 @@ from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import HttpApi, attachment_kind
 from hermes.gateway.platforms.intake import Spool, hand_over, store_mask
 from hermes.gateway.platforms.slack import formatting as form
-from hermes.gateway.platforms.slack.directory import ChatInfo, Directory, courtesy
-from hermes.gateway.platforms.slack.edit_limit import EditLimit
 from hermes.gateway.platforms.slack.socket_mode import Envelope, SocketMode
-from hermes.gateway.platforms.slack.web_api import Unformattable, ask
+from hermes.gateway.platforms.slack.web_api import ChatInfo, Directory, EditLimit, Unformattable, ask, courtesy
 
 BASE_URL = "https://slack.com/api/"
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # kinds of message in which a person says something
@@ -58,7 +56,7 @@ class Slack(Adapter):
         ),
     )  # fmt: skip
     capabilities = Capabilities(
-        longest=4_000,  # what Slack recommends; a markdown block takes 12,000, and form.harmless adds a fifth at most
+        longest=4_000,  # what Slack recommends; a markdown block takes 12,000, and form.without_pings adds a fifth at most
         edits=True,
         typing=True,  # in threads; elsewhere Slack has nothing to show it with
         threads=True,

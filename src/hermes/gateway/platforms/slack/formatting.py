@@ -25,14 +25,14 @@ _BANG = re.compile(r"!([^\s!/]+)(\s.*)?", re.DOTALL)
 # ------------------------------------------------------------------------------------------------ out
 
 
-def harmless(text: str) -> str:
+def without_pings(text: str) -> str:
     """The text, with nothing in it that would ping people; it looks the same."""
     return _PINGS.sub(lambda found: found[0] + INVISIBLE, text)
 
 
 def formatted(text: str) -> list[dict[str, Any]]:
     """Markdown as blocks that Slack renders."""
-    return [{"type": "markdown", "text": harmless(text)}]
+    return [{"type": "markdown", "text": without_pings(text)}]
 
 
 def plain(text: str) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def escaped(text: str) -> str:
 
 def preview(text: str) -> str:
     """The beginning of a message for notifications, search and screen readers."""
-    whole = escaped(harmless(text))
+    whole = escaped(without_pings(text))
     if len(whole) <= _PREVIEW:
         return whole
     cut = whole[: _PREVIEW - 1]

@@ -5,14 +5,20 @@ Slack's own error texts stay out of ours, and so do those of the library: they r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import aiohttp
 from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.events import CHANNEL, DM, GROUP
+from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import retry_after
 
 _LOCKED_OUT = frozenset(
@@ -70,3 +76,121 @@ def _translated(response: Any, token: str) -> PlatformError:
 def kind(error: BaseException) -> str:
     """An error by its kind alone: its text may hold what must not be shown."""
     return type(error).__name__
+
+
+# ----------------------------------------------------------------------------------------------------
+# How often messages are edited: Slack counts the edits of all chats of a workspace together.
+#
+# chat.update is of Tier 3 ("50+ per minute", docs.slack.dev, Rate limits), for each method and workspace. Growing replies
+# share a part of that; the rest is for finished replies, which are edited without a wait. When Slack says to wait, nothing
+# is edited before that time is over, and then finished replies come first.
+
+A_MINUTE = 36  # edits of growing replies; 14 of Slack's 50 are left for finished ones
+AT_ONCE = 4  # edits after a quiet time, without a pause between them; few, as Slack's minutes begin when Slack likes
+
+
+class EditLimit:
+    """The edits of one workspace."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left, self._at = float(AT_ONCE), clock()
+        self._closed_until = 0.0
+
+    def wait(self) -> float:
+        """Seconds before a growing reply may be edited; 0: now."""
+        now = self._refill()
+        missing = max(0.0, 1.0 - self._left) * 60 / A_MINUTE
+        return max(missing, self._closed_until - now, 0.0)
+
+    def take(self) -> None:
+        """A message is about to be edited; SlowDown while Slack wants none of it."""
+        now = self._refill()
+        if now < self._closed_until:
+            raise SlowDown("Slack asks us to wait before the next edit", self._closed_until - now)
+        self._left -= 1.0
+
+    def refused(self, seconds: float) -> None:
+        """Slack wants no edits for so long; growing replies begin after that with nothing in hand."""
+        now = self._refill()
+        self._closed_until = max(self._closed_until, now + seconds)
+        self._left, self._at = min(self._left, 0.0), self._closed_until
+
+    def _refill(self) -> float:
+        now = self._clock()
+        if now > self._at:
+            self._left = min(float(AT_ONCE), self._left + (now - self._at) * A_MINUTE / 60)
+            self._at = now
+        return now
+
+
+# ----------------------------------------------------------------------------------------------------
+# Who and where: the names of people and chats, asked for once and remembered.
+#
+# A name is a courtesy. Where Slack does not tell it, or not soon, there is none: no message waits for it or is lost by it.
+
+_PATIENCE = 3.0  # seconds
+_TYPES = {"im": DM, "mpim": GROUP, "channel": CHANNEL, "group": CHANNEL}  # Slack's "group" is a private channel
+
+
+class ChatInfo(NamedTuple):
+    """A chat: its type, what people call it, and whether the bot may speak there."""
+
+    type: str
+    name: str | None = None
+    ours: bool = True
+
+
+class Directory:
+    """The people and chats of a workspace."""
+
+    def __init__(self) -> None:
+        self._names: Recent[str, str] = Recent()
+        self._places: Recent[str, ChatInfo] = Recent()
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def _once(self, what: str) -> asyncio.Lock:
+        """Held while Slack is asked about something, so that others wait for the answer instead of asking, too."""
+        return self._asking.setdefault(what, asyncio.Lock())
+
+    async def name(self, web: AsyncWebClient, user: str) -> str | None:
+        """The display name of a person; None where Slack does not say."""
+        async with self._once(user):
+            known = self._names.get(user)
+            if known is not None:
+                return known
+            about = (await courtesy(web.users_info(user=user))).get("user") or {}
+            profile = about.get("profile") or {}
+            name = profile.get("display_name") or profile.get("real_name") or about.get("name")
+            return self._names.put(user, str(name)) if name else None
+
+    async def place(self, web: AsyncWebClient, chat: str, kind: str | None = None) -> ChatInfo:
+        """What a chat is. `kind` is what the event says of it; without, and where Slack can't say, it is not ours."""
+        if kind == "im":
+            return self._places.put(chat, ChatInfo(DM))
+        async with self._once(chat):
+            known = self._places.get(chat)
+            if known is not None:
+                return known
+            about = (await courtesy(web.conversations_info(channel=chat))).get("channel")
+            if about:
+                return self._places.put(chat, _described(about))
+        return ChatInfo(_TYPES.get(kind or "", DM if chat.startswith("D") else CHANNEL), ours=kind is not None)
+
+
+def _described(about: dict[str, Any]) -> ChatInfo:
+    name = str(about.get("name") or "")
+    if about.get("is_im"):
+        return ChatInfo(DM)
+    if about.get("is_mpim"):  # "mpdm-alice--bob--hermes-1"
+        return ChatInfo(GROUP, name.removeprefix("mpdm-").rpartition("-")[0].replace("--", ", ") or None)
+    return ChatInfo(CHANNEL, f"#{name}" if name else None, bool(about.get("is_member", True)))
+
+
+async def courtesy(request: Awaitable[AsyncSlackResponse]) -> dict[str, Any]:
+    """What Slack answers, or {} where it does not, or takes too long."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await ask(request)
+    except (PlatformError, TimeoutError):
+        return {}

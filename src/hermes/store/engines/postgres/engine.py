@@ -22,12 +22,11 @@ from psycopg.types.numeric import Int8Dumper
 
 from hermes.errors import StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Progress, Tx, Visit
-from hermes.store.engines.postgres import commit_outcome, connect, error_mapping, migrate, schema
-from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
+from hermes.store.engines.postgres import error_mapping, migrate, schema
+from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
 from hermes.store.engines.postgres.indexer import Indexer
-from hermes.store.engines.postgres.pool import Pool, PooledConnection
-from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx
-from hermes.store.engines.postgres.transaction_start import beginnings
+from hermes.store.engines.postgres.pool import SERVER, Pool, PooledConnection, conninfo
+from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx, beginnings, wait_for_outcomes, was_stored
 from hermes.store.engines.postgres.wait_limits import Watch, is_there
 from hermes.store.engines.postgres.word_lists import LISTS, take_out_unused
 
@@ -69,11 +68,11 @@ class PostgresEngine:
         self._prepares_anyway = prepared_statements == "on"
         self._durability = durability
         self._views: str | None = None  # the schema with what a tenant is shown
-        self._beginnings = beginnings(durability, self._views, PATIENCE)
+        self._beginnings = beginnings(durability, self._views, PATIENCE, SET_OUT)
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
-        self._conninfo = connect.conninfo(url, read_only)
+        self._conninfo = conninfo(url, read_only)
         self._watch = Watch(timeout, lambda: is_there(self._conninfo))
         self._unsettled: list[PostgresTx] = []  # of which it is not known yet whether they were committed
         self._pool = Pool(self._connect, CONNECTIONS, self.where)
@@ -106,7 +105,7 @@ class PostgresEngine:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type of number: one prepared statement
         connection.where = self.where
         connection.prepare_threshold = None
-        row = connection.execute(connect.SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
+        row = connection.execute(SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
         connection.timeline, connection.started_at, connection.watched, now, process, path = row
         connection.process = process
         self._ahead = now - time.time()
@@ -143,7 +142,7 @@ class PostgresEngine:
             warnings.warn(self.notice, stacklevel=5)
         if state.tenant:
             self._views = state.schema
-            self._beginnings = beginnings(self._durability, self._views, PATIENCE)
+            self._beginnings = beginnings(self._durability, self._views, PATIENCE, SET_OUT)
             self.read_only = self.read_only or state.version < len(migrate.MIGRATIONS)  # the owner upgrades it
         if self.read_only:
             if state.version == 0:
@@ -173,7 +172,7 @@ class PostgresEngine:
                 connection.prepare_threshold = None
             try:
                 if self._unsettled:
-                    commit_outcome.wait_for(self._unsettled, connection, end, self.where)
+                    wait_for_outcomes(self._unsettled, connection, end, self.where)
                 if begin is self._beginnings.storing:
                     connection.tell(begin)
                     return connection, None
@@ -329,7 +328,7 @@ class PostgresEngine:
         while time.monotonic() < end:
             stored = None
             with suppress(psycopg.Error, StoreError), self._connect() as connection:
-                stored = commit_outcome.was_stored(connection, tx)
+                stored = was_stored(connection, tx)
             if stored:
                 return
             if stored is False:

@@ -15,9 +15,8 @@ from typing import Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import Candidate, Document, Params, Scope
-from hermes.store.engines.documents import columns_of
-from hermes.store.engines.postgres import append_statement, text_encoding
+from hermes.store.engines.base import Candidate, Document, Params, Scope, columns_of
+from hermes.store.engines.postgres import text_encoding
 from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit, ranked_words
 from hermes.store.engines.postgres.id_ranges import Widening, Window, window
 from hermes.store.engines.postgres.lexemes import (
@@ -29,7 +28,7 @@ from hermes.store.engines.postgres.lexemes import (
 )
 from hermes.store.engines.postgres.migrate import MIGRATIONS
 from hermes.store.engines.postgres.pool import PooledConnection
-from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.engines.postgres.transaction import PostgresTx, store_message
 from hermes.store.engines.postgres.unindexed_tail import Tail, View, occurrences
 from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
 from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, KnownWords
@@ -127,7 +126,7 @@ class PostgresFullText:
         self, tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params], document: Document
     ) -> int | None:
         """Store a message that is to be indexed; its id, or None when there is no such session."""
-        message_id = append_statement.store(tx, count, insert)
+        message_id = store_message(tx, count, insert)
         if message_id is not None:
             tx.waiting.append((message_id, document))
         return message_id

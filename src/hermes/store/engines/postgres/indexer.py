@@ -25,8 +25,7 @@ from contextlib import AbstractContextManager, suppress
 import psycopg
 
 from hermes.errors import HermesError
-from hermes.store.engines.base import Document
-from hermes.store.engines.documents import columns_of
+from hermes.store.engines.base import Document, columns_of
 from hermes.store.engines.postgres.fulltext import Numbered, PostgresFullText
 from hermes.store.engines.postgres.pool import PooledConnection
 

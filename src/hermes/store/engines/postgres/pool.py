@@ -14,8 +14,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
-from hermes.errors import StoreBusy
+from hermes.errors import InvalidInput, StoreBusy
+from hermes.store.engines.postgres import error_mapping, migrate
 
 IDLE = 300.0  # seconds after which a connection that nobody needed is closed
 
@@ -133,3 +135,37 @@ class Pool:
         """Close all that are not in use; the others when they are given back."""
         self._closed = True
         self.forget()
+
+
+# ----------------------------------------------------------------------------------------------------
+# What libpq is told to connect, and what a server says of itself then.
+
+_DEFAULTS: dict[str, str | int] = {
+    "client_encoding": "UTF8",
+    "connect_timeout": 10,
+    "application_name": migrate.APPLICATION,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+SERVER = (
+    "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END,"
+    " pg_postmaster_start_time()::text, current_setting('synchronous_standby_names') <> '',"
+    " extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(), current_setting('search_path')"
+)
+
+
+def conninfo(url: str, read_only: bool) -> str:
+    """What libpq is to be told: the URL, and what it leaves open."""
+    given = error_mapping.parts(url)
+    if given is None:  # what libpq says of it may quote the password
+        raise InvalidInput(
+            "the URL of the store can't be read; in names and passwords write : / @ % and the like as %3A %2F %40 %25"
+        )
+    defaults = dict(_DEFAULTS)
+    if given.get("application_name") == migrate.OLDER_APPLICATION:
+        del given["application_name"]  # as programs called themselves that can't write any more
+    if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
+        defaults["target_session_attrs"] = "read-write"  # of several servers the one that is no replica
+    return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})

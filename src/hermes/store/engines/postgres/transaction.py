@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import errors
 
-from hermes.errors import InvalidInput, StoreReadOnly
+from hermes.errors import InvalidInput, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.postgres import error_mapping, text_encoding
-from hermes.store.engines.postgres.migrate import MIGRATIONS
+from hermes.store.engines.postgres.migrate import ALONE, MIGRATIONS
+from hermes.store.engines.postgres.pool import PooledConnection
 
 if TYPE_CHECKING:
     from hermes.store.engines.postgres.fulltext import PostgresFullText
-    from hermes.store.engines.postgres.pool import PooledConnection
     from hermes.store.engines.postgres.unindexed_tail import View
 
 # Of the transaction, the time, and the version of the store: reading it keeps an upgrade away until the transaction ends.
@@ -240,3 +242,154 @@ class PostgresTx:
 
     def meanwhile(self, work: Callable[[], None]) -> None:
         """Nothing is done: the server's disk is busy during the commit itself."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# How transactions begin: each says all its settings itself.
+#
+# Settings hold for one transaction and are said with its beginning. A pooler in front of the server gives each transaction
+# another connection: what a SET left there would hold for whichever client comes next.
+
+PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
+PAUSED_READER = 60  # it is in nobody's way
+_READ = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s';"
+    " SET LOCAL jit = off"
+)
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """What is said to the server at the beginning of a transaction, by what it is for."""
+
+    storing: bytes  # a message
+    together: bytes  # writing beside others
+    alone: bytes
+    read: bytes
+    search: bytes
+    indexing: tuple[bytes, ...]  # statement by statement
+
+
+def beginnings(durability: str, views: str | None, patience: float, before_search: str) -> Beginnings:
+    """For a store of that durability; `views` is the schema with what a tenant is shown. Locks are waited for with `patience`;
+    `before_search` is what a search asks for first."""
+    locks = f"SET LOCAL lock_timeout = '{patience:g}s'"
+    settings = {"idle_in_transaction_session_timeout": f"{PAUSED}s"}
+    if durability == "normal":
+        settings["synchronous_commit"] = "off"
+    place = [] if views is None else [f'SET LOCAL search_path = "{views.replace(chr(34), chr(34) * 2)}"']
+    said = [_BEGIN, locks, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()), *place]
+    storing = "; ".join(said)
+    together = f"{storing}; SELECT {NUMBER}"
+    return Beginnings(
+        storing=storing.encode(),
+        together=together.encode(),
+        # A tenant only ever marks one of its sessions.
+        alone=(f"{storing}; {ALONE}; SELECT {NUMBER}" if views is None else together).encode(),
+        read="; ".join([_READ, locks, *place]).encode(),
+        search="; ".join([_READ, locks, *place, before_search]).encode(),
+        # An index can be made again: it waits for no disk and no replica. (What a crash loses still waits in `unindexed`.)
+        indexing=tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off")),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What became of a commit whose answer was lost: the server knows each transaction by its number.
+
+# Waits until the replicas that have to confirm commits have everything up to here.
+_CONFIRM = (
+    b"SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''"
+    b" THEN pg_logical_emit_message(true, 'hermes', '') END"
+)
+_STATUS = b"SELECT pg_xact_status(%s::xid8)"
+_END = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_xid::text = %s"
+
+
+def was_stored(connection: PooledConnection, tx: PostgresTx) -> bool | None:
+    """Whether a transaction was committed; None as long as that can't be said.
+
+    After a crash or a failover the server may have given its number to another one, so what it stored is looked for.
+    """
+    if not connection.timeline:
+        return None  # a replica; perhaps it is about to take over
+    try:
+        row = connection.execute(_STATUS, (tx.xid,)).fetchone()
+    except psycopg.errors.InvalidParameterValue:
+        return False  # this server has not come to that number yet
+    status = None if row is None else row[0]
+    if status == "aborted":
+        return False
+    if status != "committed":
+        return None  # the server does not know yet that we are gone
+    if tx.evidence is not None:
+        sql = b"SELECT 1 FROM messages WHERE id = %s AND timestamp = %s"
+        if connection.execute(sql, tx.evidence).fetchone() is None:
+            return False
+    elif (connection.timeline, connection.started_at) != (tx.connection.timeline, tx.connection.started_at):
+        return None
+    connection.committing = True  # it waits for replicas as a commit does
+    try:
+        connection.execute(_CONFIRM)
+    finally:
+        connection.committing = False
+    return None if connection.unconfirmed else True
+
+
+def wait_for_outcomes(unsettled: list[PostgresTx], connection: PooledConnection, end: float, where: str) -> None:
+    """Wait until the server has decided on commits whose outcome could not be found out; they leave the list.
+
+    Until then nothing is read or stored: a program that looks whether something was stored, and stores it again if not,
+    must not be overtaken by a commit that was still on its way. StoreUnreachable when it takes until `end`.
+    """
+    for tx in list(unsettled):
+        while _is_open(connection, tx):
+            if time.monotonic() > end:
+                raise StoreUnreachable(
+                    f"{where} has not decided yet on something that was to be stored before; nothing was stored, try again"
+                )
+            with suppress(psycopg.errors.InsufficientPrivilege):  # it waits for words that will not come any more
+                connection.execute(_END, (tx.connection.process, str(int(tx.xid or 0) % (1 << 32))))
+            time.sleep(0.05)
+        with suppress(ValueError):  # another thread was quicker
+            unsettled.remove(tx)
+
+
+def _is_open(connection: PooledConnection, tx: PostgresTx) -> bool:
+    try:
+        row = connection.execute(_STATUS, (tx.xid,)).fetchone()
+    except psycopg.errors.InvalidParameterValue:
+        return False  # after a failover: this server knows nothing of it
+    return row is not None and row[0] == "in progress"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Storing a message in one statement: it is counted on its session, put in, and put down as one whose words are to
+# be indexed.
+#
+# Each thing told to the server and answered costs about as much as the storing itself, so an append is three: the beginning
+# of a transaction, this, and the commit. With the id comes the transaction's number, by which the server can be asked
+# later what became of it.
+
+
+@lru_cache(maxsize=64)
+def _statement(count: str, insert: str) -> bytes:
+    """`count` changes the session, or no row if there is none; `insert` is an INSERT … VALUES(…) of one row."""
+    chosen = insert.replace(" VALUES(", " SELECT ", 1).removesuffix(")")
+    return (
+        f"WITH counted AS ({translated(count).decode()} RETURNING 1),"
+        f" said AS ({translated(chosen).decode()} FROM counted RETURNING id),"
+        " noted AS (INSERT INTO unindexed(message_id) SELECT id FROM said)"
+        f" SELECT id, {NUMBER} FROM said"
+    ).encode()
+
+
+def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
+    """Store a message; its id, or None when there is no such session."""
+    row = tx.ask(_statement(count[0], insert[0]), text_encoding.values([*count[1], *insert[1]])).fetchone()
+    if row is None:
+        return None
+    message_id, *told = row
+    tx.numbered(*told)
+    return int(message_id)

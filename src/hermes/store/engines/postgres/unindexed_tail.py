@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hermes.store.engines.documents import could_match
+from hermes.store.engines.base import could_match
 from hermes.store.engines.postgres.lexemes import lexeme, sequence, words_and_names
 from hermes.store.index_text import fold, phrase, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not

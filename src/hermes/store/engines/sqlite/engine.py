@@ -35,12 +35,10 @@ from hermes.store.engines.base import Progress, Tx, Visit
 from hermes.store.engines.sqlite import locks, migrate, shared_columns
 from hermes.store.engines.sqlite.checkpoint import MaintenanceThread, WalSync
 from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
-from hermes.store.engines.sqlite.file_identity import Presence
-from hermes.store.engines.sqlite.file_users import holder_of, stopped_holder
+from hermes.store.engines.sqlite.file_identity import Presence, holder_of, stopped_holder
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.index_upkeep import IndexUpkeep
-from hermes.store.engines.sqlite.transaction import SqliteTx
-from hermes.store.engines.sqlite.transaction_blocks import Reading, Searching, Writing
+from hermes.store.engines.sqlite.transaction import Reading, Searching, SqliteTx, Writing
 from hermes.store.engines.sqlite.write_queue import WriteQueue
 from hermes.store.titles import take_in
 

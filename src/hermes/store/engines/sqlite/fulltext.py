@@ -16,8 +16,7 @@ import apsw
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import REPLACED, Candidate, Scope, Tx
-from hermes.store.engines.documents import could_match
+from hermes.store.engines.base import REPLACED, Candidate, Scope, Tx, could_match
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.word_table import (
     COLUMNS,

@@ -16,7 +16,7 @@ import apsw
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import MessageColumns, Progress, Visit, finding
-from hermes.store.engines.sqlite import index_check, value_check
+from hermes.store.engines.sqlite import inspection, value_check
 from hermes.store.engines.sqlite.word_table import COLUMNS, text_crc
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def check(engine: SqliteEngine, progress: Progress | None, visit: Visit | None) 
             progress("messages", look.read, max(look.read, total))
     if look.unknown:
         with engine.read() as tx:
-            yield from index_check.compare(tx.connection, sorted(look.unknown), progress)
+            yield from inspection.compare_index(tx.connection, sorted(look.unknown), progress)
 
 
 class _Look:

@@ -17,8 +17,7 @@ import apsw
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import Tx
-from hermes.store.engines.documents import columns_of
+from hermes.store.engines.base import Tx, columns_of
 from hermes.store.engines.sqlite import migrate
 from hermes.store.index_text import fold, vocabulary, worth_keeping
 

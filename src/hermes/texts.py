@@ -1,0 +1,111 @@
+"""Texts for people and models: made harmless, put on one line, shortened, counted.
+
+A message, a title or a tool's output may hold anything, and every door shows it through `harmless`: what moves the
+cursor, colours, renames the window, turns the direction of a line around or can't be seen is taken away; what can be
+read stays.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+
+@cache
+def _escapes() -> re.Pattern[str]:
+    return re.compile(
+        r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+        # Titles, links and other strings for the terminal. One without an end on its line hides nothing.
+        r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"
+        r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]"
+    )
+
+
+@cache
+def _breaks() -> re.Pattern[str]:
+    return re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
+
+@cache
+def _unseen() -> re.Pattern[str]:
+    """Control characters, direction overrides and isolates, invisible spaces, lone surrogates."""
+    return re.compile(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+        r"\ud800-\udfff]"
+    )
+
+
+def harmless(text: str) -> str:
+    """Text that can do nothing to a terminal; its line breaks and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    if "\x1b" in text or "\x9b" in text:
+        text = _escapes().sub("", text)
+    return _unseen().sub("", _breaks().sub("\n", text))
+
+
+def one_line(text: str | None) -> str:
+    """Text on one line, harmless, white space folded."""
+    return " ".join(harmless(text).split()) if text else ""
+
+
+def encodable(value: Any) -> Any:
+    """Text that every wire can carry, also inside lists and dicts: half a surrogate pair becomes U+FFFD.
+
+    The record keeps such text as it came; what is sent elsewhere is what UTF-8 can hold.
+    """
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return value
+    if isinstance(value, dict):
+        return {encodable(key): encodable(item) for key, item in value.items()}
+    return [encodable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def shortened(text: str, room: int) -> str:
+    """The text in at most `room` characters; an ellipsis stands for what is cut off."""
+    if len(text) <= room:
+        return text
+    return text[: max(0, room - 1)].rstrip() + "…" if room > 0 else ""
+
+
+def shortened_line(text: str, room: int) -> str:
+    """The text on one harmless line of at most `room` characters; three dots stand for what is cut off."""
+    line = one_line(text)
+    return line if len(line) <= room else line[: max(room - 3, 1)].rstrip() + "..."
+
+
+def without_middle(text: str, room: int, *, first: float = 2 / 3) -> str:
+    """The text in at most `room` characters: its beginning and its end (`first`: the beginning's share), and between
+    them how many characters are left out. A room too small for that note holds the note alone."""
+    if len(text) <= room:
+        return text
+    kept = max(0, room - len(f"\n[… {len(text):,} characters left out …]\n"))
+    head = int(kept * first)
+    note = f"\n[… {len(text) - kept:,} characters left out …]\n"
+    return text[:head] + note + text[len(text) - kept + head :]
+
+
+def content_text(content: Any) -> str:
+    """What a message's content says, as text; parts without words are named in brackets: [image], [file]."""
+    if content is None:
+        return ""
+    if isinstance(content, list):
+        return "\n".join(map(content_text, content))
+    if isinstance(content, dict):
+        for name in ("text", "content", "refusal"):
+            if isinstance(content.get(name), str):
+                return str(content[name])
+        return f"[{str(content.get('type') or 'attachment').removesuffix('_url').removeprefix('input_')}]"
+    return str(content)
+
+
+def counted(number: int, what: str, several: str | None = None) -> str:
+    """`1 message`, `3 messages`, `2 entries`."""
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
