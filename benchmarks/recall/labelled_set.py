@@ -89,8 +89,9 @@ def labelled_set() -> tuple[list[Chat], list[Question]]:
     started = {place: BASE + APART * number for number, place in enumerate(places)}
     chats: list[Chat] = []
     asked: list[Question] = []
+    told: dict[str, list[str]] = {}  # a value may be the same word in several languages
+    first: dict[str, str] = {}
     for language, rows in topics().items():
-        told: dict[str, list[str]] = {}
         for person, name in enumerate(NAMES[language].split()):
             order = dice.sample(rows, len(rows))
             mine = [Chat(f"{language}-{person:02}-{part}", started[language, person, part]) for part in range(3)]
@@ -103,7 +104,8 @@ def labelled_set() -> tuple[list[Chat], list[Question]]:
                     ("assistant", reply), ("user", chatter),
                 ]  # fmt: skip
                 answer = (chat.id, chat.started + BETWEEN * (len(chat.messages) - 3))
-                told.setdefault(value, []).append(chat.id)
+                told.setdefault(value.lower(), []).append(chat.id)
+                first.setdefault(value, language)
                 if number in (0, 3):
                     asked.append(Question(question.format(n=name), kind, language, (chat.id,), answer))
                 elif number == 5:
@@ -114,6 +116,6 @@ def labelled_set() -> tuple[list[Chat], list[Question]]:
             then = [chat.id for chat in mine if datetime.fromtimestamp(chat.started, UTC).month == month]
             asked.append(Question(TIME[language].format(n=name, m=named), "time", language, tuple(then), None))
             chats += mine
-        for value, where in sorted(told.items())[:: max(1, len(told) // 10)]:
-            asked.append(Question(SEVERAL[language].format(v=value), "several", language, tuple(where), None))
+    for value, language in sorted(first.items())[::4]:
+        asked.append(Question(SEVERAL[language].format(v=value), "several", language, tuple(told[value.lower()]), None))
     return sorted(chats, key=lambda chat: chat.started), asked
