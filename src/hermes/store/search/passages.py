@@ -174,14 +174,15 @@ def _messages_in_order(
 
 
 def _raised(own: dict[int, float], sequence: Sequence[int]) -> dict[int, float]:
-    """The messages of a session that hold a word or stand beside one that does, each with its neighbours' part."""
+    """The messages of a session that hold a word or stand beside its best one, each with its neighbours' part."""
     scores: dict[int, float] = {}
+    least = BESIDE * max(own.values())
     values = [own.get(message_id, 0.0) for message_id in sequence]
     padded = [0.0, 0.0, *values, 0.0, 0.0]
     for number, message_id in enumerate(sequence):
         far, near, value, after, last = padded[number : number + 5]
         score = value + BESIDE * (near + after) + NEXT_BUT_ONE * (far + last)
-        if score > 0.0:
+        if value > 0.0 or score >= least:
             scores[message_id] = score
     return scores
 
