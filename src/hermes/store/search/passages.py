@@ -21,7 +21,7 @@ from hermes.store.engines.base import Holder, Scope, Tx
 from hermes.store.search.ranking import Ranked
 
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5}
-MOST_SESSIONS = 300  # sessions that are ranked with their size; the others can't be among the first
+MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
 LOOKED_INTO = 60  # sessions whose messages are ranked with their neighbours
 WINDOW = 400  # messages of one session that are put in order
 OF_A_SESSION = 6  # hits
@@ -66,17 +66,23 @@ def best_passages(
     """The best `need` messages in order, for words that some message holds."""
     sessions, total = _extent(tx, words, scope)
     own = _message_scores(words, total)
-    place = {message_id: (session_id, role) for word in words for message_id, session_id, role in word.holders}
-    best: dict[str, tuple[float, int]] = {}  # of each session: its best score and its newest message
-    by_session: dict[str, dict[int, float]] = defaultdict(dict)
-    for message_id, (session_id, role) in place.items():
+    holders = {holder[0]: holder for word in words for holder in word.holders}
+    best: dict[str, float] = {}
+    newest: dict[str, int] = {}
+    for message_id, session_id, role in holders.values():
         score = own[message_id]
         if role in ROLE_WEIGHT:
-            score *= ROLE_WEIGHT[role]
-        by_session[session_id][message_id] = score
-        most, newest = best.get(session_id, (0.0, 0))
-        best[session_id] = (max(most, score), max(newest, message_id))
-    order = _sessions_in_order(tx, words, best, (sessions, total), preference)
+            score = own[message_id] = score * ROLE_WEIGHT[role]
+        if score > best.get(session_id, 0.0):
+            best[session_id] = score
+        if message_id > newest.get(session_id, 0):
+            newest[session_id] = message_id
+    counts = [_counted(word, holders) for word in words]
+    order = _sessions_in_order(tx, words, counts, (best, newest), (sessions, total), preference)[: max(need, 1)]
+    by_session: dict[str, dict[int, float]] = {session.id: {} for session in order}
+    for message_id, session_id, _ in holders.values():
+        if session_id in by_session:
+            by_session[session_id][message_id] = own[message_id]
     return _messages_in_order(tx, order, by_session, scope, need)
 
 
@@ -104,42 +110,52 @@ def _message_scores(words: Sequence[Word], total: float) -> dict[int, float]:
     return scores
 
 
+def _counted(word: Word, holders: dict[int, Holder]) -> Counter[str]:
+    """How many messages of each session hold a word."""
+    count = Counter(map(itemgetter(1), word.holders))
+    if word.also:
+        newest = {holder[0] for holder in word.holders}
+        count.update(holders[one][1] for one in (word.also & holders.keys()) - newest)
+    return count
+
+
 def _sessions_in_order(
     tx: Tx,
     words: Sequence[Word],
-    best: dict[str, tuple[float, int]],
+    counts: Sequence[Counter[str]],
+    found_in: tuple[dict[str, float], dict[str, int]],
     extent: tuple[float, float],
     preference: Preference | None,
 ) -> list[Session]:
-    sessions, total = extent
+    (best, newest), (sessions, total) = found_in, extent
     average = total / sessions
-    counted = []
-    session_of = {message_id: session_id for word in words for message_id, session_id, _ in word.holders}
-    for word in words:
-        count = Counter(map(itemgetter(1), word.holders))
-        if word.also:
-            newest = {holder[0] for holder in word.holders}
-            count.update(session_of[one] for one in (word.also & session_of.keys()) - newest)
-        counted.append((count, word.weight * rarity(sessions, min(sessions, float(len(count))))))
+    weights = [
+        SESSION_WEIGHT * 2.2 * word.weight * rarity(sessions, min(sessions, float(len(count))))
+        for word, count in zip(words, counts, strict=True)
+    ]
 
     def worth(session_id: str, size: float) -> float:
         slope = REPEATED * (SHORTEST + LENGTH * size / average)
-        value = 0.0
-        for count, weight in counted:
+        value = best[session_id]
+        for count, weight in zip(counts, weights, strict=True):
             if held := count.get(session_id):
-                value += weight * 2.2 * held / (held + slope)
-        return best[session_id][0] + SESSION_WEIGHT * value
+                value += weight * held / (held + slope)
+        return value
 
-    rough = sorted(((worth(one, average), newest, one) for one, (_, newest) in best.items()), reverse=True)
+    values = dict(best)  # as if all were of the same size
+    for count, weight in zip(counts, weights, strict=True):
+        for session_id, held in count.items():
+            values[session_id] += weight * held / (held + REPEATED)
+    rough = sorted(((value, newest[one], one) for one, value in values.items()), reverse=True)
     found = []
     for session_id, size, began, active in _sizes(tx, [one for _, _, one in rough[:MOST_SESSIONS]]):
         value = worth(session_id, float(size or 0))
         if preference is not None:
             value += preference(began, active)
-        found.append(Session(session_id, value, best[session_id][1]))
+        found.append(Session(session_id, value, newest[session_id]))
     found.sort(key=lambda one: (one.value, one.newest), reverse=True)
     last = found[-1].value
-    return found + [Session(one, min(value, last), newest) for value, newest, one in rough[MOST_SESSIONS:]]
+    return found + [Session(one, min(value, last), newer) for value, newer, one in rough[MOST_SESSIONS:]]
 
 
 def _sizes(tx: Tx, session_ids: Sequence[str]) -> list[Any]:
@@ -155,9 +171,8 @@ def _messages_in_order(
 ) -> list[Ranked]:
     first: list[tuple[float, int, int]] = []  # value, place of the session (negative), message
     rest: list[tuple[float, int, int]] = []
-    chosen = order[: max(need, 1)]
-    sequences = _sequences(tx, chosen[:LOOKED_INTO], by_session, scope)
-    for number, session in enumerate(chosen):
+    sequences = _sequences(tx, order[:LOOKED_INTO], by_session, scope)
+    for number, session in enumerate(order):
         own = by_session[session.id]
         scores = {**own, **_raised(own, sequences.get(session.id, ()))}
         best = sorted(((score, message_id) for message_id, score in scores.items()), reverse=True)
@@ -169,7 +184,7 @@ def _messages_in_order(
         rest.sort(reverse=True)
         first += rest
     return [
-        Ranked(message_id, chosen[-place].id, round(value, 6), "relaxed") for value, place, message_id in first[:need]
+        Ranked(message_id, order[-place].id, round(value, 6), "relaxed") for value, place, message_id in first[:need]
     ]
 
 

@@ -14,8 +14,9 @@ from hermes.store.search.substrings import MOST_WORDS, words_around
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
 
-MOST = 2_000  # the newest messages with a word of a question that are ranked
-MOST_IDS = 10_000  # of a word that more messages hold: those that count where another word is held
+ROWS = 8_000  # messages that are ranked, each once for every word of a question that it holds
+FEWEST, MOST = 400, 2_000  # of one word, the newest
+OLDER = 4  # of a word that more messages hold: so many times as many count where another word is held
 A_NAME = 2.0  # what a word counts for a session that is written like a name
 FORMS = 12
 GROUPS = 24  # words of a question that are looked for
@@ -92,16 +93,17 @@ def _add_passages(findings: Findings, query: Query, groups: Sequence[Group], wor
 def _held(findings: Findings, groups: Sequence[Group]) -> list[Word]:
     """Each word with the messages that hold it."""
     text, tx, scope = findings.text, findings.tx, findings.scope
+    most = min(MOST, max(FEWEST, ROWS // max(1, len(groups))))
     words = []
     for group in groups:
-        holders = text.holders(tx, either(group.leaves), scope, MOST)
+        holders = text.holders(tx, either(group.leaves), scope, most)
         if not holders and (around := _around(findings, group.leaves[0])):  # in no message: it may be a part of a word
             group.leaves = around
-            holders = text.holders(tx, either(around), scope, MOST)
+            holders = text.holders(tx, either(around), scope, most)
         also: Set[int] = frozenset()
         held = float(len(holders))
-        if len(holders) == MOST:
-            also = frozenset(text.holder_ids(tx, either(group.leaves), MOST_IDS))
+        if len(holders) == most:
+            also = frozenset(text.holder_ids(tx, either(group.leaves), OLDER * most))
             newest, oldest = holders[0][0], holders[-1][0]
             held *= newest / max(1, newest - oldest)
         words.append(Word(holders, group.weight, also, held))
