@@ -122,3 +122,9 @@ def test_pages_of_a_question_are_parts_of_one_order(db, limit):
         hit["id"] for offset in range(0, 40, limit) for hit in db.search_messages(asked, limit=limit, offset=offset)
     ]
     assert paged[:40] == whole[: len(paged[:40])] and len(whole) == len(set(whole))
+
+
+def test_a_short_word_of_a_question_is_not_looked_for_inside_of_others(db):
+    talk(db, "s", "she ordered a bracelet", "the keyboardlayout is German")
+    assert db.search_messages("who won the okapi race near the volcano") == []
+    assert db.search_messages("which keyboard does the okapi have")[0]["session_id"] == "s"

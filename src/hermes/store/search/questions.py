@@ -19,6 +19,7 @@ FEWEST, MOST = 400, 2_000  # of one word, the newest
 OLDER = 4  # of a word that more messages hold: so many times as many count where another word is held
 A_NAME = 2.0  # what a word counts for a session that is written like a name
 FORMS = 12
+LONG_ENOUGH = 5  # letters of a word that may be a part of others: "race" in "bracelet" is chance
 GROUPS = 24  # words of a question that are looked for
 
 
@@ -163,7 +164,7 @@ def _forms(findings: Findings, word: str) -> list[str]:
 
 def _around(findings: Findings, leaf: Leaf) -> list[Leaf]:
     """Leaves for the words that contain one that no message has."""
-    if not leaf.text.isalnum():
+    if not leaf.text.isalnum() or len(leaf.text) < LONG_ENOUGH:
         return []
     leaves, exact = words_around(findings, leaf)
     return leaves[:MOST_WORDS] if exact else []
