@@ -6,13 +6,14 @@ STAMP := $(VENV)/.installed
 # more than there are processors: many tests wait for other programs
 WORKERS ?= 4
 
-.PHONY: help chat test test-all lint types contracts unit coverage docs bench clean
+.PHONY: help chat test test-all lint types contracts unit coverage docs bench recall clean
 
 help:
 	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' goes on where you were)"
 	@echo "make test    install what is needed, check style, types and layers, run every test at its small size (minutes)"
 	@echo "make test-all  the same with all sizes: more examples, deaths and damages, the second PostgreSQL (half an hour)"
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
+	@echo "make recall  ask a labelled set of questions in six languages and print how many were answered, and in what time"
 	@echo "make docs    build the documentation as a site in build/site"
 	@echo "make coverage  run the tests and report which lines they run"
 	@echo "make clean   remove the virtual environment and caches"
@@ -74,6 +75,10 @@ docs: $(VENV)/.docs
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.run $(if $(SIZE),--size $(SIZE)) $(ARGS)
+
+recall: $(STAMP)
+	@$(BIN)/python -m benchmarks.recall.run $(ARGS)
+	@$(BIN)/python -m benchmarks.recall.run --set-aside $(ARGS)
 
 clean:
 	rm -rf $(VENV) build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

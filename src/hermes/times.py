@@ -1,7 +1,7 @@
 """Times for people: "2h ago" out, "7d", "yesterday" and "2026-01-31" in.
 
 Ages are measured from `now()`, which the variable HERMES_NOW (seconds since 1970) can hold still for screens that are
-compared; nothing but the display of ages asks it.
+compared; only the display of ages and times in questions ("last week") ask it.
 """
 
 from __future__ import annotations

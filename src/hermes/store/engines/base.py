@@ -127,6 +127,8 @@ class Tx(Protocol):
 
 # A message that matches, before anything about it is shown: its id, a score, its session and its role.
 Candidate = tuple[int, float, str, str]
+# A message that holds a word: its id, its session and its role.
+Holder = tuple[int, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,9 @@ class Scope:
     where: str = "TRUE"
     params: tuple[Any, ...] = ()
     needs_sessions: bool = False
+    sessions: str = "TRUE"
+    """The sessions `s` it may see, without those it sees a part of: for how many there are."""
+    session_params: tuple[Any, ...] = ()
 
 
 class FullText(Protocol):
@@ -146,6 +151,14 @@ class FullText(Protocol):
 
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
         """The newest `cap` messages that match the query tree, each with a score (higher is better)."""
+        ...
+
+    def holders(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Holder]:
+        """The same without a score: what a question asks of each of its words."""
+        ...
+
+    def holder_ids(self, tx: Tx, tree: Any, cap: int) -> list[int]:
+        """The ids alone, of all users' messages: only to be intersected with ids that may be seen."""
         ...
 
     def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:

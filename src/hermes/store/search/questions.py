@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from hermes.store.engines.base import Candidate
+from hermes import times
 from hermes.store.index_text import UNSPACED, fold, pieces
-from hermes.store.query import And, Leaf, Node, Or, Query
+from hermes.store.query import And, Leaf, Node, Query, positive
 from hermes.store.search.findings import Findings
+from hermes.store.search.passages import Word, best_passages
 from hermes.store.search.query_trees import either
 from hermes.store.search.substrings import MOST_WORDS, words_around
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
 
-RELAXED = 200  # the newest messages with each word of a question; those with all of them are looked for apart
+ROWS = 8_000  # messages that are ranked, each once for every word of a question that it holds
+FEWEST, MOST = 400, 2_000  # of one word, the newest
+OLDER = 4  # of a word that more messages hold: so many times as many count where another word is held
+A_NAME = 2.0  # what a word counts for a session that is written like a name
 FORMS = 12
+LONG_ENOUGH = 5  # letters of a word that may be a part of others: "race" in "bracelet" is chance
 GROUPS = 24  # words of a question that are looked for
+
+
+class Group:
+    """One word a question asks about: its forms, and what it counts."""
+
+    __slots__ = ("leaves", "weight")
+
+    def __init__(self, leaves: list[Leaf], weight: float = 1.0) -> None:
+        self.leaves, self.weight = leaves, weight
 
 
 def may_relax(query: Query) -> bool:
     """Whether enough plain words were typed for a part of them to be an answer."""
-    if not query.plain:
-        return False
-    words = 0
-    for word in query.words:
-        words += max(1, sum(len(run) // 2 for run in UNSPACED.findall(word)))
-    return words >= 3
+    return query.plain and _length(query.words) >= 3
+
+
+def _length(words: Sequence[str]) -> int:
+    return sum(max(1, sum(len(run) // 2 for run in UNSPACED.findall(word))) for word in words)
 
 
 def is_question(query: Query) -> bool:
-    """Whether a sentence was typed, and not just the words that matter."""
-    return may_relax(query) and any(fold(word).rstrip("?!.,:") in STOP_WORDS for word in query.words)
+    """Whether a sentence was typed, and not just the words that matter. A title in quotes may stand in it."""
+    if query.plain:
+        return _length(query.words) >= 3 and any(map(_is_stop_word, query.words))
+    if not isinstance(query.tree, And) or any(not isinstance(one, Leaf) or one.prefix for one in query.tree.children):
+        return False
+    around = [leaf.text for leaf in positive(query.tree) if leaf.kind == "word"]
+    return len(around) >= 3 and any(map(_is_stop_word, around))
+
+
+def _is_stop_word(word: str) -> bool:
+    return fold(word).strip("?!.,:;¿¡ ") in STOP_WORDS
 
 
 def answer(findings: Findings, query: Query, tree: Node) -> None:
@@ -42,73 +63,92 @@ def answer(findings: Findings, query: Query, tree: Node) -> None:
     """
     findings.needles = _telling(findings.needles)
     groups = groups_of(findings, query)
-    about = tuple(map(either, groups))
-    with_all: list[Candidate] = []
-    if len(about) > 1:
-        with_all = findings.candidates(And(about), _cap(findings))
-    if with_all or len(about) < 2:
+    words = _held(findings, groups)
+    if len(groups) < 2 or _some_hold_all(findings, groups, words):
         findings.add(findings.candidates(tree, findings.cap), "match")
     if findings.is_scarce():
-        relax(findings, groups, with_all)
+        _add_passages(findings, query, groups, words)
 
 
-def relax(findings: Findings, groups: list[list[Leaf]], with_all: Sequence[Candidate] = ()) -> None:
-    """Add the best partial matches: what a message has of the groups, the rarer the better."""
-    scores: dict[int, float] = {}
-    coverage: dict[str, dict[int, float]] = {}
-    known: dict[int, Candidate] = {}
-    needles: list[Needle] = []
-    cap = _cap(findings)
-    total = float(findings.tx.value("SELECT coalesce(max(id), 1) FROM messages"))
-    weights: dict[int, float] = {}
-    for number, leaves in enumerate(groups):
-        found = findings.candidates(either(leaves), cap)
-        if not found and (leaves := _around(findings, leaves[0])):  # in no message: it may be a part of a word
-            found = findings.candidates(Or(tuple(leaves)), cap)
-        if not found:
-            continue
-        held = float(len(found))
-        if len(found) >= cap:
-            held *= total / max(1.0, total - found[-1][0])
-        weight = math.log(1.0 + (total - held + 0.5) / (held + 0.5)) if held < total else 0.05
-        weights[number] = weight
-        for candidate in found:
-            message_id, score, session_id, _ = candidate
-            known[message_id] = candidate
-            scores[message_id] = scores.get(message_id, 0.0) + weight * (0.5 + score)
-            coverage.setdefault(session_id, {})[number] = weight
-        needles += forms_needle([leaf.text for leaf in leaves])
-    whole = sum(weights.values())
-    for candidate in with_all:  # not all of them are among the newest with each word
-        message_id, score, session_id, _ = candidate
-        known[message_id] = candidate
-        scores[message_id] = max(scores.get(message_id, 0.0), whole * (0.5 + score / len(groups)))
-        coverage[session_id] = weights
+def relax(findings: Findings, query: Query) -> None:
+    """Add the best partial matches: what a message and its session have of the words, the rarer the better."""
+    groups = groups_of(findings, query)
+    _add_passages(findings, query, groups, _held(findings, groups))
+
+
+def _add_passages(findings: Findings, query: Query, groups: Sequence[Group], words: Sequence[Word]) -> None:
+    needles = [one for group in groups for one in forms_needle([leaf.text for leaf in group.leaves])]
     findings.needles = _telling(needles) or findings.needles
-    bonus = {session: sum(weights.values()) for session, weights in coverage.items()}
-    merged = [(key, scores[key], session, role) for key, (_, _, session, role) in known.items()]
-    findings.add(merged, "relaxed", bonus)
+    held = [word for word in words if word.holders]
+    if held:
+        from hermes.store.search.periods import preference  # its patterns are compiled for questions only
+
+        preferred = preference(" ".join(query.words), times.now())
+        need = findings.missing + len(findings.seen)
+        found = best_passages(findings.tx, held, findings.scope, need, preferred)
+        fresh = [hit for hit in found if hit.id not in findings.seen][: findings.missing]
+        findings.seen.update(hit.id for hit in fresh)
+        findings.hits += fresh
 
 
-def groups_of(findings: Findings, query: Query) -> list[list[Leaf]]:
+def _held(findings: Findings, groups: Sequence[Group]) -> list[Word]:
+    """Each word with the messages that hold it."""
+    text, tx, scope = findings.text, findings.tx, findings.scope
+    most = min(MOST, max(FEWEST, ROWS // max(1, len(groups))))
+    words = []
+    for group in groups:
+        holders = text.holders(tx, either(group.leaves), scope, most)
+        if not holders and (around := _around(findings, group.leaves[0])):  # in no message: it may be a part of a word
+            group.leaves = around
+            holders = text.holders(tx, either(around), scope, most)
+        also: Set[int] = frozenset()
+        held = float(len(holders))
+        if len(holders) == most:
+            also = frozenset(text.holder_ids(tx, either(group.leaves), OLDER * most))
+            newest, oldest = holders[0][0], holders[-1][0]
+            held *= newest / max(1, newest - oldest)
+        words.append(Word(holders, group.weight, also, held))
+    return words
+
+
+def _some_hold_all(findings: Findings, groups: Sequence[Group], words: Sequence[Word]) -> bool:
+    """Whether some message has all that a question is about."""
+    if any(word.also for word in words):
+        return bool(findings.candidates(And(tuple(either(group.leaves) for group in groups)), 1))
+    shared: Set[int] | None = None
+    for word in sorted(words, key=lambda one: len(one.holders)):
+        ids = {holder[0] for holder in word.holders}
+        shared = ids if shared is None else shared & ids
+        if not shared:
+            return False
+    return True
+
+
+def groups_of(findings: Findings, query: Query) -> list[Group]:
     """What a question asks about: each content word with its forms, each pair of an unspaced script."""
-    groups: dict[str, list[Leaf]] = {}
+    groups: dict[str, Group] = {}
     typed = pieces(fold(" ".join(query.words)))
+    names = _names(query)
     for piece in typed:
         if UNSPACED.match(piece):
             for i in range(max(1, len(piece) - 1)):
                 pair = piece[i : i + 2]
                 if pair not in STOP_PAIRS:
-                    groups.setdefault(pair, [Leaf(pair, "phrase")])
+                    groups.setdefault(pair, Group([Leaf(pair, "phrase")]))
         elif piece not in STOP_WORDS and (len(piece) > 1 or piece.isdigit()):
-            groups.setdefault(stem(piece), [Leaf(form, "phrase") for form in _forms(findings, piece)])
+            leaves = [Leaf(form, "phrase") for form in _forms(findings, piece)]
+            groups.setdefault(stem(piece), Group(leaves, A_NAME if piece in names else 1.0))
     if not groups:
-        groups = {piece: [Leaf(piece, "phrase")] for piece in typed}
+        groups = {piece: Group([Leaf(piece, "phrase")]) for piece in typed}
     return list(groups.values())[:GROUPS]
 
 
-def _cap(findings: Findings) -> int:
-    return max(RELAXED, findings.need + findings.need // 4)
+def _names(query: Query) -> set[str]:
+    """The words that are written like names: with a capital, and not the first."""
+    words = [word for text in query.words for word in text.split()]
+    return {
+        piece for word in words[1:] if (bare := word.lstrip("¿¡(\"'"))[:1].isupper() for piece in pieces(fold(bare))
+    }
 
 
 def _forms(findings: Findings, word: str) -> list[str]:
@@ -116,13 +156,15 @@ def _forms(findings: Findings, word: str) -> list[str]:
     forms = [word]
     if len(base) >= 3:
         found = findings.text.words_starting(findings.tx, base[: max(3, len(base) - 1)], 400)
-        forms += [form for form in sorted(found, key=len) if stem(form) == base and form != word]
+        forms += [
+            form for form in sorted(found, key=lambda one: (len(one), one)) if stem(form) == base and form != word
+        ]
     return forms[:FORMS]
 
 
 def _around(findings: Findings, leaf: Leaf) -> list[Leaf]:
     """Leaves for the words that contain one that no message has."""
-    if not leaf.text.isalnum():
+    if not leaf.text.isalnum() or len(leaf.text) < LONG_ENOUGH:
         return []
     leaves, exact = words_around(findings, leaf)
     return leaves[:MOST_WORDS] if exact else []

@@ -101,4 +101,5 @@ def _narrowed(filters: Filters, visible_to: User | None) -> Scope:
     if filters.tool is not None:
         where += " AND (m.tool_name = ? OR instr(replace(m.tool_calls, ': ', ':'), ?) > 0)"
         params = [*params, filters.tool, f'"name":"{filters.tool}"']
-    return Scope(where, tuple(params), needs_sessions=True)
+    shown, shown_params = session_filter(msgspec.structs.replace(filters, model=None), visible_to, "s")
+    return Scope(where, tuple(params), needs_sessions=True, sessions=shown, session_params=tuple(shown_params))

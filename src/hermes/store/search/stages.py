@@ -47,7 +47,7 @@ def _add_stages(findings: Findings, query: Query, tree: Node) -> None:
     if findings.missing > 0 and isinstance(tree, Leaf):
         _add_escaped(findings, tree)
     if findings.is_scarce() and questions.may_relax(query):
-        questions.relax(findings, questions.groups_of(findings, query))
+        questions.relax(findings, query)
     if not findings.hits and query.typed is not None:
         _add_with_minus(findings, query.typed)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import Candidate, Document, Params, Scope, columns_of
+from hermes.store.engines.base import Candidate, Document, Holder, Params, Scope, columns_of
 from hermes.store.engines.postgres import text_encoding
 from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit, ranked_words
 from hermes.store.engines.postgres.id_ranges import Widening, Window, window
@@ -275,6 +275,46 @@ class PostgresFullText:
         if waiting := self._waiting_ones(tx, tree, scope, cap):
             found = sorted([*waiting, *found], key=itemgetter(0), reverse=True)[:cap]
         return [_weighed(one, number) for one in found]
+
+    def holders(self, tx: Any, tree: Any, scope: Scope, cap: int) -> list[Holder]:
+        match = expression(tree)
+        if match is None or cap <= 0:
+            return []
+        if " <-> " in match:  # a name of several words: places tell, and those of long messages lie apart
+            return [(one, session_id, role) for one, _, session_id, role in self.candidates(tx, tree, scope, cap)]
+        self._begin(tx)
+        rows: list[Holder] = tx.rows(
+            f"SELECT m.id, m.session_id, m.role FROM ({self._with_words(tx)}) w JOIN messages m ON m.id = w.message_id"
+            f" {_join(scope)} WHERE {scope.where} ORDER BY m.id DESC LIMIT ?",
+            (*self._asked(tx, match), *scope.params, cap),
+        )
+        waiting = [(one[0], one[1], one[2]) for one in self._waiting_ones(tx, tree, scope, cap)]
+        return sorted([*waiting, *rows], key=itemgetter(0), reverse=True)[:cap] if waiting else rows
+
+    def holder_ids(self, tx: Any, tree: Any, cap: int) -> list[int]:
+        match = expression(tree)
+        if match is None or cap <= 0:
+            return []
+        if " <-> " in match:
+            return [one[0] for one in self.candidates(tx, tree, Scope(), cap)]
+        waiting = [one.id for one in self._begin(tx).matching(tree)]
+        rows = tx.rows(
+            f"SELECT message_id FROM ({self._with_words(tx)}) w ORDER BY message_id DESC LIMIT ?",
+            (*self._asked(tx, match), cap),
+        )
+        return sorted([*waiting, *(row[0] for row in rows)], reverse=True)[:cap]
+
+    def _with_words(self, tx: Any) -> str:
+        """The messages whose words match; of an enormous one there are parts only."""
+        whole = "SELECT message_id FROM message_words WHERE whole AND words @@ ?::tsquery"
+        return (
+            f"{whole} UNION SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery"
+            if tx.extent[2]
+            else whole
+        )
+
+    def _asked(self, tx: Any, match: str) -> tuple[str, ...]:
+        return (match, match) if tx.extent[2] else (match,)
 
     def _begin(self, tx: Any) -> View:
         """What a search asks first: how far the index goes, and which messages wait to be indexed (given back)."""

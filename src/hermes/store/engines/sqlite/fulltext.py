@@ -16,7 +16,7 @@ import apsw
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import REPLACED, Candidate, Scope, Tx, could_match
+from hermes.store.engines.base import REPLACED, Candidate, Holder, Scope, Tx, could_match
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.word_table import (
     COLUMNS,
@@ -279,6 +279,32 @@ class SqliteFullText:
         recent = self._match(tx, table, match, scope, cap)
         known = {candidate[0] for candidate in recent}  # another program's trigger may have indexed some already
         return [*recent, *(candidate for candidate in indexed if candidate[0] not in known)][:cap]
+
+    def holders(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Holder]:
+        join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
+        sql = (
+            "SELECT f.rowid, m.session_id, m.role FROM {0} f CROSS JOIN messages m ON m.id = f.rowid"
+            f" {join} WHERE {{0}} MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
+        )
+        return self._holding(tx, tree, sql, scope.params, cap)
+
+    def holder_ids(self, tx: Tx, tree: Any, cap: int) -> list[int]:
+        sql = "SELECT rowid FROM {0} WHERE {0} MATCH ? ORDER BY rowid DESC LIMIT ?"
+        return [row[0] for row in self._holding(tx, tree, sql, (), cap)]
+
+    def _holding(self, tx: Tx, tree: Any, sql: str, params: Sequence[Any], cap: int) -> list[Any]:
+        """The rows that a statement gives of the index and of the messages above the mark, newest first."""
+        match = expression(tree)
+        if match is None or cap <= 0:
+            return []
+        asked = (match, *params, cap)
+        table = self._tail_table(tx, tree)
+        recent = [] if table is None else tx.rows(sql.format(table), asked)
+        indexed = tx.rows(sql.format("messages_fts"), asked) if self._indexed else []
+        if not recent:
+            return indexed
+        known = {row[0] for row in recent}
+        return [*recent, *(row for row in indexed if row[0] not in known)][:cap]
 
     def _spelled_out(self, tx: Tx, tree: Any) -> Any:
         """In a large store, beginnings of words as the words there are.

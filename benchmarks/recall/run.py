@@ -1,0 +1,106 @@
+"""Ask the questions of the labelled set and print recall@1/3/10 by session, recall@10 by message, MRR and time.
+
+    python -m benchmarks.recall.run [--set-aside] [--store URL] [--missed KIND] [--times N]
+
+`--times N` repeats every chat under other names, so that the store is N times as large.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.recall.labelled_set import BETWEEN, Chat, Question, labelled_set
+
+LIMIT = 20  # hits asked for, as the program asks for them
+HEADS = ("questions", "@1", "@3", "@10", "message@10", "MRR", "found", "ms")
+
+
+def fill(db: Any, chats: list[Chat], times: int = 1) -> None:
+    """Store the chats; the copies of a larger store come from people with other names."""
+    for copy in range(times):
+        for chat in chats:
+            session_id = chat.id if copy == 0 else f"{chat.id}.{copy}"
+            db.create_session(session_id, "telegram", started_at=chat.started)
+            for number, (role, text) in enumerate(chat.messages):
+                said = text if copy == 0 or number else _renamed(text, copy)
+                db.append_message(session_id, role, said, timestamp=chat.started + BETWEEN * number)
+    db.catch_up()
+
+
+def _renamed(greeting: str, copy: int) -> str:
+    """The greeting of another person: Alice3 for Alice, another second character for a Chinese name."""
+    name, _, rest = greeting.partition(":")
+    return f"{name}{copy}:{rest}" if name[0] < "\u4e00" else f"{name[0]}{chr(0x5000 + copy)}:{rest}"
+
+
+def measured(db: Any, question: Question) -> dict[str, float]:
+    """What one question found, as the columns of the table."""
+    began = time.process_time()
+    hits = db.search_messages(question.text, limit=LIMIT)
+    spent = (time.process_time() - began) * 1000
+    sessions = list(dict.fromkeys(hit["session_id"] for hit in hits))
+    if question.kind == "several":  # the copies of a right session are right, too
+        sessions = [session.split(".")[0] for session in sessions]
+    places = [place for place, session in enumerate(sessions, 1) if session in question.sessions]
+    first = min(places, default=1000)
+    out = {"@1": first <= 1, "@3": first <= 3, "@10": first <= 10, "MRR": 1 / first if places else 0.0}
+    out |= {"found": bool(hits), "ms": spent}
+    if question.message is not None:
+        out["message@10"] = question.message in [(hit["session_id"], hit["timestamp"]) for hit in hits[:10]]
+    return {name: float(value) for name, value in out.items()}
+
+
+def table(results: dict[str, list[dict[str, float]]]) -> str:
+    """One line a kind of question."""
+    lines = ["".join([f"{'':<14}", *(f"{head:>11}" for head in HEADS)])]
+    for name, rows in results.items():
+        cells = [f"{len(rows):>11}"]
+        for head in HEADS[1:]:
+            values = sorted(row[head] for row in rows if head in row)
+            shown = "–" if not values or (name == "no answer" and head not in ("found", "ms")) else None
+            middle = values[len(values) // 2] if head == "ms" and values else sum(values) / max(1, len(values))
+            cells.append(f"{shown or format(middle, '.2f'):>11}")
+        lines.append(f"{name:<14}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fill a store, ask, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recall.run", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--set-aside", action="store_true", help="the questions that are set aside, not those to tune on"
+    )
+    parser.add_argument("--store", help="an empty PostgreSQL database; a new file unless given")
+    parser.add_argument(
+        "--missed", help="show the questions of this kind that were not answered by the first three sessions"
+    )
+    parser.add_argument("--times", type=int, default=1, help="how many times as large the store is")
+    options = parser.parse_args(arguments)
+    chats, questions = labelled_set()
+
+    from hermes_state import SessionDB
+
+    results: dict[str, list[dict[str, float]]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder, SessionDB(db_path=options.store or Path(folder) / "state.db") as db:
+        fill(db, chats, options.times)
+        for question in (one for one in questions if one.set_aside == options.set_aside):
+            row = measured(db, question)
+            for name in (question.kind, question.language, "all" if question.sessions else ""):
+                if name and (question.sessions or name == question.kind):
+                    results[name].append(row)
+            if options.missed == question.kind and not row["@3"]:
+                print(question.text, question.sessions)
+    print(
+        f"{sum(len(chat.messages) for chat in chats) * options.times} messages, {len(chats) * options.times} sessions"
+    )
+    print(table({name: results[name] for name in sorted(results, key=lambda one: (one == "all", len(one) == 2, one))}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

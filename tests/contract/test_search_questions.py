@@ -1,0 +1,130 @@
+"""Plain questions: sessions and messages in the order that a recount of the words gives, on every engine."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from . import talk
+
+WORDS = "falcon harbour lantern meadow pebble quarry ribbon saddle".split()
+
+
+def recounted(db, words):
+    """The sessions in order, by what their messages hold now: the documented formula, over the texts themselves."""
+    shown = [(one["id"], db.get_messages(one["id"])) for one in db.list_sessions_rich(limit=1000)]
+    held = {name: [{word for word in words if word in row["content"].split()} for row in rows] for name, rows in shown}
+    total, count = sum(map(len, held.values())), len(held)
+
+    def rarity(all_of_them, holding):
+        return math.log(1 + (all_of_them - holding + 0.5) / (holding + 0.5)) if holding < all_of_them else 0.05
+
+    messages = {word: sum(word in one for rows in held.values() for one in rows) for word in words}
+    sessions = {word: sum(any(word in one for one in rows) for rows in held.values()) for word in words}
+    total = max(total, 2 * max(messages.values()))
+    average = total / count
+    values = {}
+    for name, rows in held.items():
+        best = max((sum(rarity(total, messages[word]) for word in one) for one in rows), default=0)
+        if best:
+            value = 0.0
+            for word in words:
+                n = sum(word in one for one in rows)
+                value += rarity(count, sessions[word]) * 2.2 * n / (n + 1.2 * (0.25 + 0.75 * len(rows) / average))
+            values[name] = best + 2 * value
+    return values
+
+
+def test_the_order_of_sessions_is_that_of_a_recount_after_deletion_undo_and_import(db):
+    dice = random.Random(7)
+    for number in range(24):
+        lines = [" ".join(dice.sample(WORDS, dice.randint(1, 3))) + f" n{number}" for _ in range(dice.randint(1, 6))]
+        talk(db, f"s{number}", *lines)
+    db.delete_session("s3")
+    for name in ("s5", "s6"):
+        db.rewind(name, db.get_messages(name)[0]["id"])
+    exported = db.export_session("s8")
+    db.delete_session("s8")
+    db.import_sessions([exported])
+    for asked in (WORDS[:3], WORDS[2:6], WORDS[5:]):
+        expected = recounted(db, asked)
+        hits = db.search_messages(f"where did we see the {' '.join(asked)} and unobtainium", limit=200)
+        best = {}
+        for hit in hits:
+            best.setdefault(hit["session_id"], hit["score"])
+        assert best.keys() == expected.keys()
+        assert [round(best[name], 4) for name in best] == sorted((round(v, 4) for v in expected.values()), reverse=True)
+        assert all(best[name] == pytest.approx(expected[name], abs=1e-4) for name in best)
+
+
+def test_the_words_of_a_question_may_be_spread_over_a_session(db):
+    for name in ("Anna", "Bruno", "Clara"):
+        talk(
+            db, name, f"hello, this is {name}", "nice to meet you", "the dog from the shelter is a beagle", "well done"
+        )
+    hits = db.search_messages("Which dog did Bruno get from the shelter?")
+    assert hits[0]["session_id"] == "Bruno" and "beagle" in hits[0]["snippet"]
+
+
+def test_an_old_answer_is_found_below_many_newer_messages_with_a_common_word(db):
+    talk(db, "old", "the meadow budget is 4200 euro")
+    for number in range(30):
+        talk(db, f"n{number}", *(f"budget line {number} {line}" for line in range(20)))
+    assert db.search_messages("what was the budget of the meadow party")[0]["session_id"] == "old"
+
+
+def test_at_most_six_hits_of_a_session_come_before_those_of_others(db):
+    talk(db, "long", *(f"falcon lantern {number}" for number in range(15)))
+    talk(db, "other", "one falcon")
+    hits = db.search_messages("where is the falcon with the lantern and the quarry", limit=20)
+    sessions = [hit["session_id"] for hit in hits]
+    assert sessions.index("other") <= 6 and len(hits) == 16  # nothing is lost where there is room
+
+
+def test_the_message_beside_the_words_comes_along(db):
+    talk(db, "s", "so what is the password of the falcon router", "it is hunter seven", "thanks", "bye", "x", "y")
+    hits = db.search_messages("tell me the password for the falcon router we use")
+    assert ["password" in hits[0]["snippet"].lower(), "hunter" in hits[1]["snippet"]] == [True, True]
+
+
+def test_a_question_with_a_title_in_quotes_is_relaxed(db):
+    talk(db, "book", "I finished Becoming Nicole yesterday, it moved me")
+    hits = db.search_messages('What did Caroline think of "Becoming Nicole" in the end?')
+    assert [hit["session_id"] for hit in hits] == ["book"] and hits[0]["relaxed"]
+    exact = db.search_messages('the "Nicole Becoming"')
+    assert exact == []
+
+
+def test_what_others_said_neither_shows_nor_counts(db):
+    db.create_session("mine", "telegram", user_id="1")
+    db.append_message("mine", "user", "the falcon sleeps")
+    db.create_session("theirs", "telegram", user_id="2")
+    for _ in range(3):
+        db.append_message("theirs", "user", "the falcon and the lantern")
+    asked = "where does the falcon keep the lantern"
+    alone = db.search_messages(asked, visible_to=("telegram", "1"))
+    assert [hit["session_id"] for hit in alone] == ["mine"]
+    db.delete_session("theirs")
+    after = db.search_messages(asked, visible_to=("telegram", "1"))
+    assert [hit["score"] for hit in after] == [hit["score"] for hit in alone]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7])
+def test_pages_of_a_question_are_parts_of_one_order(db, limit):
+    dice = random.Random(3)
+    for number in range(15):
+        talk(db, f"s{number}", *(" ".join(dice.sample(WORDS, 2)) for _ in range(4)))
+    asked = "where did the falcon and the lantern meet the quarry"
+    whole = [hit["id"] for hit in db.search_messages(asked, limit=40)]
+    paged = [
+        hit["id"] for offset in range(0, 40, limit) for hit in db.search_messages(asked, limit=limit, offset=offset)
+    ]
+    assert paged[:40] == whole[: len(paged[:40])] and len(whole) == len(set(whole))
+
+
+def test_a_short_word_of_a_question_is_not_looked_for_inside_of_others(db):
+    talk(db, "s", "she ordered a bracelet", "the keyboardlayout is German")
+    assert db.search_messages("who won the okapi race near the volcano") == []
+    assert db.search_messages("which keyboard does the okapi have")[0]["session_id"] == "s"
