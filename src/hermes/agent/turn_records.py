@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from hermes.agent.endpoint.servers import without_password
 from hermes.agent.model import Message, Model, Reply
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
 
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
+
+
+class _Counts(TypedDict, total=False):
+    """The tokens of one reply: arguments of append_message and update_token_counts."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
 
 
 def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> int:
@@ -34,13 +43,17 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> in
     )  # fmt: skip
 
 
-def _counts(reply: Reply) -> dict[str, Any]:
+def _counts(reply: Reply) -> _Counts:
     """The token counts, where the endpoint gave any."""
     usage = reply.usage
     if usage is None:
         return {}
-    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-    return {name: getattr(usage, name) for name in names}
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+    }
 
 
 def _price(model: Model, reply: Reply) -> Cost:
@@ -54,7 +67,7 @@ def _price(model: Model, reply: Reply) -> Cost:
 
 def as_message(reply: Reply) -> Message:
     """A reply as the next call shows it to the model."""
-    message: Message = {"role": "assistant", "content": reply.content}
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content}
     if reply.tool_calls:
         message["tool_calls"] = reply.tool_calls
     for field in _REASONING:
@@ -83,7 +96,7 @@ def recover(db: SessionDB, session_id: str) -> bool:
     with left_behind(db.path, session_id) as draft:
         if draft is None:
             return False
-        rows: list[dict[str, Any]] = db.get_messages(session_id)
+        rows = db.get_messages(session_id)
         ids = [row["id"] for row in rows]
         if draft.after not in ids:
             return False

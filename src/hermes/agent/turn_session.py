@@ -109,7 +109,7 @@ class TurnSession:
 
     def load(self) -> None:
         """Read the history again."""
-        self.history = self._replayed.read(self._db, self.session_id)
+        self.history = list(self._replayed.read(self._db, self.session_id))
 
     def hold(self) -> bool:
         """Make the session live; False while another process holds it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,9 @@ from hermes.cli.common import json_option, source_option
 from hermes.cli.shared import colourful, opened, print_json, zone
 from hermes.cli.table import GAP, RULE, cells, cut, pad, screen_width, wrap
 from hermes.harmless import one_line
+
+if TYPE_CHECKING:
+    from hermes.store.rows import Insights, InsightsCost, InsightsSession
 
 
 @click.command()
@@ -46,7 +49,7 @@ _NO_MODEL = "(no model recorded)"
 Row = tuple[str, float, tuple[str, ...]]  # what, how long its bar is, the numbers behind it
 
 
-def draw(found: dict[str, Any], *, width: int, zone: tzinfo | None = None, colour: bool = False) -> str:
+def draw(found: Insights, *, width: int, zone: tzinfo | None = None, colour: bool = False) -> str:
     """The whole picture, without a line break at its end. Dates are those of `zone` (None: the machine's)."""
     width = max(LEAST, min(width, MOST))
     paint = _Paint(colour)
@@ -91,7 +94,7 @@ class _Paint:
 # ---------------------------------------------------------------------------------------------- numbers for people
 
 
-def count(number: int) -> str:
+def count(number: float) -> str:
     """12,345"""
     return f"{number:,}"
 
@@ -125,14 +128,14 @@ def duration(seconds: float) -> str:
     return f"{hours}h {minutes:02}m" if hours < 24 else f"{hours // 24}d {hours % 24}h"
 
 
-def _many(number: int, thing: str) -> str:
+def _many(number: float, thing: str) -> str:
     return f"{count(number)} {thing}" + ("" if number == 1 else "s")
 
 
 # ---------------------------------------------------------------------------------------------- the parts
 
 
-def _head(found: dict[str, Any], zone: tzinfo | None, width: int, paint: _Paint) -> list[str]:
+def _head(found: Insights, zone: tzinfo | None, width: int, paint: _Paint) -> list[str]:
     title = f"Insights · last {_many(found['days'], 'day')}" if found["days"] != 1 else "Insights · last day"
     if found["source"] is not None:
         title += f" · {one_line(found['source'])}"
@@ -145,7 +148,7 @@ def _head(found: dict[str, Any], zone: tzinfo | None, width: int, paint: _Paint)
     return [paint.strong(title), paint.dim(cut(dates, width)), RULE * width]
 
 
-def _empty(found: dict[str, Any]) -> list[str]:
+def _empty(found: Insights) -> list[str]:
     where = f" in the source {one_line(found['source'])}" if found["source"] is not None else ""
     return [
         f"No conversations in this time{where}.",
@@ -153,7 +156,7 @@ def _empty(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _totals(found: dict[str, Any], width: int, paint: _Paint) -> list[str]:
+def _totals(found: Insights, width: int, paint: _Paint) -> list[str]:
     tokens, streaks = found["tokens"], found["streaks"]
     left = [
         ("Sessions", count(found["sessions"])),
@@ -188,7 +191,7 @@ def _pairs(pairs: Sequence[tuple[str, str]], paint: _Paint) -> list[tuple[str, i
     ]
 
 
-def _cost(cost: dict[str, Any]) -> str:
+def _cost(cost: InsightsCost) -> str:
     parts = []
     if cost["estimated_usd"] is not None:
         parts.append(f"{dollars(cost['estimated_usd'])} estimated")
@@ -208,7 +211,7 @@ def _under(name: str, names: int, text: str, width: int) -> list[str]:
     return [pad(name, indent) + lines[0], *(" " * indent + one for one in lines[1:])]
 
 
-def _models(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
+def _models(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = []
     for row in found["by_model"]:
         used = sum(row["tokens"][name] for name in ("input", "cache_read", "cache_write", "output"))
@@ -221,7 +224,7 @@ def _models(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     return "Models", ("replies", "tokens", "cost"), rows
 
 
-def _sources(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
+def _sources(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = [
         (
             one_line(row["source"]),
@@ -233,7 +236,7 @@ def _sources(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     return "Sources", ("sessions", "messages", "cost"), rows
 
 
-def _tools(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
+def _tools(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = [
         (one_line(row["tool"]), row["calls"], (count(row["calls"]),)) for row in found["by_tool"][:_TOOLS]
     ]
@@ -244,7 +247,7 @@ def _tools(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     return "Tools", ("calls",), rows
 
 
-def _weekdays(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
+def _weekdays(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = [
         (name, number, (count(number),)) for name, number in zip(_WEEKDAYS, found["by_weekday"], strict=True)
     ]
@@ -285,7 +288,7 @@ def _bar(amount: float, most: float, length: int) -> str:
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def _hours(found: dict[str, Any], width: int, paint: _Paint) -> list[str]:
+def _hours(found: Insights, width: int, paint: _Paint) -> list[str]:
     """The hours of the day side by side, as columns."""
     hours = found["by_hour"]
     most = max(hours)
@@ -304,7 +307,7 @@ def _hours(found: dict[str, Any], width: int, paint: _Paint) -> list[str]:
     return [*out, " " * (scale + 1) + paint.dim(marks)]
 
 
-def _sessions(title: str, rows: list[dict[str, Any]], width: int, paint: _Paint) -> list[str]:
+def _sessions(title: str, rows: list[InsightsSession], width: int, paint: _Paint) -> list[str]:
     """Sessions with their numbers; the title stands last, where text of any script disturbs nothing."""
     if not rows:
         return []

@@ -8,6 +8,7 @@ from hermes.harmless import one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import SessionRow
 
 
 def shortened(text: str, limit: int) -> str:
@@ -42,7 +43,7 @@ def counted(number: int, what: str, several: str | None = None) -> str:
     return f"{number:,} {what if number == 1 else several or what + 's'}"
 
 
-def message_count(db: SessionDB, row: dict[str, Any]) -> int:
+def message_count(db: SessionDB, row: SessionRow) -> int:
     """How many messages a session shows; those it carries over from another one included."""
     if row["kind"] in ("branch", "compression"):
         return len(db.get_messages(row["id"]))

@@ -69,7 +69,7 @@ def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
     from difflib import get_close_matches
 
     rows = db.list_sessions_rich(limit=500, order_by_last_active=True, visible_to=visible_to)
-    titles = [row["title"] for row in rows if row.get("title")]
+    titles = [title for row in rows if (title := row["title"])]
     folded = {title.casefold(): title for title in titles}
     close = [folded[name] for name in get_close_matches(words.casefold(), list(folded), n=3, cutoff=0.4)]
     close += [title for title in titles if words and words.casefold() in title.casefold() and title not in close]

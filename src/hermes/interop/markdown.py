@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 from hermes.store.index_text import plain_parts
 from hermes.store.session_events import described, woven
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, MessageRow, SessionEvent
 
 _BACKTICKS = re.compile("`{3,}")
 
@@ -31,7 +34,7 @@ def text_of(content: Any) -> str:
     return content if isinstance(content, str) else plain_parts(content) if content is not None else ""
 
 
-def calls_of(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def calls_of(message: MessageRow) -> Iterator[tuple[str, str]]:
     """(name, arguments as JSON text) of each tool call."""
     given = message.get("tool_calls")
     for call in given if isinstance(given, list) else [given] if isinstance(given, dict) else []:
@@ -65,7 +68,7 @@ def _one_line(text: Any) -> str:
     return " ".join(str(text).split())
 
 
-def _head(session: dict[str, Any], zone: tzinfo | None) -> str:
+def _head(session: ExportedSession, zone: tzinfo | None) -> str:
     facts = {
         "Session": f"`{session['id']}`",
         "Source": session.get("source"),
@@ -80,12 +83,12 @@ def _head(session: dict[str, Any], zone: tzinfo | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _event(event: dict[str, Any], zone: tzinfo | None) -> str:
+def _event(event: SessionEvent, zone: tzinfo | None) -> str:
     when = moment(event["at"], zone)
     return f"\n## Event · {when}\n\n{fenced(described(event))}\n"
 
 
-def _message(message: dict[str, Any], zone: tzinfo | None) -> str:
+def _message(message: MessageRow, zone: tzinfo | None) -> str:
     role = str(message.get("role") or "unknown")
     name = f"{role.capitalize()} {message['tool_name']}" if message.get("tool_name") else role.capitalize()
     when = moment(message.get("timestamp"), zone)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
@@ -19,6 +19,9 @@ from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Row, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
 from hermes.store.index_text import plain_parts
 from hermes.store.visibility import User, session_clause
+
+if TYPE_CHECKING:
+    from hermes.store.rows import AttachmentEntry, ChatMessage, MessageRow
 
 PREVIEW = 60
 _ID = itemgetter(0)
@@ -54,7 +57,6 @@ _ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_res
 _TEXT_FIELDS = (
     "tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model", "platform_message_id",
 )  # fmt: skip
-_JSON_POSITIONS = tuple((SHOWN.index(name), name) for name in codec.JSON_FIELDS)
 _ALL = 1 << 62
 _NUMBERS = (
     *(
@@ -334,35 +336,55 @@ def rows_of(tx: Tx, message_id: int) -> list[Row]:
     return tx.rows(f"SELECT {_ROW} FROM messages m WHERE m.id = ?", (message_id,))
 
 
-def decode(row: Row) -> dict[str, Any]:
-    """A row of `shown_rows` as the dict that get_messages returns."""
-    message = dict(zip(SHOWN, row, strict=False))
-    form, rest = row[-2], row[-1]
-    content = row[3]
+def decode(row: Row) -> MessageRow:
+    """A row of `shown_rows` as the dict that get_messages returns. (Written out: it is done for every message.)"""
+    (
+        message_id, session_id, role, content, tool_call_id, tool_calls, tool_name, timestamp, token_count, finish_reason,
+        reasoning, reasoning_content, reasoning_details, codex_reasoning_items, codex_message_items, model, input_tokens,
+        output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, platform_message_id, meta, form, rest,
+    ) = row  # fmt: skip
+    restored, from_json = codec.restored, codec.from_json
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
-    message["content"] = codec.content_value(content, form)
-    for position, name in _JSON_POSITIONS:
-        if row[position] is not None:
-            message[name] = codec.from_json(row[position])
-    for name in ("role", *_TEXT_FIELDS):
-        if type(message[name]) is bytes:
-            message[name] = codec.restored(message[name])
-    return message
+    return {
+        "id": message_id,
+        "session_id": session_id,
+        "role": restored(role),
+        "content": codec.content_value(content, form),
+        "tool_call_id": restored(tool_call_id),
+        "tool_calls": None if tool_calls is None else from_json(tool_calls),
+        "tool_name": restored(tool_name),
+        "timestamp": timestamp,
+        "token_count": token_count,
+        "finish_reason": restored(finish_reason),
+        "reasoning": restored(reasoning),
+        "reasoning_content": restored(reasoning_content),
+        "reasoning_details": None if reasoning_details is None else from_json(reasoning_details),
+        "codex_reasoning_items": None if codex_reasoning_items is None else from_json(codex_reasoning_items),
+        "codex_message_items": None if codex_message_items is None else from_json(codex_message_items),
+        "model": restored(model),
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "cache_read_tokens": cache_read_tokens,
+        "cache_write_tokens": cache_write_tokens,
+        "cost_usd": cost_usd,
+        "platform_message_id": restored(platform_message_id),
+        "meta": None if meta is None else from_json(meta),
+    }
 
 
 _TURN = ("tool_calls", "tool_call_id", "tool_name", "finish_reason", *_REPLAYED)
 TURN_ROW = ", ".join(f"m.{name}" for name in ("id", "role", "content", *_TURN, "content_format", "content_rest"))
 
 
-def as_turn(row: Row) -> dict[str, Any]:
+def as_turn(row: Row) -> ChatMessage:
     """A row of TURN_ROW as an OpenAI chat message, ready to be replayed. (Written out: it is done for every message.)"""
     _, role, content, calls, call_id, tool_name, finish, said, told, details, items, outputs, form, rest = row
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
     if form is not None or (content and content[0] == "\0"):
         content = codec.content_value(content, form)
-    turn: dict[str, Any] = {"role": codec.restored(role) if type(role) is bytes else role, "content": content}
+    turn: ChatMessage = {"role": codec.restored(role) if type(role) is bytes else role, "content": content}
     if calls is not None and (given := codec.from_json(calls)):
         turn["tool_calls"] = given
     if call_id:
@@ -386,9 +408,9 @@ def as_turn(row: Row) -> dict[str, Any]:
     return turn
 
 
-def asked_once(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def asked_once(turns: Iterable[ChatMessage]) -> list[ChatMessage]:
     """Without the user's texts that say again what was said since the last reply: a compression carries them over."""
-    out: list[dict[str, Any]] = []
+    out: list[ChatMessage] = []
     waiting: set[str] = set()
     for turn in turns:
         content = turn["content"]
@@ -453,7 +475,7 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     return None if other is None else str(other)
 
 
-def attached(tx: Tx, session_id: str) -> dict[int, list[dict[str, Any]]]:
+def attached(tx: Tx, session_id: str) -> dict[int, list[AttachmentEntry]]:
     """By message, the attachments of what a session owns or may show, with type and size as the messages told them."""
     rows = tx.rows(
         "SELECT a.message_id, a.hash, a.mime, a.bytes FROM attachments a JOIN messages m ON m.id = a.message_id"
@@ -461,7 +483,7 @@ def attached(tx: Tx, session_id: str) -> dict[int, list[dict[str, Any]]]:
         " ORDER BY a.message_id, a.hash",
         (session_id, session_id),
     )
-    found: dict[int, list[dict[str, Any]]] = {}
+    found: dict[int, list[AttachmentEntry]] = {}
     for message_id, digest, mime, size in rows:
         found.setdefault(message_id, []).extend(listed(((digest, mime or "", size or 0),)))
     return found

@@ -7,7 +7,7 @@ raises into a caller whose change is already safe in the database.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hermes.store.attachments import PREFIX, Attachments, listed
 from hermes.store.carried_messages import SHELL, Touched
 from hermes.store.engines.base import Engine
 from hermes.store.messages import STORED, Ready
-from hermes.store.transcript import Journal, event, line
+from hermes.store.transcript import Entry, Journal, event, line
 
 _NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron"))
 _RAW = frozenset(codec.JSON_FIELDS)
@@ -121,13 +121,13 @@ class TranscriptWriter:
         if self._keeps(session_id):
             self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id)
 
-    def happened(self, session_id: str, entry: dict[str, Any]) -> None:
+    def happened(self, session_id: str, entry: Entry) -> None:
         """An event was stored."""
         if self._keeps(session_id):
             self._write(session_id, line(entry))
 
     def changed(
-        self, session_id: str, what: str, *columns: str, also: dict[str, Any] | None = None, **values: Any
+        self, session_id: str, what: str, *columns: str, also: Mapping[str, Any] | None = None, **values: Any
     ) -> None:
         """Columns of a session were changed; `also` tells readers more about it."""
         if self._keeps(session_id):
@@ -295,9 +295,9 @@ class TranscriptWriter:
             )
 
 
-def _entry(message_id: int, ready: Ready) -> dict[str, Any]:
+def _entry(message_id: int, ready: Ready) -> Entry:
     """A stored message as its transcript line, without reading it back."""
-    entry: dict[str, Any] = {"type": "message", "id": message_id}
+    entry: Entry = {"type": "message", "id": message_id}
     for number, name in _FIELDS:
         value = ready.values[number]
         if value is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, ImportProblem
@@ -35,6 +35,9 @@ from hermes.interop.histories.conversation import (
 )  # fmt: skip
 from hermes.interop.jsonl import decoded, encoded
 from hermes.interop.training import data_url
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, MessageRow
 
 SOURCE = "claude-code"
 _SPOKEN = ("user", "assistant")
@@ -367,7 +370,7 @@ def write(export: Export) -> Iterator[bytes]:
         yield from _written(session, export)
 
 
-def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
+def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
     name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
     base = {
         "sessionId": name,
@@ -404,7 +407,7 @@ def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
         parent = uuid
 
 
-def _reply(one: dict[str, Any], export: Export) -> dict[str, Any]:
+def _reply(one: MessageRow, export: Export) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
     if one.get("reasoning"):
         blocks.append({"type": "thinking", "thinking": one["reasoning"], "signature": ""})
@@ -426,7 +429,7 @@ def _reply(one: dict[str, Any], export: Export) -> dict[str, Any]:
             "model": one.get("model") or "unknown", "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
 
 
-def _blocks_of(one: dict[str, Any], export: Export) -> Any:
+def _blocks_of(one: MessageRow, export: Export) -> Any:
     content = one.get("content")
     if not isinstance(content, list):
         return content or ""

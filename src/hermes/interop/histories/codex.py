@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, ImportProblem
@@ -33,6 +33,9 @@ from hermes.interop.histories.conversation import (
 )  # fmt: skip
 from hermes.interop.jsonl import encoded
 from hermes.interop.training import data_url
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, MessageRow
 
 SOURCE = "codex"
 _INJECTED = (
@@ -262,7 +265,7 @@ def write(export: Export) -> Iterator[bytes]:
         yield from _written(session, export)
 
 
-def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
+def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
     name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
     began = iso(session["started_at"])
     meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
@@ -286,7 +289,7 @@ def _line(at: str, kind: str, payload: dict[str, Any]) -> bytes:
     return encoded({"timestamp": at, "type": kind, "payload": payload}) + b"\n"
 
 
-def _items(one: dict[str, Any], export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
+def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
     """A message as the items (and the events that repeat them) of a rollout."""
     said, role = one.get("content"), one["role"]
     name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}

@@ -241,7 +241,7 @@ def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def masked(session: dict[str, Any], mask: Callable[[str], str]) -> dict[str, Any]:
+def masked(session: Mapping[str, Any], mask: Callable[[str], str]) -> Mapping[str, Any]:
     """A session with the secrets in its texts masked, as those of any message that is stored."""
     lists: dict[str, Any] = {
         key: [_masked_message(one, mask) for one in session[key]]
