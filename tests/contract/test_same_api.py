@@ -89,7 +89,7 @@ def test_the_types_of_exports_are_those_of_the_dicts(db):
     talk(db, "s", "hello", "there", "again")
     assert set(db.export_session("s")) == hermes_state.ExportedSession.__required_keys__, "what is empty is left out"
     db.append_message("s", "user", [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}])
-    first, second, third, picture = ids(db.get_messages("s"))
+    first, second, _, picture = ids(db.get_messages("s"))
     db.record_event("s", "model_error", "no answer")
     db.tag_session("s", "t")
     db.share_session("s", "cli", "u")

@@ -98,7 +98,8 @@ class _Stored:
                 f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND coalesce(m.hidden, 0) <> {REPLACED}"
             )
             for row in self._tx.rows(f"{sql} ORDER BY m.id", (owner,)):
-                found[_identity(messages.decode(row))].append((row[0], owner))
+                message = messages.decode(row)
+                found[_identity(message)].append((message["id"], owner))
         return found
 
 

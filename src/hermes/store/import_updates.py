@@ -82,7 +82,7 @@ def _differs(tx: Tx, message_id: int, entry: Mapping[str, Any]) -> bool:
     assert row is not None
     content, rest, form, *others = row
     said = (codec.joined(content, rest), form) != (now.text, now.form)
-    return said or others != [now.values[messages.STORED.index(name) - 1] for name in _COMPARED]
+    return said or others != [getattr(now.values, name) for name in _COMPARED]
 
 
 def _replace(engine: Engine, tx: Tx, session_id: str, message_id: int, entry: Mapping[str, Any]) -> None:

@@ -118,7 +118,7 @@ class _Known:
             raise LookupError
         told = self._told("SELECT CAST(session_id AS BLOB) FROM messages WHERE id = ?", message_id)
         ready = messages.make_ready(told.messages[message_id], mask=None, lift=None)
-        return dict(zip(messages.STORED[1:], ready.values, strict=True))[column]
+        return ready.values._asdict()[column]
 
     def _of_session(self, rowid: int, column: str) -> Any:
         if column == "id" or column not in transcript_replay.COLUMNS:

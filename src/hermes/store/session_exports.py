@@ -177,7 +177,7 @@ def _parted(
     shown_own = 0
     for number, message in enumerate((*shown, *rewound), 1):
         owner, old = message.get("session_id", session_id), message.get("id")
-        refers = (ref[1] == owner and ref[2] <= old <= ref[3] for ref in refs)
+        refers = (whose == owner and first <= old <= last for _, whose, first, last, *_ in refs)
         if owner != session_id and usable_id(old) and any(refers):
             others.setdefault(owner, []).append(message)
         else:

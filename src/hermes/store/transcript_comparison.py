@@ -437,9 +437,11 @@ def _alike(told: Any, stored: list[Any], *, renamed: bool = True) -> bool:
 
 def _is_renamed(told: Any, stored: Any) -> bool:
     """A range of a session that was deleted since: what is kept of it has an id of its own."""
-    if not isinstance(told, list) or len(told) != 7 or len(stored) != 7 or not str(stored[1]).startswith(SHELL):
+    if not isinstance(told, list) or len(told) != 7 or len(stored) != 7:
         return False
-    return bool([told[0], *told[2:]] == [stored[0], *stored[2:]])
+    told_ord, _, *told_range = told
+    stored_ord, owner, *stored_range = stored
+    return str(owner).startswith(SHELL) and (told_ord, told_range) == (stored_ord, stored_range)
 
 
 def readable_messages(tx: Tx, session_id: str) -> tuple[dict[int, MessageRow], list[int]]:

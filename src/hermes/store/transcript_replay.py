@@ -331,7 +331,7 @@ def state_here(tx: Tx, session_id: str, state: ToldState, ids: dict[str, dict[in
         for ord_, owner, first, last, after, *rest in state["refs"]:
             place = _owner(tx, owner, first, last, ids), new(owner, first), new(owner, last)
             out["refs"].append([ord_, *place, own.get(after, after), *rest])
-        carried = {old: number for ref in state["refs"] for old, number in ids.get(ref[1], {}).items()}
+        carried = {old: number for _, owner, *_ in state["refs"] for old, number in ids.get(owner, {}).items()}
         own = {**carried, **own}
     if "rewinds" in state:
         out["rewinds"] = [[batch, own.get(cut, cut)] for batch, cut in state["rewinds"]]

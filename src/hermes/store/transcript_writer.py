@@ -16,13 +16,12 @@ from hermes.store import codec, transcript_replay
 from hermes.store.attachments import PREFIX, Attachments, listed
 from hermes.store.carried_messages import SHELL, Touched
 from hermes.store.engines.base import Engine
-from hermes.store.messages import STORED, Ready
+from hermes.store.messages import Ready, StoredColumns
 from hermes.store.transcript import Entry, Journal, event, line
 
 _NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron"))
 _RAW = frozenset(codec.JSON_FIELDS)
-_LEFT_OUT = frozenset(("session_id", "content", "content_rest", "content_format", "writer"))
-_FIELDS = tuple((number, name) for number, name in enumerate(STORED[1:]) if name not in _LEFT_OUT)
+_LEFT_OUT = frozenset(("content", "content_rest", "content_format", "writer"))
 
 
 class TranscriptWriter:
@@ -298,9 +297,8 @@ class TranscriptWriter:
 def _entry(message_id: int, ready: Ready) -> Entry:
     """A stored message as its transcript line, without reading it back."""
     entry: Entry = {"type": "message", "id": message_id}
-    for number, name in _FIELDS:
-        value = ready.values[number]
-        if value is None:
+    for name, value in zip(StoredColumns._fields, ready.values):
+        if value is None or name in _LEFT_OUT:
             continue
         if name in _RAW:
             entry[name] = _raw(value) if ready.clean_json and isinstance(value, str) else codec.from_json(value)

@@ -92,9 +92,11 @@ def shown(
     """The hits as SessionDB.search_messages documents them, in this order."""
     if not ranking:
         return []
-    found = {row[0]: _Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking])}
+    read = [_Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking])]
+    found = {message.id: message for message in read}
     around = {number for one in found.values() for number in (one.before, one.after) if number is not None}
-    neighbours = {row[0]: _context(_Neighbour(*row)) for row in rows_of(tx, _NEIGHBOURS, sorted(around))}
+    contexts = [_context(_Neighbour(*row)) for row in rows_of(tx, _NEIGHBOURS, sorted(around))]
+    neighbours = {context["id"]: context for context in contexts}
     out: list[SearchHit] = []
     for one in ranking:
         message = found.get(one.id)

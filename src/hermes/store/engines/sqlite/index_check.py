@@ -15,7 +15,7 @@ import apsw
 
 from hermes.store.engines.base import finding
 from hermes.store.engines.sqlite import schema
-from hermes.store.engines.sqlite.word_table import COLUMNS, document
+from hermes.store.engines.sqlite.word_table import COLUMNS, IndexedRow, document
 from hermes.store.index_text import index_text
 
 if TYPE_CHECKING:
@@ -84,11 +84,12 @@ def compare(
 
 def _tokenize(connection: apsw.Connection, first: int, last: int) -> None:
     connection.execute("INSERT INTO check_fts(check_fts) VALUES('delete-all')")
-    for row in connection.execute(f"SELECT {COLUMNS} FROM messages WHERE id BETWEEN ? AND ?", (first, last)).fetchall():
+    rows = connection.execute(f"SELECT {COLUMNS} FROM messages WHERE id BETWEEN ? AND ?", (first, last)).fetchall()
+    for row in map(IndexedRow._make, rows):
         text, name, calls = document(row)
         connection.execute(
             f"INSERT INTO check_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-            (row[0], index_text(text), index_text(name), index_text(calls)),
+            (row.id, index_text(text), index_text(name), index_text(calls)),
         )
 
 

@@ -189,7 +189,7 @@ def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None
 
 def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]]:
     try:
-        names = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
+        names = [str(name) for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
     except apsw.Error:
         return
     if not names:
@@ -223,8 +223,9 @@ def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]
 
 
 def _readable(names: list[str], row: Any) -> dict[str, Any]:
+    """A row of a rowid, and of each column its type and its value."""
+    _, *pairs = row
     values = {}
-    for number, name in enumerate(names):
-        kind, value = row[1 + 2 * number], row[2 + 2 * number]
+    for name, kind, value in zip(names, pairs[::2], pairs[1::2], strict=True):
         values[name] = value.decode("utf-8", "replace") if kind == "text" else value
     return values
