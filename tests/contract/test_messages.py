@@ -73,6 +73,14 @@ def test_every_field_comes_back(db):
         "reasoning_details": [{"type": "summary", "text": "t", "signature": "c2lnbmVk"}],
         "codex_reasoning_items": [{"id": "rs_1", "encrypted_content": "Z0FBQUFB" * 20}],
         "codex_message_items": [{"id": "msg_1", "phase": "final"}],
+        "model": "a-model",
+        "input_tokens": 11,
+        "output_tokens": 12,
+        "cache_read_tokens": 13,
+        "cache_write_tokens": 14,
+        "cost_usd": 0.25,
+        "platform_message_id": "p-1",
+        "meta": {"a": [1]},
     }
     message_id = db.append_message("s", "assistant", **given_fields, timestamp=1000.25)
     (row,) = db.get_messages("s")

@@ -79,15 +79,67 @@ def test_the_types_of_rows_are_those_of_the_dicts(db):
     assert set(db.get_handoff_state("s")) == set(hermes_state.HandoffState.__annotations__)
     assert set(db.maybe_auto_prune_and_vacuum()) == hermes_state.MaintenanceResult.__required_keys__
     assert set(db.get_messages_as_conversation("s")[1]) <= set(hermes_state.ChatMessage.__annotations__)
+    assert db.request_handoff("s", "telegram")
+    assert set(db.list_pending_handoffs()[0]) == hermes_state.PendingHandoff.__required_keys__
+    assert db.trash_session("s")
+    assert set(db.list_trash()[0]) == hermes_state.TrashedSession.__required_keys__
+
+
+def test_the_types_of_exports_are_those_of_the_dicts(db):
+    talk(db, "s", "hello", "there", "again")
+    assert set(db.export_session("s")) == hermes_state.ExportedSession.__required_keys__, "what is empty is left out"
+    db.append_message("s", "user", [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}])
+    first, second, _, picture = ids(db.get_messages("s"))
+    db.record_event("s", "model_error", "no answer")
+    db.tag_session("s", "t")
+    db.share_session("s", "cli", "u")
+    db.redact_message(second)
+    db.rewind("s", first)
+    db.branch_session("s", "b")
+    types = hermes_state.ExportedSession.__annotations__
+    told, branch = db.export_session("s"), db.export_session("b")
+    assert set(told) == set(types) - {"refs", "_lineage_root_id"} and "refs" in branch
+    hidden = hermes_state.HiddenMessage.__annotations__
+    assert [set(one) for one in told["rewound_messages"]] == [set(hidden)] * 3
+    assert set(told["events"][0]) == set(hermes_state.SessionEvent.__annotations__)
+    assert set(told["attached"][str(picture)][0]) == set(hermes_state.AttachmentEntry.__annotations__)
+    seen_by_others = db.export_session("s", visible_to=("cli", "u"))["rewound_messages"]
+    assert set(next(one for one in seen_by_others if one["id"] == second)) == set(
+        hermes_state.RedactedMessage.__annotations__
+    )
+
+
+def test_the_types_of_insights_are_those_of_the_dicts(db):
+    talk(db, "s", "hello", "there")
+    db.update_token_counts("s", input_tokens=3, model="m", estimated_cost_usd=0.5)
+    db.append_message("s", "assistant", None, tool_calls=[{"function": {"name": "f", "arguments": "{}"}}])
+    told = db.insights()
+    assert set(told) == set(hermes_state.Insights.__annotations__)
+    for row, of in (
+        (told["tokens"], hermes_state.InsightsTokens),
+        (told["cost"], hermes_state.InsightsCost),
+        (told["streaks"], hermes_state.InsightsStreaks),
+        (told["by_model"][0], hermes_state.InsightsModel),
+        (told["by_source"][0], hermes_state.InsightsSource),
+        (told["by_tool"][0], hermes_state.InsightsTool),
+        (told["longest"][0], hermes_state.InsightsSession),
+        (told["costliest"][0], hermes_state.InsightsSession),
+    ):
+        assert set(row) == set(of.__annotations__)
 
 
 def test_a_program_is_type_checked_against_it(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
-        "from hermes_state import DEFAULT_DB_PATH, HandoffState, SessionDB, StoreBusy\n"
+        "from hermes_state import DEFAULT_DB_PATH, HandoffState, MessageRow, SearchHit, SessionDB, SessionRow, StoreBusy\n"
         "db = SessionDB(DEFAULT_DB_PATH)\n"
         "state: HandoffState | None = db.get_handoff_state('s')\n"
         "pruned: int = db.maybe_auto_prune_and_vacuum()['pruned']\n"
+        "rows: list[SessionRow] = db.list_sessions_rich()\n"
+        "messages: list[MessageRow] = db.get_messages('s')\n"
+        "hits: list[SearchHit] = db.search_messages('hello')\n"
+        "db.replace_messages('s', db.get_messages_as_conversation('s'))\n"
+        "assert all(db.import_session(one) for one in db.iter_export())\n"
         "wrong: str = db.message_count()\n"
     )
     environment = {**os.environ, "MYPYPATH": str(Path(inspect.getfile(hermes_state)).parents[1])}

@@ -65,7 +65,7 @@ def test_a_session_with_a_tool_a_picture_and_a_rewind(tmp_path: Path) -> None:
     assert roles == ["system", "user", "assistant", "tool", "user", "assistant"]
     reply, result = session["messages"][2:4]
     assert (reply["content"], reply["reasoning"], reply["output_tokens"]) == ("Here they are.", "I list them.", 9)
-    assert (reply["input_tokens"], reply["cache_read_tokens"]) == (115, 100)
+    assert (reply["input_tokens"], reply["cache_read_tokens"]) == (10, 100)
     assert reply["tool_calls"][0]["function"] == {"name": "Bash", "arguments": '{"command":"ls"}'}
     assert (result["content"], result["tool_call_id"], result["tool_name"]) == ("a.py", "toolu_1", "Bash")
     assert hidden(session) == ["a question that was taken back", "an answer that was taken back"]

@@ -68,7 +68,7 @@ def test_a_rollout(tmp_path: Path, compressed: bool) -> None:
     call, result, answer = session["messages"][2:5]
     assert call["reasoning"] == "I run pytest." and call["tool_calls"][0]["function"]["name"] == "shell"
     assert (result["content"], result["tool_name"]) == ("2 passed", "shell")
-    assert (answer["content"], answer["input_tokens"], answer["cache_read_tokens"]) == ("All tests pass.", 900, 800)
+    assert (answer["content"], answer["input_tokens"], answer["cache_read_tokens"]) == ("All tests pass.", 100, 800)
     assert hidden(session) == ["something silly", "a silly answer"]
     assert "1 session was here already" in brought_in(tmp_path / ".codex", home)
 

@@ -66,7 +66,7 @@ def test_opencode(tmp_path: Path) -> None:
     assert (session["title"], session["cwd"], session["model"]) == ("Fix the bug", "/work/app", "sonnet")
     assert told(session) == [("user", "why does it crash?"), ("assistant", "It divides by zero."), ("tool", "a.py")]
     reply = session["messages"][1]
-    assert (reply["input_tokens"], reply["cost_usd"], reply["reasoning"]) == (100, 0.25, "hm")
+    assert (reply["input_tokens"], reply["cost_usd"], reply["reasoning"]) == (10, 0.25, "hm")
     assert hidden(session) == ["taken back"]
     assert (found["opencode-ses_2"]["parent_session_id"], found["opencode-ses_2"]["kind"]) == (
         "opencode-ses_1",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hermes.agent.model import Message, Model
     from hermes.config import Config
     from hermes.store.db import SessionDB
+    from hermes.store.rows import MessageRow
 
 
 __all__ = ["compress", "estimate_tokens", "plan", "too_long"]
@@ -134,7 +135,7 @@ def compress(
 def _commit(
     db: SessionDB,
     session_id: str,
-    messages: Sequence[dict[str, Any]],
+    messages: Sequence[MessageRow],
     edges: tuple[int, int],
     text: str,
     child: str | None,
@@ -147,7 +148,8 @@ def _commit(
     if child is None:
         from hermes.agent.conversations import new_session_id
 
-        child = new_session_id(gateway=(db.get_session(session_id) or {}).get("source") != "cli")
+        session = db.get_session(session_id)
+        child = new_session_id(gateway=session is None or session["source"] != "cli")
     try:
         return db.compress_session(
             session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from

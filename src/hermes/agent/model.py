@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from hermes.store.visibility import User
 
-Message = dict[str, Any]  # an OpenAI chat message
+Message = Mapping[str, Any]  # an OpenAI chat message; one that was read or sent is not changed
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
 from hermes.agent.session_search.passages import EXTRACTIVE
@@ -26,6 +26,7 @@ from hermes.texts import shortened
 if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.store.db import SessionDB
+    from hermes.store.rows import MessageRow
     from hermes.store.visibility import User
 
 TIMEOUT = 60.0
@@ -203,7 +204,7 @@ def title_apart(db: SessionDB, session_id: str, title: str) -> str:
     return f"{title[: _LONGEST - 10].rstrip()}, {secrets.token_hex(4)}"
 
 
-def first_exchange(messages: Sequence[dict[str, Any]]) -> tuple[str, str]:
+def first_exchange(messages: Sequence[MessageRow]) -> tuple[str, str]:
     """What was first asked, and the first words of an answer to it; "" for what is not there."""
     asked = ""
     for message in messages:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from hermes.agent.endpoint.servers import without_password
 from hermes.agent.model import OWN, UNKNOWN, Cost, Message, Model, Reply, cost
@@ -113,7 +113,7 @@ class TurnSession:
 
     def load(self) -> None:
         """Read the history again."""
-        self.history = self._replayed.read(self._db, self.session_id)
+        self.history = list(self._replayed.read(self._db, self.session_id))
 
     def hold(self) -> bool:
         """Make the session live; False while another process holds it."""
@@ -339,13 +339,26 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> in
     )  # fmt: skip
 
 
-def _counts(reply: Reply) -> dict[str, Any]:
+class _Counts(TypedDict, total=False):
+    """The tokens of one reply: arguments of append_message and update_token_counts."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+
+
+def _counts(reply: Reply) -> _Counts:
     """The token counts, where the endpoint gave any."""
     usage = reply.usage
     if usage is None:
         return {}
-    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-    return {name: getattr(usage, name) for name in names}
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+    }
 
 
 def _price(model: Model, reply: Reply) -> Cost:
@@ -359,7 +372,7 @@ def _price(model: Model, reply: Reply) -> Cost:
 
 def as_message(reply: Reply) -> Message:
     """A reply as the next call shows it to the model."""
-    message: Message = {"role": "assistant", "content": reply.content}
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content}
     if reply.tool_calls:
         message["tool_calls"] = reply.tool_calls
     for field in _REASONING:
@@ -388,7 +401,7 @@ def recover(db: SessionDB, session_id: str) -> bool:
     with left_behind(db.path, session_id) as draft:
         if draft is None:
             return False
-        rows: list[dict[str, Any]] = db.get_messages(session_id)
+        rows = db.get_messages(session_id)
         ids = [row["id"] for row in rows]
         if draft.after not in ids:
             return False

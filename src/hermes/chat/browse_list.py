@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -27,6 +27,7 @@ from hermes.times import ago
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import SessionRow
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class ListLine:
         return self.title or self.preview or self.id
 
 
-def line_of(row: dict[str, Any]) -> ListLine:
+def line_of(row: SessionRow) -> ListLine:
     """A row of list_sessions_rich (or get_session) as a line."""
     return ListLine(
         id=row["id"],

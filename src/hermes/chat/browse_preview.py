@@ -19,6 +19,7 @@ from hermes.times import ago
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import MessageRow, SessionRow
 
 SHOWN = 30  # messages at the end, or around a match
 CHARACTERS = 600  # of one message
@@ -69,19 +70,19 @@ def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
     return Preview(text, match)
 
 
-def _said(message: dict[str, Any]) -> bool:
+def _said(message: MessageRow) -> bool:
     """Whether a reader wants to see it: what people and models said, and which tools were called."""
     return message["role"] in _WHO and bool(message["content"] or message["tool_calls"])
 
 
-def _window(messages: list[dict[str, Any]], match: int | None) -> tuple[int, int]:
+def _window(messages: list[MessageRow], match: int | None) -> tuple[int, int]:
     if match is not None:
         at = next((n for n, message in enumerate(messages) if message["id"] >= match), len(messages) - 1)
         return max(0, at - SHOWN // 3), min(len(messages), at + SHOWN)
     return max(0, len(messages) - SHOWN), len(messages)
 
 
-def _head(db: SessionDB, session: dict[str, Any], zone: tzinfo | None) -> Text:
+def _head(db: SessionDB, session: SessionRow, zone: tzinfo | None) -> Text:
     text = Text()
     text.append((one_line(session["title"]) or one_line(session["preview"]) or "No title") + "\n", "bold")
     facts = [one_line(session["source"]), ago(session["last_active"] or session["started_at"], zone)]
@@ -97,7 +98,7 @@ def _head(db: SessionDB, session: dict[str, Any], zone: tzinfo | None) -> Text:
     return text
 
 
-def _message(text: Text, message: dict[str, Any], hit: bool) -> None:
+def _message(text: Text, message: MessageRow, hit: bool) -> None:
     name, style = _WHO[message["role"]]
     text.append(name, style)
     if hit:

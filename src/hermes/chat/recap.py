@@ -16,12 +16,13 @@ from hermes.texts import content_text, counted, harmless
 from hermes.times import ago, zone_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.console import RenderableType
 
     from hermes.config import Config
     from hermes.store.db import SessionDB
+    from hermes.store.rows import MessageRow, SessionEvent
 
 EXCHANGES = 10
 USER_CHARACTERS = 300
@@ -45,11 +46,11 @@ def recap(db: SessionDB, session_id: str, config: Config, width: int) -> Rendera
     from rich.panel import Panel
     from rich.text import Text
 
-    row = db.get_session(session_id) or {}
-    name = harmless(row.get("title") or "") or session_id
+    row = db.get_session(session_id)
+    name = harmless((row and row["title"]) or "") or session_id
     if config.display.resume_display == "minimal":
         number = counted(message_count(db, row) if row else 0, "message")
-        when = ago(row.get("last_active"), zone_of(config.timezone))
+        when = ago(row["last_active"] if row else None, zone_of(config.timezone))
         return Text(f"Resumed: {name} · {number} · last active {when}", style="dim")
     rows = db.get_messages(session_id)
     earlier, entries = recalled(rows)
@@ -83,7 +84,7 @@ def _drawn(entry: Entry) -> RenderableType:
     return grid
 
 
-def recalled(rows: list[dict[str, Any]]) -> tuple[int, list[Entry]]:
+def recalled(rows: list[MessageRow]) -> tuple[int, list[Entry]]:
     """How many messages came before, and what the last exchanges show."""
     starts = exchanges(rows)
     first = starts[-EXCHANGES] if len(starts) > EXCHANGES else 0
@@ -91,13 +92,13 @@ def recalled(rows: list[dict[str, Any]]) -> tuple[int, list[Entry]]:
     return earlier, entries_of(rows[first:])
 
 
-def unanswered(rows: list[dict[str, Any]], events: Sequence[Mapping[str, Any]]) -> str | None:
+def unanswered(rows: list[MessageRow], events: Sequence[SessionEvent]) -> str | None:
     """What happened after the last message, if anything did: that the model did not answer it."""
     last = [event for is_event, event in woven(rows, events)][-1:]
     return described(last[0]) if last and last[0] in events else None
 
 
-def entries_of(rows: list[dict[str, Any]]) -> list[Entry]:
+def entries_of(rows: list[MessageRow]) -> list[Entry]:
     """Messages as they are shown; tool calls that follow each other are one line."""
     shown: list[Entry] = []
     calls: list[str] = []

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.agent.session_leases import is_gone, is_ours
 from hermes.commands.session_choice import continued, find, message_count
@@ -19,6 +19,7 @@ from hermes.times import duration
 if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.store.db import SessionDB
+    from hermes.store.rows import SessionRow
 
 
 def resolve(db: SessionDB, words: str | None) -> str:
@@ -65,7 +66,7 @@ class Restored:
     notices: list[str] = field(default_factory=list)
 
 
-def restore(row: dict[str, Any], model: Model, *, cwd: bool, keep_model: bool) -> Restored:
+def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool) -> Restored:
     """The folder and the model a session was held with, as far as they are still there."""
     back = Restored(Path.cwd(), model)
     if cwd and row["cwd"]:

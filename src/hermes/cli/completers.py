@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
+    from hermes.store.rows import SessionRow
+
 Candidate = tuple[str, str]  # what would be inserted, and what it is
 Completer = Callable[["click.Context", "click.Parameter", str], "list[CompletionItem]"]
 FILES: Candidate = (":files", "")  # the shell completes file names itself
@@ -151,10 +153,10 @@ complete_value = _completer(_values)
 
 # ------------------------------------------------------------------------------------------------ the record
 
-_rows: list[dict[str, Any]] | None = None
+_rows: list[SessionRow] | None = None
 
 
-def _recent() -> list[dict[str, Any]]:
+def _recent() -> list[SessionRow]:
     global _rows
     if _rows is None:
         with _record() as db:
@@ -172,5 +174,5 @@ def _record() -> Any:
     return open_existing(load_config()) or nullcontext(None)
 
 
-def _about(row: dict[str, Any]) -> str:
+def _about(row: SessionRow) -> str:
     return " ".join(str(row.get("title") or row.get("preview") or "").split())[:60]

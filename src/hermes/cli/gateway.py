@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -186,7 +187,7 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
     names += [API] if config.api_server.enabled else []
     platforms = []
     for name in names:
-        row = known.get(name) or {}
+        row: Mapping[str, Any] = known.get(name) or {}
         state = row.get("state", "not started") if found else "stopped"
         by = connected_by(db, name)
         # A gateway that is connected has its variables, whatever the environment of this command holds.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,9 @@ from hermes.cli.shared import colourful, opened, print_json, zone
 from hermes.cli.table import GAP, RULE, cells, cut, pad, screen_width, wrap
 from hermes.texts import counted, one_line
 from hermes.times import rough_duration
+
+if TYPE_CHECKING:
+    from hermes.store.rows import Insights, InsightsCost, InsightsSession
 
 
 @click.command()
@@ -47,7 +50,7 @@ _NO_MODEL = "(no model recorded)"
 Row = tuple[str, float, tuple[str, ...]]  # what, how long its bar is, the numbers behind it
 
 
-def draw(found: dict[str, Any], *, width: int, zone: tzinfo | None = None, colour: bool = False) -> str:
+def draw(found: Insights, *, width: int, zone: tzinfo | None = None, colour: bool = False) -> str:
     """The whole picture, without a line break at its end. Dates are those of `zone` (None: the machine's)."""
     width = max(LEAST, min(width, MOST))
     paint = _Paint(colour)
@@ -92,7 +95,7 @@ class _Paint:
 # ---------------------------------------------------------------------------------------------- numbers for people
 
 
-def count(number: int) -> str:
+def count(number: float) -> str:
     """12,345"""
     return f"{number:,}"
 
@@ -118,8 +121,8 @@ def dollars(usd: float | None) -> str:
 # ---------------------------------------------------------------------------------------------- the parts
 
 
-def _head(found: dict[str, Any], zone: tzinfo | None, width: int, paint: _Paint) -> list[str]:
-    title = f"Insights · last {counted(found['days'], 'day')}" if found["days"] != 1 else "Insights · last day"
+def _head(found: Insights, zone: tzinfo | None, width: int, paint: _Paint) -> list[str]:
+    title = f"Insights · last {counted(int(found['days']), 'day')}" if found["days"] != 1 else "Insights · last day"
     if found["source"] is not None:
         title += f" · {one_line(found['source'])}"
     title = cut(title, width)
@@ -131,7 +134,7 @@ def _head(found: dict[str, Any], zone: tzinfo | None, width: int, paint: _Paint)
     return [paint.strong(title), paint.dim(cut(dates, width)), RULE * width]
 
 
-def _empty(found: dict[str, Any]) -> list[str]:
+def _empty(found: Insights) -> list[str]:
     where = f" in the source {one_line(found['source'])}" if found["source"] is not None else ""
     return [
         f"No conversations in this time{where}.",
@@ -139,7 +142,7 @@ def _empty(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _totals(found: dict[str, Any], width: int, paint: _Paint) -> list[str]:
+def _totals(found: Insights, width: int, paint: _Paint) -> list[str]:
     tokens, streaks = found["tokens"], found["streaks"]
     left = [
         ("Sessions", count(found["sessions"])),
@@ -174,7 +177,7 @@ def _pairs(pairs: Sequence[tuple[str, str]], paint: _Paint) -> list[tuple[str, i
     ]
 
 
-def _cost(cost: dict[str, Any]) -> str:
+def _cost(cost: InsightsCost) -> str:
     parts = []
     if cost["estimated_usd"] is not None:
         parts.append(f"{dollars(cost['estimated_usd'])} estimated")
@@ -194,7 +197,7 @@ def _under(name: str, names: int, text: str, width: int) -> list[str]:
     return [pad(name, indent) + lines[0], *(" " * indent + one for one in lines[1:])]
 
 
-def _models(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
+def _models(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = []
     for row in found["by_model"]:
         used = sum(row["tokens"][name] for name in ("input", "cache_read", "cache_write", "output"))
@@ -207,7 +210,7 @@ def _models(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     return "Models", ("replies", "tokens", "cost"), rows
 
 
-def _sources(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
+def _sources(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = [
         (
             one_line(row["source"]),
@@ -219,7 +222,7 @@ def _sources(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     return "Sources", ("sessions", "messages", "cost"), rows
 
 
-def _tools(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
+def _tools(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = [
         (one_line(row["tool"]), row["calls"], (count(row["calls"]),)) for row in found["by_tool"][:_TOOLS]
     ]
@@ -230,7 +233,7 @@ def _tools(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
     return "Tools", ("calls",), rows
 
 
-def _weekdays(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[Row]]:
+def _weekdays(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
     rows: list[Row] = [
         (name, number, (count(number),)) for name, number in zip(_WEEKDAYS, found["by_weekday"], strict=True)
     ]
@@ -271,7 +274,7 @@ def _bar(amount: float, most: float, length: int) -> str:
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def _hours(found: dict[str, Any], width: int, paint: _Paint) -> list[str]:
+def _hours(found: Insights, width: int, paint: _Paint) -> list[str]:
     """The hours of the day side by side, as columns."""
     hours = found["by_hour"]
     most = max(hours)
@@ -290,7 +293,7 @@ def _hours(found: dict[str, Any], width: int, paint: _Paint) -> list[str]:
     return [*out, " " * (scale + 1) + paint.dim(marks)]
 
 
-def _sessions(title: str, rows: list[dict[str, Any]], width: int, paint: _Paint) -> list[str]:
+def _sessions(title: str, rows: list[InsightsSession], width: int, paint: _Paint) -> list[str]:
     """Sessions with their numbers; the title stands last, where text of any script disturbs nothing."""
     if not rows:
         return []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hermes.commands.info_commands import whole_number
 from hermes.commands.registry import Host, command
 from hermes.errors import InvalidInput, TitleClash
 from hermes.texts import content_text, counted, shortened_line
+
+if TYPE_CHECKING:
+    from hermes.store.rows import MessageRow
 
 
 @command("title", "[text]", "name this session; without a text: its name")
@@ -102,12 +105,12 @@ def undo(host: Host, arguments: str) -> None:
     )
 
 
-def exchanges(rows: list[dict[str, Any]]) -> list[int]:
+def exchanges(rows: list[MessageRow]) -> list[int]:
     """Where each exchange begins: the places of what the user said (not of a summary of what came before)."""
     return [place for place, row in enumerate(rows) if row["role"] == "user" and not is_summary(row)]
 
 
-def is_summary(row: dict[str, Any]) -> bool:
+def is_summary(row: MessageRow) -> bool:
     """Whether a message stands for the part of a conversation that was compressed."""
     from hermes.agent.offline.summary import SUMMARY_MARK
 

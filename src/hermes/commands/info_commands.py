@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
 from hermes.commands.session_choice import message_count
 from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted, shortened_line
 from hermes.times import ago, clock, zone_of
+
+if TYPE_CHECKING:
+    from hermes.store.rows import MessageRow, SearchHit, SessionRow
 
 LISTED = 10
 _CUT = 200
@@ -79,7 +82,7 @@ def usage(host: Host, arguments: str) -> None:
     host.say("\n".join(_listed(host, facts)))
 
 
-def _cost(row: dict[str, Any], kind: str) -> str:
+def _cost(row: SessionRow, kind: str) -> str:
     from hermes.agent.model import OWN
 
     if row["actual_cost_usd"] is not None:
@@ -117,7 +120,7 @@ def history(host: Host, arguments: str) -> None:
     host.say("\n".join(lines))
 
 
-def _line(host: Host, row: dict[str, Any]) -> str | None:
+def _line(host: Host, row: MessageRow) -> str | None:
     """A message on one line: its number, who, and what."""
     number = f"{row['id']:>6} " if host.where == TERMINAL else f"- `{row['id']}`"
     text = shortened_line(content_text(row["content"]), _CUT)
@@ -153,14 +156,14 @@ def sessions(host: Host, arguments: str) -> None:
     host.say("\n".join(session_line(host, row) for row in rows) + "\n\n/resume goes on with one of them.")
 
 
-def recent(host: Host, limit: int = LISTED) -> list[dict[str, Any]]:
+def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:
     """The sessions one would want to go on with, the latest first."""
     return host.db.list_sessions_rich(
         limit=limit, order_by_last_active=True, include_archived=False, visible_to=host.user
     )
 
 
-def session_line(host: Host, row: dict[str, Any]) -> str:
+def session_line(host: Host, row: SessionRow) -> str:
     """A session in a list: what it is about, when, and its id."""
     here = "  (this one)" if row["id"] == host.session_id else ""
     return _entry(host, row["id"], row["last_active"], shortened_line(row["title"] or row["preview"] or "—", 48)) + here
@@ -175,7 +178,7 @@ def _entry(host: Host, session_id: str, when: float | None, name: str) -> str:
 
 def _search(host: Host, words: str) -> str:
     hits = host.db.search_messages(words, limit=50, visible_to=host.user)
-    best: dict[str, dict[str, Any]] = {}
+    best: dict[str, SearchHit] = {}
     for hit in hits:
         best.setdefault(hit["session_id"], hit)
     if not best:

@@ -8,10 +8,11 @@ session found to the end of its chain of compressions (`continued`); every other
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import SessionRow
     from hermes.store.visibility import User
 
 
@@ -69,7 +70,7 @@ def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
     from difflib import get_close_matches
 
     rows = db.list_sessions_rich(limit=500, order_by_last_active=True, visible_to=visible_to)
-    titles = [row["title"] for row in rows if row.get("title")]
+    titles = [title for row in rows if (title := row["title"])]
     folded = {title.casefold(): title for title in titles}
     close = [folded[name] for name in get_close_matches(words.casefold(), list(folded), n=3, cutoff=0.4)]
     close += [title for title in titles if words and words.casefold() in title.casefold() and title not in close]
@@ -82,7 +83,7 @@ def continued(db: SessionDB, session_id: str) -> str:
     return db.get_compression_tip(db.resolve_resume_session_id(tip))
 
 
-def message_count(db: SessionDB, row: dict[str, Any]) -> int:
+def message_count(db: SessionDB, row: SessionRow) -> int:
     """How many messages a session shows; those it carries over from another one included."""
     if row["kind"] in ("branch", "compression"):
         return len(db.get_messages(row["id"]))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hermes.gateway.inbox import Inbox
     from hermes.gateway.participants import Services
     from hermes.store.db import SessionDB
+    from hermes.store.rows import SessionRow
 
 LOOK_SECONDS = 1.0
 THREAD_SECONDS = 60.0  # for a platform to make a thread
@@ -82,9 +83,10 @@ class Handoffs:
                 _log.warning("handoffs could not be looked for: %s", error)
                 waiting = []
             for session in waiting:
-                delivery = self._services.outbox.deliveries.get(session["handoff_platform"])
+                platform = session["handoff_platform"] or ""
+                delivery = self._services.outbox.deliveries.get(platform)
                 if delivery is not None and delivery.connected.is_set():
-                    self._start(session["id"], session["handoff_platform"], session["handoff_requested_at"])
+                    self._start(session["id"], platform, session["handoff_requested_at"] or 0.0)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _start(self, session_id: str, platform: str, asked_at: float) -> None:
@@ -147,7 +149,7 @@ class Handoffs:
         words = ARRIVAL.format(origin=_called(session["source"]), platform=_called(platform))
         return placed, Event(id=f"{OWN_ID}{asked}:{asked_at}", chat=chat, text=words, sender=OWN)
 
-    async def _bind(self, claim: Claim, session: dict[str, Any], platform: str) -> tuple[Placed, Chat]:
+    async def _bind(self, claim: Claim, session: SessionRow, platform: str) -> tuple[Placed, Chat]:
         services = self._services
         home = await asyncio.to_thread(services.router.home_chat, platform)
         if home is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hermes.config import Config
+    from hermes.store.rows import SessionRow
 
 FINALIZE, RESET = "on_session_finalize", "on_session_reset"
 RESETS = ("idle", "daily")  # the reasons for which a conversation begins anew
@@ -20,7 +21,7 @@ TIMEOUT = 60.0
 _log = logging.getLogger("hermes.gateway")
 
 
-def run_hook(config: Config, name: str, session: dict[str, Any] | None, **more: Any) -> threading.Thread | None:
+def run_hook(config: Config, name: str, session: SessionRow | None, **more: Any) -> threading.Thread | None:
     """Run a hook in the background; a failing one is a line in the log, nothing else."""
     command = config.hooks.get(name)
     if not command or session is None:

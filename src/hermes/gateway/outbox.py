@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import as_json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
     from hermes.gateway.workers import LoopCalls
-    from hermes.store.gateway_db import GatewayDB, Outgoing
+    from hermes.store.gateway_db import GatewayDB, Outgoing, ReplyPart
 
 
 class Outbox:
@@ -53,7 +53,7 @@ class Outbox:
         """A reply is whole: it enters the outbox as its event leaves the inbox; then it is sent."""
         place = reply.chat
         pieces = parts_of(text, self._router.adapters.get(place.platform))
-        parts: list[dict[str, Any]] = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
+        parts: list[ReplyPart] = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
         if parts and reply.reply_to is not None:
             parts[0]["reply_to"] = reply.reply_to
         kept = self._store.finish(reply.inbox_id, place.platform, as_json(place), parts)

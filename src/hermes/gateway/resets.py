@@ -14,7 +14,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.agent.turn import Stop
 from hermes.errors import Fenced, HermesError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hermes.gateway.participants import Services
     from hermes.gateway.workers import Workers
     from hermes.store.gateway_db import Route
+    from hermes.store.rows import SessionRow
 
 IDLE, DAILY = RESETS
 RESET_SECONDS = 30.0  # between two looks for quiet conversations
@@ -220,7 +221,7 @@ class Resets:
         services.index.touched()
         _log.info("%s begins anew (%s)", key, reason)
 
-    def _save_what_matters(self, seat: Participant, session: dict[str, Any], stop: Stop) -> str:
+    def _save_what_matters(self, seat: Participant, session: SessionRow, stop: Stop) -> str:
         """One turn in which the agent may note what will matter later; the session it ended in (it may have been compressed).
 
         That it fails must not stop a reset.

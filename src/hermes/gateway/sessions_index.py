@@ -21,11 +21,11 @@ from hermes.home import make_private
 
 if TYPE_CHECKING:
     from hermes.store.gateway_db import GatewayDB
+    from hermes.store.routes import IndexEntry
 
 PAUSE = 2.0  # seconds between two writings, at least
 SHARE = 20  # and so many times as long as the last one took
 LOOK = 60.0  # seconds after which a change is looked for that nobody has told of: a title, another process
-_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -60,7 +60,7 @@ def entries(store: GatewayDB) -> dict[str, Any]:
     return {row["key"]: _entry(row) for row in store.index()}
 
 
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
+def _entry(row: IndexEntry) -> dict[str, Any]:
     return {
         "session_id": row["session_id"],
         "created_at": row["created_at"],
@@ -71,7 +71,11 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
         "title": row["title"],
         "origin": {**json.loads(row["chat"]), "user_id": row["user_id"]},
         "messages": row["message_count"] or 0,
-        **{name: row[name] or 0 for name in _TOKENS},
+        "input_tokens": row["input_tokens"] or 0,
+        "output_tokens": row["output_tokens"] or 0,
+        "cache_read_tokens": row["cache_read_tokens"] or 0,
+        "cache_write_tokens": row["cache_write_tokens"] or 0,
+        "reasoning_tokens": row["reasoning_tokens"] or 0,
         "flags": {
             "shared": bool(row["shared"]),
             "reset": row["reset_reason"],

@@ -17,14 +17,17 @@ of their format is read or written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, SessionRow
 
 GROUP = "hermes.formats"
 
@@ -83,11 +86,11 @@ DEFAULT = "jsonl"
 class Export:
     """What is to be written."""
 
-    sessions: Iterable[dict[str, Any]]  # as SessionDB.export_session gives them
+    sessions: Iterable[ExportedSession]  # as SessionDB.export_session gives them
     title: str = "Hermes sessions"
     zone: tzinfo | None = None  # of the times shown; None: the machine's
     attachments: Path | None = None  # the store's folder of attachments
-    contents: Iterable[dict[str, Any]] = ()  # the sessions (at least their ids) for a list of contents
+    contents: Iterable[SessionRow] = ()  # the sessions (at least their ids) for a list of contents
     left_out: Counter[str] = field(default_factory=Counter)  # what the format can't hold, counted by the writer
 
 
@@ -105,7 +108,7 @@ class Found(NamedTuple):
     """A session as import_session takes it, and where it was found."""
 
     line: int
-    session: dict[str, Any]
+    session: Mapping[str, Any]
     position: int = 0  # bytes of the file that were read, for progress
 
 

@@ -12,7 +12,7 @@ import select
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +106,7 @@ class HistoryWatcher:
                 self._report(chosen, path, counts)
         return brought
 
-    def _sessions(self, chosen: Format, path: Path) -> Iterator[dict[str, Any]]:
+    def _sessions(self, chosen: Format, path: Path) -> Iterator[Mapping[str, Any]]:
         for found in chosen.load().read(path, None, self.problems):
             yield masked(found.session, self._db.masked)
 

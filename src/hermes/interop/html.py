@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from markdown_it.rules_core import StateCore
     from markdown_it.token import Token
 
+    from hermes.store.rows import ExportedSession, MessageRow, SessionEvent, SessionRow
+
 _STYLE = """
 :root { color-scheme: light dark; --page: #fbfaf8; --text: #1f2328; --dim: #656d76; --line: #e3e0da; --user: #fff3d6;
   --code: #f1efea; --accent: #9a6700; --green: #1a7f37 }
@@ -118,14 +120,14 @@ def _safe(value: Any) -> str:
     return escape(str(value).replace("\0", _NOTHING), quote=True)
 
 
-def _entry(row: dict[str, Any], zone: tzinfo | None) -> str:
+def _entry(row: SessionRow, zone: tzinfo | None) -> str:
     """A line of the contents."""
     name = row.get("title") or row.get("preview") or row["id"]
     when = clock(row.get("started_at"), zone, unknown="")[:10]
     return f'<li><a href="#{_safe(quote(row["id"]))}" dir="auto">{_safe(name)}</a> <small>{when}</small></li>\n'
 
 
-def _session_head(session: dict[str, Any], zone: tzinfo | None) -> str:
+def _session_head(session: ExportedSession, zone: tzinfo | None) -> str:
     facts = [
         session["id"],
         session.get("source"),
@@ -140,12 +142,12 @@ def _session_head(session: dict[str, Any], zone: tzinfo | None) -> str:
     return f'<section id="{_safe(session["id"])}">\n<h1 dir="auto">{_safe(name)}</h1>\n<p class="about">{about}</p>\n'
 
 
-def _event(event: dict[str, Any], zone: tzinfo | None) -> str:
+def _event(event: SessionEvent, zone: tzinfo | None) -> str:
     when, text = _safe(clock(event["at"], zone, unknown="")), _safe(described(event))
     return f'<article class="other"><header><b>event</b> {when}</header>\n<p dir="auto">{text}</p>\n</article>\n'
 
 
-def _message(message: dict[str, Any], zone: tzinfo | None, attachments: Path | None) -> str:
+def _message(message: MessageRow, zone: tzinfo | None, attachments: Path | None) -> str:
     role = str(message.get("role") or "unknown")
     kind = role if role in ("user", "assistant", "tool", "system") else "other"
     name = f"{role} · {message['tool_name']}" if message.get("tool_name") else role
@@ -154,7 +156,7 @@ def _message(message: dict[str, Any], zone: tzinfo | None, attachments: Path | N
     return f'<article class="{kind}"><header><b>{_safe(name)}</b> {when}</header>\n{body}</article>\n'
 
 
-def _body(message: dict[str, Any], role: str, attachments: Path | None) -> Iterator[str]:
+def _body(message: MessageRow, role: str, attachments: Path | None) -> Iterator[str]:
     """What a message holds, in the order in which it came about: thoughts, words, pictures, calls."""
     thought = message.get("reasoning_content") or message.get("reasoning")
     if thought:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import tzinfo
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
@@ -17,10 +17,13 @@ from hermes.store.session_events import described, woven
 from hermes.texts import one_line
 from hermes.times import clock
 
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, MessageRow, SessionEvent
+
 _BACKTICKS = re.compile("`{3,}")
 
 
-def calls_of(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def calls_of(message: MessageRow) -> Iterator[tuple[str, str]]:
     """(name, arguments as JSON text) of each tool call."""
     given = message.get("tool_calls")
     for call in given if isinstance(given, list) else [given] if isinstance(given, dict) else []:
@@ -50,7 +53,7 @@ def write(export: Export) -> Iterator[bytes]:
             yield (_event(item, zone) if is_event else _message(item, zone)).encode("utf-8", "replace")
 
 
-def _head(session: dict[str, Any], zone: tzinfo | None) -> str:
+def _head(session: ExportedSession, zone: tzinfo | None) -> str:
     facts = {
         "Session": f"`{session['id']}`",
         "Source": session.get("source"),
@@ -65,12 +68,12 @@ def _head(session: dict[str, Any], zone: tzinfo | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _event(event: dict[str, Any], zone: tzinfo | None) -> str:
+def _event(event: SessionEvent, zone: tzinfo | None) -> str:
     when = clock(event["at"], zone, unknown="")
     return f"\n## Event · {when}\n\n{fenced(described(event))}\n"
 
 
-def _message(message: dict[str, Any], zone: tzinfo | None) -> str:
+def _message(message: MessageRow, zone: tzinfo | None) -> str:
     role = str(message.get("role") or "unknown")
     name = f"{role.capitalize()} {message['tool_name']}" if message.get("tool_name") else role.capitalize()
     when = clock(message.get("timestamp"), zone, unknown="")

@@ -10,11 +10,15 @@ import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 
+if TYPE_CHECKING:
+    from hermes.store.rows import MessageRow
+
+Chat = dict[str, Any]  # a message in the shape of the training data
 _MARKS = ("<|im_start|>", "<|im_end|>")  # of ChatML
 _FROM = {"user": "human", "assistant": "gpt", "system": "system", "tool": "tool"}  # of ShareGPT
 _ROLES = frozenset(("system", "user", "assistant", "tool"))
@@ -57,10 +61,10 @@ def write_sharegpt(export: Export) -> Iterator[bytes]:
         yield encoded({"id": f"hermes-{number}", "conversations": turns}) + b"\n"
 
 
-def chats(export: Export, *, pictures: bool = True) -> Iterator[list[dict[str, Any]]]:
+def chats(export: Export, *, pictures: bool = True) -> Iterator[list[Chat]]:
     """The messages of each session; one without an answer teaches nothing and is left out."""
     for session in export.sessions:
-        made: list[dict[str, Any]] = []
+        made: list[Chat] = []
         if session.get("system_prompt"):
             made.append({"role": "system", "content": session["system_prompt"]})
         for one in session.get("messages") or ():
@@ -75,10 +79,10 @@ def chats(export: Export, *, pictures: bool = True) -> Iterator[list[dict[str, A
         del export.left_out[what]
 
 
-def _message(one: dict[str, Any], export: Export, pictures: bool) -> dict[str, Any]:
+def _message(one: MessageRow, export: Export, pictures: bool) -> Chat:
     if one.get("reasoning") or one.get("reasoning_content"):
         export.left_out["messages' reasoning"] += 1
-    made: dict[str, Any] = {"role": one["role"], "content": _content(one.get("content"), export, pictures)}
+    made: Chat = {"role": one["role"], "content": _content(one.get("content"), export, pictures)}
     if one["role"] == "tool" and one.get("tool_call_id"):
         made["tool_call_id"] = one["tool_call_id"]
     if one.get("tool_calls"):

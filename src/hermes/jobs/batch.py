@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -301,14 +301,14 @@ class Batch:
                 continue
             if row["estimated_cost_usd"] is not None:
                 price = (price or 0.0) + float(row["estimated_cost_usd"])
-            sent += sum(int(row[name] or 0) for name in _USAGE if name != "output_tokens")
+            sent += row["input_tokens"] or 0
             received += int(row["output_tokens"] or 0)
         return price, sent, received
 
     def _spoken_by(self, session_id: str, model: Model) -> tuple[str, str]:
         """The model that gave the last reply, and why the reply ended."""
         rows = [row for row in self._db.get_messages(session_id) if row["role"] == "assistant"]
-        row: dict[str, Any] = rows[-1] if rows else {}
+        row: Mapping[str, Any] = rows[-1] if rows else {}
         reason = row.get("finish_reason")
         return str(row.get("model") or model.name), reason if reason in ("length", "content_filter") else "stop"
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.config import Config
     from hermes.store.db import SessionDB
+    from hermes.store.rows import ChatMessage
 
 SOURCE = "acp"
 _PAGE = 50
@@ -278,7 +279,7 @@ def _title(name: str, arguments: dict[str, Any]) -> str:
     return f"{name}: {given}" if isinstance(given, str) and given else name
 
 
-def _replayed(messages: list[dict[str, Any]]) -> Iterator[Any]:
+def _replayed(messages: list[ChatMessage]) -> Iterator[Any]:
     """A conversation as the updates an editor would have seen."""
     for number, one in enumerate(messages):
         text = message_text(one, calls=False)

@@ -94,7 +94,7 @@ def _message(message: CompletionMessage, where: str) -> Message:
     if message.role == "assistant":
         if content is None and not message.tool_calls:
             raise ApiError(400, "a message of the assistant needs content or tool_calls", param=f"{where}.content")
-        said: Message = {"role": "assistant", "content": _text(content, where) if content is not None else None}
+        said: dict[str, Any] = {"role": "assistant", "content": _text(content, where) if content is not None else None}
         if message.tool_calls:
             said["tool_calls"] = [
                 _call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls

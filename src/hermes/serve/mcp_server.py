@@ -6,7 +6,7 @@ old text only between the marks of quotations: what was said once is material, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server import MCPServer
@@ -21,6 +21,7 @@ from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import MessageRow, SearchHit
     from hermes.store.visibility import User
 
 _SMALLEST, _BUDGET, _LARGEST = 200, 4_000, 50_000
@@ -109,19 +110,19 @@ class Record:
             query, [source] if source else None, role_filter=[role] if role else None, limit=limit * 5, model=model, tag=tag,
             tool=tool, since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
         )  # fmt: skip
-        grouped: dict[str, list[dict[str, Any]]] = {}
+        grouped: dict[str, list[SearchHit]] = {}
         for hit in hits:
             grouped.setdefault(hit["session_id"], []).append(hit)
         entries = (self._hits(session_id, found[:5]) for session_id, found in list(grouped.items())[:limit])
         return _fitted({"note": NOTE, "query": query}, "sessions", entries, max_tokens)
 
-    def _hits(self, session_id: str, hits: list[dict[str, Any]]) -> dict[str, Any]:
+    def _hits(self, session_id: str, hits: list[SearchHit]) -> Mapping[str, Any]:
         told = [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"])}
                 for hit in hits]  # fmt: skip
         return {**self._headline(session_id), "matches": told}
 
-    def _headline(self, session_id: str) -> dict[str, Any]:
-        row = self._db.get_session(session_id, visible_to=self._user) or {}
+    def _headline(self, session_id: str) -> Mapping[str, Any]:
+        row: Mapping[str, Any] = self._db.get_session(session_id, visible_to=self._user) or {}
         return {"session_id": session_id, "title": quoted(row["title"]) if row.get("title") else None,
                 "source": row.get("source"), "last_active": when(row.get("last_active"))}  # fmt: skip
 
@@ -195,17 +196,17 @@ class Record:
         return as_json({"session_id": session_id, "message_id": message_id})
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _shown(row: MessageRow) -> Mapping[str, Any]:
     text = message_text(row)
     return {"message_id": row["id"], "role": row["role"], "when": when(row["timestamp"]),
             "text": quoted(shortened(text, _PER_MESSAGE * 4))}  # fmt: skip
 
 
 def _fitted(
-    head: dict[str, Any], key: str, entries: Iterable[dict[str, Any]], budget: int, *, newest_first: bool = False
+    head: Mapping[str, Any], key: str, entries: Iterable[Mapping[str, Any]], budget: int, *, newest_first: bool = False
 ) -> str:
     """As many entries as fit the budget; `left_out` says that there are more."""
-    taken: list[dict[str, Any]] = []
+    taken: list[Mapping[str, Any]] = []
     room = budget - text_tokens(as_json({**head, key: [], "left_out": True}))
     left_out = False
     for entry in entries:

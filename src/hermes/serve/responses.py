@@ -104,7 +104,8 @@ def _take_call(item: dict[str, Any], where: str, messages: list[Message]) -> Non
     call = {"id": _field(item, "call_id", where), "type": "function", "function": function}
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
-    messages[-1].setdefault("tool_calls", []).append(call)
+    said = messages[-1]
+    messages[-1] = {**said, "tool_calls": [*said.get("tool_calls", ()), call]}
 
 
 def _field(item: dict[str, Any], name: str, where: str) -> str:

@@ -262,13 +262,11 @@ class _TurnRecord:
             replies = [{"role": "assistant", "content": text, "tool_calls": handed} for text in texts]
             self._places.remember(self._ask, session_id, last, replies)
         thought = self._thought if session_id == self._session_id else 0  # a compressed one counts from zero
-        sent = (
-            "input_tokens",
-            "cache_read_tokens",
-            "cache_write_tokens",
-        )  # callers count the cache as part of the input
+        fresh = sum(row["input_tokens"] or 0 for row in said)
+        cached = sum((row["cache_read_tokens"] or 0) + (row["cache_write_tokens"] or 0) for row in said)
         used = Used(
-            sum(row[name] or 0 for row in said for name in sent), sum(row["output_tokens"] or 0 for row in said),
+            fresh + cached,  # callers count the cache as part of the input
+            sum(row["output_tokens"] or 0 for row in said),
             sum(row["cache_read_tokens"] or 0 for row in said), max(0, self._reasoning(session_id) - thought),
         )  # fmt: skip
         reason = said[-1]["finish_reason"] if said else None

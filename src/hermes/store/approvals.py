@@ -8,13 +8,52 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Any
+from typing import TypedDict
 
 from hermes.store.engines.base import Tx
 
 TRIES_A_MINUTE = 5
 LASTS = 3600.0  # seconds
 WAITING_AT_MOST = 20  # codes of one platform that nobody has approved yet
+
+
+class Person(TypedDict):
+    """A user who was let in by pairing."""
+
+    platform: str
+    user_id: str
+    name: str | None
+    since: float
+
+
+class WaitingPairing(TypedDict):
+    """A user who has a code that is not approved yet."""
+
+    platform: str
+    user_id: str
+    name: str | None
+    made_at: float
+    expires_at: float
+
+
+class ApprovedPairing(TypedDict):
+    """A user whose code was approved just now."""
+
+    code_hash: str
+    platform: str
+    user_id: str
+    name: str | None
+    chat: str
+    """JSON"""
+
+
+class Newcomer(TypedDict):
+    """A user who was let in and has not been told so yet."""
+
+    platform: str
+    chat: str
+    name: str
+    """The digest of the code."""
 
 
 def digest(code: str) -> str:
@@ -43,12 +82,12 @@ def shut_out(tx: Tx, platform: str, user_id: str) -> bool:
     return bool(tx.run("DELETE FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)))
 
 
-def everyone(tx: Tx) -> list[dict[str, Any]]:
+def everyone(tx: Tx) -> list[Person]:
     """All who were let in by pairing."""
     return tx.dicts("SELECT platform, user_id, name, since FROM gateway_people ORDER BY platform, since")
 
 
-def waiting(tx: Tx, now: float) -> list[dict[str, Any]]:
+def waiting(tx: Tx, now: float) -> list[WaitingPairing]:
     """Who has a code that nobody has approved yet."""
     return tx.dicts(
         "SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?"
@@ -81,10 +120,10 @@ def try_counts(tx: Tx, now: float) -> bool:
     return True
 
 
-def approve(tx: Tx, code: str, now: float) -> dict[str, Any] | None:
+def approve(tx: Tx, code: str, now: float) -> ApprovedPairing | None:
     """Let in whoever has this code; None when nobody has it (any more)."""
     wanted = digest(code)
-    rows = tx.dicts(
+    rows: list[ApprovedPairing] = tx.dicts(
         "SELECT code_hash, platform, user_id, name, chat FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?",
         (now,),
     )
@@ -99,7 +138,7 @@ def approve(tx: Tx, code: str, now: float) -> dict[str, Any] | None:
     return found
 
 
-def newcomers(tx: Tx) -> list[dict[str, Any]]:
+def newcomers(tx: Tx) -> list[Newcomer]:
     """Who was let in and has not been told so yet: their platform, the chat they asked in, and a name of that fact."""
     return tx.dicts("SELECT platform, chat, code_hash AS name FROM gateway_pairings WHERE used_at IS NOT NULL")
 

@@ -14,11 +14,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.home import make_private
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
+
+if TYPE_CHECKING:
+    from hermes.store.rows import AttachmentEntry
 
 PREFIX = "attachment:sha256:"
 _DATA_URL = re.compile(
@@ -48,7 +51,7 @@ def as_told(listed: Any) -> Lifted:
     return tuple(out)
 
 
-def listed(lifted: Lifted) -> list[dict[str, Any]]:
+def listed(lifted: Lifted) -> list[AttachmentEntry]:
     """The inverse of as_told()."""
     return [{"hash": digest, "mime": mime, "bytes": size} for digest, mime, size in lifted]
 

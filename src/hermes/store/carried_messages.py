@@ -8,7 +8,7 @@ it comes. No message is stored twice, and every session goes on showing what it 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -51,7 +51,7 @@ def usable_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < HIGHEST
 
 
-def _identity(message: dict[str, Any]) -> Identity:
+def _identity(message: Mapping[str, Any]) -> Identity:
     """What tells a message from another, wherever it is stored."""
     content = message.get("content")
     calls = message.get("tool_calls")
@@ -69,7 +69,7 @@ class _Stored:
         self._by_identity: dict[Identity, list[Place]] | None = None
         self._taken: set[int] = set()
 
-    def take(self, message: dict[str, Any], preferred: Any) -> Place | None:
+    def take(self, message: Mapping[str, Any], preferred: Any) -> Place | None:
         """Where this very message is stored: under the id it is expected to have, else wherever its like is.
 
         An earlier version of a message is like it in all but the text: it is no one's like.
@@ -79,9 +79,10 @@ class _Stored:
         if usable_id(preferred) and preferred not in self._taken:
             row = self._tx.row("SELECT session_id, timestamp, role, hidden FROM messages WHERE id = ?", (preferred,))
             like = (message.get("timestamp"), message["role"])
-            if row is not None and row[0] in self._owners and row[1:3] == like and row[3] != REPLACED:
+            owner, at, role, hidden = row or (None, None, None, None)
+            if owner in self._owners and (at, role) == like and hidden != REPLACED:
                 self._taken.add(preferred)
-                return preferred, row[0]
+                return preferred, owner
         if self._by_identity is None:
             self._by_identity = self._read()
         for place in self._by_identity.get(_identity(message), ()):
@@ -97,18 +98,19 @@ class _Stored:
                 f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND coalesce(m.hidden, 0) <> {REPLACED}"
             )
             for row in self._tx.rows(f"{sql} ORDER BY m.id", (owner,)):
-                found[_identity(messages.decode(row))].append((row[0], owner))
+                message = messages.decode(row)
+                found[_identity(message)].append((message["id"], owner))
         return found
 
 
 def keep(
-    engine: Engine, tx: Tx, owner: str, entries: Sequence[dict[str, Any]], ids: dict[int, int], touched: Touched
+    engine: Engine, tx: Tx, owner: str, entries: Sequence[Mapping[str, Any]], ids: dict[int, int], touched: Touched
 ) -> dict[int, Place]:
     """Where the messages of one owner that a session carries are found here; those that are not come into its shell."""
     shell = shell_of(owner)
     stored = _Stored(tx, dict.fromkeys([owner, *_named(tx, owner), shell]))
     places: dict[int, Place] = {}
-    absent: list[dict[str, Any]] = []
+    absent: list[Mapping[str, Any]] = []
     for entry in entries:
         place = stored.take(entry, ids.get(entry["id"], entry["id"]))
         if place is None:
@@ -136,7 +138,7 @@ def _named(tx: Tx, owner: str) -> list[str]:
     return [row[0] for row in tx.rows("SELECT id FROM sessions WHERE purged IS NULL") if shell_of(row[0]) == owner]
 
 
-def _make(tx: Tx, shell: str, entries: Sequence[dict[str, Any]]) -> None:
+def _make(tx: Tx, shell: str, entries: Sequence[Mapping[str, Any]]) -> None:
     times = [entry["timestamp"] for entry in entries if isinstance(entry.get("timestamp"), (int, float))]
     tx.run(
         "INSERT INTO sessions(id, source, started_at, purged) VALUES(?, 'unknown', ?, 1) ON CONFLICT DO NOTHING",
@@ -144,7 +146,7 @@ def _make(tx: Tx, shell: str, entries: Sequence[dict[str, Any]]) -> None:
     )
 
 
-def _insert(engine: Engine, tx: Tx, session_id: str, entry: dict[str, Any]) -> int:
+def _insert(engine: Engine, tx: Tx, session_id: str, entry: Mapping[str, Any]) -> int:
     """Store a message under the id it had, if that is free."""
     wanted: Any = entry.get("id")
     free = usable_id(wanted) and tx.row("SELECT 1 FROM messages WHERE id = ?", (wanted,)) is None
@@ -157,7 +159,7 @@ def _insert(engine: Engine, tx: Tx, session_id: str, entry: dict[str, Any]) -> i
 
 
 def bring_own(
-    engine: Engine, tx: Tx, session_id: str, entries: Sequence[dict[str, Any]], touched: Touched
+    engine: Engine, tx: Tx, session_id: str, entries: Sequence[Mapping[str, Any]], touched: Touched
 ) -> list[int]:
     """Store a session's own messages in their order; the id of each. Those that its shell has kept come from there."""
     shell = shell_of(session_id)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from hermes.errors import HermesError, StoreCorrupt
 from hermes.home import companion, settled
 from hermes.store.db import SessionDB
 from hermes.store.repair import salvage
-from hermes.store.rows import Finding
+
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
 
 _USAGE = "FILE [--repair [--from-transcripts | --from-database]]"
 _USES: tuple[set[str], ...] = (set(), {"--repair"}, {"--repair", "--from-transcripts"}, {"--repair", "--from-database"})

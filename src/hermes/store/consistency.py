@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -22,9 +22,12 @@ from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, MessageColumns, Progress, Row, Tx, finding
 from hermes.store.prompt_files import read_prompt
 from hermes.store.retention import SHREDDING
-from hermes.store.rows import Finding
+from hermes.store.transcript import Entry
 from hermes.store.transcript_comparison import Comparer, Comparison, confirmed, is_same_message, read
 from hermes.store.transcript_writer import TranscriptWriter
+
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
 
 _LOOKS = (0.0, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
 _IN_LIST = 500  # sessions asked for in one statement
@@ -219,7 +222,7 @@ def _attachments(engine: Engine, attachments: Attachments, progress: Progress | 
 
 # ---------------------------------------------------------------------------------------- transcripts
 
-Difference = tuple[Finding, Comparison | Path]
+Difference: TypeAlias = "tuple[Finding, Comparison | Path]"
 
 
 def _has_transcripts(engine: Engine, scribe: TranscriptWriter) -> bool:
@@ -337,7 +340,7 @@ def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
     return finding(UNDECIDED, path.name, detail)
 
 
-def _is_other(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
+def _is_other(tx: Tx, message_id: int, entry: Entry) -> bool:
     """Whether an id was given to another message."""
     try:
         return not is_same_message(entry, transcript_replay.message(tx, message_id))

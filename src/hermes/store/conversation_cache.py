@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.store import messages, sessions
 from hermes.store.engines.base import Row
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import ChatMessage, MessageRow
 
 
 class CachedConversation:
@@ -17,9 +18,9 @@ class CachedConversation:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Row, dict[str, Any]]] = {}
+        self._known: dict[int, tuple[Row, ChatMessage]] = {}
 
-    def read(self, db: SessionDB, session_id: str) -> list[dict[str, Any]]:
+    def read(self, db: SessionDB, session_id: str) -> list[ChatMessage]:
         """What get_messages_as_conversation gives, attachments as references. Not to be changed by who gets them.
 
         Every row is read and compared with what it was, so that whatever anybody did to it meanwhile is seen.
@@ -44,7 +45,7 @@ def last_id(db: SessionDB, session_id: str) -> int:
     return int(shown[-1][0]) if shown else 0
 
 
-def messages_after(db: SessionDB, session_id: str, message_id: int) -> list[dict[str, Any]]:
+def messages_after(db: SessionDB, session_id: str, message_id: int) -> list[MessageRow]:
     """Of the messages a session shows, as get_messages gives them, those with a higher id; the others are not read."""
     with db._engine.read() as tx:
         if not sessions.is_shown(tx, session_id, None):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
     HermesError,
@@ -29,6 +29,9 @@ from hermes.store.attachments import note
 from hermes.store.db_open import OpenStore
 from hermes.store.visibility import User
 
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession
+
 _STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)
 
 
@@ -37,25 +40,25 @@ class ExchangeCalls(OpenStore):
 
     # ------------------------------------------------------------------------------------------ export and import
 
-    def export_session(self, session_id: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+    def export_session(self, session_id: str, *, visible_to: User | None = None) -> ExportedSession | None:
         """The session with its messages, or None."""
         with self._engine.read() as tx:
             self._bring_files(tx, session_id)
             return session_exports.export(tx, session_id, visible_to)
 
-    def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+    def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[ExportedSession]:
         """Every session with its messages, as a list (iter_export streams)."""
         return list(self.iter_export(source, visible_to=visible_to))
 
-    def iter_export(self, source: str | None = None, *, visible_to: User | None = None) -> Iterator[dict[str, Any]]:
+    def iter_export(self, source: str | None = None, *, visible_to: User | None = None) -> Iterator[ExportedSession]:
         """Every session with its messages, one at a time, in constant memory."""
         return session_exports.iterate(self._engine, source, visible_to)
 
-    def import_session(self, data: dict[str, Any]) -> bool:
+    def import_session(self, data: Mapping[str, Any]) -> bool:
         """Store an exported session under its own ids; False when it is there already (and then unchanged)."""
         return self._import(data, {}, None)
 
-    def _import(self, data: dict[str, Any], ids: dict[int, int], folder: Path | None) -> bool:
+    def _import(self, data: Mapping[str, Any], ids: dict[int, int], folder: Path | None) -> bool:
         session_id = str(data.get("id")) if isinstance(data, dict) else ""
         with self._engine.read() as tx:
             known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (codec.storable(session_id),)) is not None
@@ -86,10 +89,10 @@ class ExchangeCalls(OpenStore):
 
     def import_sessions(
         self,
-        exported: Iterable[dict[str, Any]],
+        exported: Iterable[Mapping[str, Any]],
         *,
         attachments_dir: Path | str | None = None,
-        refused: Callable[[dict[str, Any], Exception], None] | None = None,
+        refused: Callable[[Mapping[str, Any], Exception], None] | None = None,
         update: bool = False,
     ) -> dict[str, int]:
         """Store exported sessions one after the other; ids keep their meaning between them. Attachments are copied
@@ -127,7 +130,7 @@ class ExchangeCalls(OpenStore):
             sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
             return {str(codec.restored(row[0])) for row in tx.rows(sql, (codec.storable(session_id),))}
 
-    def _update_import(self, data: dict[str, Any]) -> import_updates.Update:
+    def _update_import(self, data: Mapping[str, Any]) -> import_updates.Update:
         """Bring a session that was imported from another program up to what that program has now."""
         session_id = data["id"]
         data = foreign_rows.lifted_export(data, self._attachments)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from hermes.store import codec, handoffs, leases, retention, sessions
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
 
 if TYPE_CHECKING:
-    from hermes.store.rows import AuditEntry, HandoffState, MaintenanceResult, ShredResult
+    from hermes.store.rows import (
+        AuditEntry,
+        HandoffState,
+        MaintenanceResult,
+        PendingHandoff,
+        ShredResult,
+        TrashedSession,
+    )
 
 Outcome = TypeVar("Outcome", bool, "int | None")
 
@@ -97,7 +104,7 @@ class Keeping(OpenStore):
             self._scribe.changed(part, "restore", *retention.MOVED)
         return bool(moved)
 
-    def list_trash(self) -> list[dict[str, Any]]:
+    def list_trash(self) -> list[TrashedSession]:
         """What is in the trash, the newest first."""
         with self._engine.read() as tx:
             return retention.trashed(tx)
@@ -111,8 +118,7 @@ class Keeping(OpenStore):
     def audit_log(self, limit: int = 100) -> list[AuditEntry]:
         """What was trashed, restored, deleted and shredded, when and by which command; the newest first."""
         with self._engine.read() as tx:
-            rows = tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
-        return cast("list[AuditEntry]", rows)
+            return tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
 
     def prune_empty_ghost_sessions(self, sessions_dir: Path | str | None = None) -> int:
         """Remove untitled, ended sessions without messages that are older than a day; how many."""
@@ -276,7 +282,7 @@ class Keeping(OpenStore):
         with self._engine.read() as tx:
             return handoffs.state(tx, session_id)
 
-    def list_pending_handoffs(self) -> list[dict[str, Any]]:
+    def list_pending_handoffs(self) -> list[PendingHandoff]:
         """Sessions that wait to be taken over, the oldest request first."""
         with self._engine.read() as tx:
             return handoffs.pending(tx)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
     StoreError,
@@ -28,7 +28,7 @@ from hermes.store.engines.base import Tx
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
-    from hermes.store.rows import SessionEvent
+    from hermes.store.rows import ChatMessage, MessageRow, SearchHit, SessionEvent
 
 _AGAIN = 10.0  # seconds in which an append that the server's end cut short is tried again
 
@@ -132,7 +132,7 @@ class MessageCalls(OpenStore):
 
         return PREFIX + self._attachments.keep(data)
 
-    def replace_messages(self, session_id: str, messages: Iterable[dict[str, Any]]) -> None:
+    def replace_messages(self, session_id: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """Put other messages in place of a session's own: all at once or not at all."""
         self._replace(session_id, [self._ready(message) for message in messages])
 
@@ -203,7 +203,7 @@ class MessageCalls(OpenStore):
         self._scribe.edited(place.owner, message_id, version, keeper)
         return True
 
-    def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[dict[str, Any]]:
+    def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
         """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""
         with self._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, visible_to):
@@ -219,7 +219,7 @@ class MessageCalls(OpenStore):
         *,
         inline_attachments: bool = True,
         visible_to: User | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[ChatMessage]:
         """The session as OpenAI chat messages, ready to be sent: fields that are empty are left out.
 
         Payloads that were lifted out of messages are put back as they came (`inline_attachments=False` leaves the
@@ -269,8 +269,7 @@ class MessageCalls(OpenStore):
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """What happened in a session beside its messages, oldest first: `at`, `after` (a message's id), `kind`, `text`."""
         with self._engine.read() as tx:
-            found = session_events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
-        return cast("list[SessionEvent]", found)
+            return session_events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
@@ -302,7 +301,7 @@ class MessageCalls(OpenStore):
         tag: str | None = None,
         tool: str | None = None,
         visible_to: User | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[SearchHit]:
         """Messages that match, best first; any text is a valid query, "" finds nothing.
 
         Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the reason it is here: "match",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -222,7 +222,7 @@ class OpenStore:
     def _masked(self, text: str | None) -> str | None:
         return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text
 
-    def _ready(self, message: dict[str, Any]) -> messages.Ready:
+    def _ready(self, message: Mapping[str, Any]) -> messages.Ready:
         return messages.make_ready(message, mask=self._mask, lift=self._attachments.lift)
 
     def _take_in(self) -> Any:

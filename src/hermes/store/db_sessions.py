@@ -23,6 +23,8 @@ from hermes.store.visibility import User
 if TYPE_CHECKING:
     from datetime import tzinfo
 
+    from hermes.store.rows import Insights, SessionRow
+
 
 class SessionCalls(OpenStore):
     """Sessions, their titles, tags, pins and lineage."""
@@ -64,7 +66,7 @@ class SessionCalls(OpenStore):
         """Open a session if there is none with this id; `columns` are those of create_session."""
         return self.create_session(session_id, source, model=model, **columns)
 
-    def get_session(self, session_id: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+    def get_session(self, session_id: str, *, visible_to: User | None = None) -> SessionRow | None:
         """The session as a dict of its columns, or None."""
         with self._engine.read() as tx:
             return sessions.get(tx, session_id, visible_to)
@@ -158,7 +160,7 @@ class SessionCalls(OpenStore):
         pinned: bool = False,
         tag: str | None = None,
         visible_to: User | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[SessionRow]:
         """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
 
         `limit=None` gives all of them; a negative limit or offset is InvalidInput.
@@ -178,7 +180,7 @@ class SessionCalls(OpenStore):
 
     def search_sessions(
         self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[SessionRow]:
         """Recent sessions, each with `last_active`, the one with the newest message first."""
         with self._take_in(), self._engine.read() as tx:
             return listing.recent(tx, source, limit, offset, visible_to)
@@ -191,7 +193,7 @@ class SessionCalls(OpenStore):
         now: float | None = None,
         timezone: str | tzinfo | None = None,
         visible_to: User | None = None,
-    ) -> dict[str, Any]:
+    ) -> Insights:
         """What was used in the last days: sessions, messages, tool calls, tokens, cost, by whom, with what and when.
 
         A number is the sum of the rows it is about; what costs an unknown price is counted apart, not as zero. Hours and
@@ -228,7 +230,7 @@ class SessionCalls(OpenStore):
         session = self.get_session(session_id, visible_to=visible_to)
         return None if session is None else session["title"]
 
-    def get_session_by_title(self, title: str, *, visible_to: User | None = None) -> dict[str, Any] | None:
+    def get_session_by_title(self, title: str, *, visible_to: User | None = None) -> SessionRow | None:
         """The session with exactly this title, or None."""
         with self._take_in(), self._engine.read() as tx:
             session_id = titles.by_title(tx, title, visible_to)

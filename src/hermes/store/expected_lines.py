@@ -10,16 +10,19 @@ import zlib
 from functools import lru_cache
 from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec, messages
 from hermes.store.engines.base import MessageColumns, Tx
-from hermes.store.transcript import SEAL, decoded
+from hermes.store.transcript import SEAL, Entry, decoded
 
-Attached = dict[int, list[dict[str, Any]]]
+if TYPE_CHECKING:
+    from hermes.store.rows import AttachmentEntry
+
+Attached: TypeAlias = "dict[int, list[AttachmentEntry]]"
 _START = b'{"type":"message",'
 _NAMES = tuple(name for name in messages.SHOWN if name != "session_id")
 _ROW = (*messages.SHOWN, "content_format", "content_rest")
@@ -69,14 +72,14 @@ def expected_lines(columns: MessageColumns, attached: Attached) -> bytes | None:
         return None  # lone surrogates, numbers beyond 64 bits
 
 
-def _in_order(files: list[dict[str, Any]] | None, text: str | None) -> list[dict[str, Any]] | None:
+def _in_order(files: list[AttachmentEntry] | None, text: str | None) -> list[AttachmentEntry] | None:
     """A message's attachments as its text names them, which is how its line lists them."""
     if files is None or len(files) == 1 or text is None:
         return files
     return sorted(files, key=lambda file: text.find(file["hash"]))
 
 
-def other_lines(path: Path, expected: bytes) -> list[dict[str, Any]] | None:
+def other_lines(path: Path, expected: bytes) -> list[Entry] | None:
     """What a transcript says beside exactly these lines of messages, each once; None when it has not just them."""
     lines = path.read_bytes().split(b"\n")
     if not lines[-1]:

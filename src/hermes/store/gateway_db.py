@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar
 
 from hermes.store import approvals, gateway_queues, instances, lineage, routes, sessions, transcript_replay
 from hermes.store.db import transactions
@@ -36,13 +36,35 @@ __all__ = [
     "Outgoing",
     "PendingNotice",
     "Placed",
+    "PlatformStatus",
     "Received",
+    "ReplyPart",
     "Route",
     "TakenUp",
 ]
 
 IDENTITY = "gateway_identity"
 AT_ONCE = 1000  # events or parts that are fetched at once
+
+
+class PlatformStatus(TypedDict):
+    """How a platform is doing: a row of `gateway_status`."""
+
+    platform: str
+    state: str
+    identity: str | None
+    since: float | None
+    error: str | None
+    error_at: float | None
+    updated_at: float
+
+
+class ReplyPart(TypedDict):
+    """A part of a reply, sent as one message."""
+
+    text: str
+    nonce: str
+    reply_to: NotRequired[str | None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -398,7 +420,7 @@ class GatewayDB:
                     )
                 )
 
-        called: dict[str, Any] = {} if name is None else {"platform_message_id": name.event_id}
+        called: dict[str, object] = {} if name is None else {"platform_message_id": name.event_id}
         if name is not None and name.words is not None:
             called["meta"] = {"words": name.words}
         message_id = self._store.store_message(session_id, {"role": "user", "content": content, **called}, also)
@@ -440,7 +462,7 @@ class GatewayDB:
         with self._store.write() as tx:
             gateway_queues.note(tx, platform, event_id, message_id, self.clock())
 
-    def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[dict[str, Any]] = ()) -> list[Outgoing]:
+    def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[ReplyPart] = ()) -> list[Outgoing]:
         """An event is answered: it leaves the inbox and its reply enters the outbox, both or neither.
 
         A part is {"text", "nonce"}. The messages that show the reply as it grew are replaced by its parts. When it was
@@ -498,7 +520,7 @@ class GatewayDB:
     shut_out = writing(approvals.shut_out)
     home = reading(approvals.home)
 
-    def people(self) -> list[dict[str, Any]]:
+    def people(self) -> list[approvals.Person]:
         """All who were let in by pairing."""
         with self._store.read() as tx:
             return approvals.everyone(tx)
@@ -508,12 +530,12 @@ class GatewayDB:
         with self._store.write() as tx:
             return approvals.make_pairing(tx, code, platform, user_id, name, chat, self.clock())
 
-    def waiting_pairings(self) -> list[dict[str, Any]]:
+    def waiting_pairings(self) -> list[approvals.WaitingPairing]:
         """Who has a code that nobody has approved yet."""
         with self._store.read() as tx:
             return approvals.waiting(tx, self.clock())
 
-    def approve_pairing(self, code: str) -> dict[str, Any] | None:
+    def approve_pairing(self, code: str) -> approvals.ApprovedPairing | None:
         """Let in whoever has this code; None when nobody has it. StoreBusy after five tries in a minute."""
         from hermes.errors import StoreBusy
 
@@ -566,7 +588,7 @@ class GatewayDB:
             (platform, state, identity, now, self._store.masked(error), None if error is None else now, now),
         )
 
-    def statuses(self) -> list[dict[str, Any]]:
+    def statuses(self) -> list[PlatformStatus]:
         """How all platforms are doing."""
         if not self.is_there():
             return []

@@ -217,14 +217,15 @@ def find_said(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
         "SELECT id, event, message_id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?",
         (platform, event_id),
     )
-    known = "platform_message_id = ?" if row is None or row[2] is None else "(platform_message_id = ? OR id = ?)"
+    inbox_id, event, message_id, finished_at = row or (None, None, None, None)
+    known = "platform_message_id = ?" if message_id is None else "(platform_message_id = ? OR id = ?)"
     stored = tx.rows(
         f"SELECT id FROM messages WHERE {known} AND role = 'user' AND (hidden IS NULL OR hidden > {REDACTED}) ORDER BY id",
-        (event_id,) if row is None or row[2] is None else (event_id, row[2]),
+        (event_id,) if message_id is None else (event_id, message_id),
     )
     ids = [int(one[0]) for one in stored]
-    if row is not None and row[3] is None:
-        return KnownEvent(int(row[0]), row[1], ids)
+    if inbox_id is not None and finished_at is None:
+        return KnownEvent(int(inbox_id), event, ids)
     return KnownEvent(None, None, ids) if ids else None
 
 

@@ -7,14 +7,14 @@ told from the one who claimed it since.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput
 from hermes.store import leases, sessions
 from hermes.store.engines.base import Tx
 
 if TYPE_CHECKING:
-    from hermes.store.rows import HandoffState
+    from hermes.store.rows import HandoffState, PendingHandoff
 
 LEASE_SECONDS = 120.0
 CLAIMER = "claimer"
@@ -50,12 +50,13 @@ def state(tx: Tx, session_id: str) -> HandoffState | None:
     )
     if row is None:
         return None
-    return {"state": row[0], "platform": row[1], "error": row[2]}
+    state, platform, error = row
+    return {"state": state, "platform": platform, "error": error}
 
 
-def pending(tx: Tx) -> list[dict[str, Any]]:
+def pending(tx: Tx) -> list[PendingHandoff]:
     """Sessions that wait to be claimed, the oldest request first; those whose claimer died are among them."""
-    rows = tx.dicts(
+    rows: list[PendingHandoff] = tx.dicts(
         f"SELECT {sessions.COLUMNS}, s.handoff_requested_at FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL"
         " AND s.handoff_state IS NOT NULL"
         " AND (s.handoff_state = 'pending' OR (s.handoff_state = 'running' AND coalesce(s.handoff_lease_until, 0) < ?))"

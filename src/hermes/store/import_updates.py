@@ -7,6 +7,7 @@ it. What was hidden or redacted here stays so, and what was said here stays wher
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ class _StoredMessage:
     hidden: int | None
 
 
-def update(engine: Engine, tx: Tx, session_id: str, data: dict[str, Any]) -> Update:
+def update(engine: Engine, tx: Tx, session_id: str, data: Mapping[str, Any]) -> Update:
     """Bring a session's messages up to what an import has of it."""
     made = Update()
     stored = _stored(tx, session_id)
@@ -71,7 +72,7 @@ def _stored(tx: Tx, session_id: str) -> dict[str, _StoredMessage]:
     return {codec.restored(name): _StoredMessage(number, hidden) for number, name, hidden in rows}
 
 
-def _differs(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
+def _differs(tx: Tx, message_id: int, entry: Mapping[str, Any]) -> bool:
     """Whether a message is no longer what it was when it came in."""
     now = messages.make_ready(entry, mask=None, lift=None)
     row = tx.row(
@@ -81,10 +82,10 @@ def _differs(tx: Tx, message_id: int, entry: dict[str, Any]) -> bool:
     assert row is not None
     content, rest, form, *others = row
     said = (codec.joined(content, rest), form) != (now.text, now.form)
-    return said or others != [now.values[messages.STORED.index(name) - 1] for name in _COMPARED]
+    return said or others != [getattr(now.values, name) for name in _COMPARED]
 
 
-def _replace(engine: Engine, tx: Tx, session_id: str, message_id: int, entry: dict[str, Any]) -> None:
+def _replace(engine: Engine, tx: Tx, session_id: str, message_id: int, entry: Mapping[str, Any]) -> None:
     """Put another version in place of a message; the row of its own that keeps the earlier one is hidden for good."""
     (was,) = transcript_replay.with_attachments(tx, session_id, [transcript_replay.message(tx, message_id)])
     version = messages.insert(tx, session_id, messages.make_ready(was, mask=None, lift=None), None)
@@ -109,7 +110,7 @@ def _hide_taken_back(tx: Tx, session_id: str, stored: dict[str, _StoredMessage],
 
 
 def _add_branches(
-    engine: Engine, tx: Tx, session_id: str, stored: dict[str, _StoredMessage], data: dict[str, Any], numbers: dict[Any, int],
+    engine: Engine, tx: Tx, session_id: str, stored: dict[str, _StoredMessage], data: Mapping[str, Any], numbers: dict[Any, int],
     made: Update,
 ) -> None:  # fmt: skip
     """Branches that were begun and left there since the last import: hidden here, reachable as what a rewind hid."""

@@ -13,19 +13,29 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hermes.errors import InvalidInput
 from hermes.store import codec, messages
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Row, Tx
 from hermes.store.visibility import User, session_clause
 
-TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
+if TYPE_CHECKING:
+    from hermes.store.rows import (
+        Insights,
+        InsightsActivity,
+        InsightsCost,
+        InsightsModel,
+        InsightsSession,
+        InsightsSource,
+        InsightsStreaks,
+        InsightsTokens,
+        InsightsTool,
+    )
+
+TokenKind = Literal["input", "output", "cache_read", "cache_write", "reasoning"]
+TOKENS: tuple[TokenKind, ...] = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"
-_SESSION = (
-    "id", "source", "title", "preview", "model", "started_at", "message_count", "api_call_count", "estimated_cost_usd",
-    "actual_cost_usd", "cost_status", *(f"{name}_tokens" for name in TOKENS),
-)  # fmt: skip
 _MESSAGE_TOKENS = TOKENS[:4]  # a message does not tell its reasoning apart
 _MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(
     f"m.{name}_tokens" for name in _MESSAGE_TOKENS
@@ -37,14 +47,37 @@ _MESSAGES_AT_ONCE = 100_000
 _QUARTER = 900  # seconds: every offset from UTC is a multiple of it, so a quarter of an hour has one local hour
 _CENT = 1e-9  # what adding floats may be off by
 
-Tokens = dict[str, int]
+
+class _Session(NamedTuple):
+    """The columns of a session that are counted. Other programs may have written anything into its numbers."""
+
+    id: str
+    source: str
+    title: str | None
+    preview: str | None
+    model: str | None
+    started_at: float
+    message_count: Any
+    api_call_count: Any
+    estimated_cost_usd: Any
+    actual_cost_usd: Any
+    cost_status: str | None
+    input_tokens: Any
+    output_tokens: Any
+    cache_read_tokens: Any
+    cache_write_tokens: Any
+    reasoning_tokens: Any
+
+
+def _no_tokens() -> InsightsTokens:
+    return {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0, "reasoning": 0}
 
 
 @dataclass(slots=True)
 class _Share:
     """What one model has done for a session."""
 
-    tokens: Tokens = field(default_factory=lambda: dict.fromkeys(TOKENS, 0))
+    tokens: InsightsTokens = field(default_factory=_no_tokens)
     cost: float | None = None
     replies: int = 0
 
@@ -53,7 +86,7 @@ class _Share:
 class _Talk:
     """A session and what was said in it during the period."""
 
-    row: dict[str, Any]
+    row: _Session
     began: bool  # in the period
     messages: int = 0
     tools: Counter[str] = field(default_factory=Counter)
@@ -61,7 +94,7 @@ class _Talk:
     last: float = -math.inf
     models: dict[str | None, _Share] = field(default_factory=dict)
     unpriced: bool = False  # a message used tokens and nobody knows what they cost
-    tokens: Tokens = field(default_factory=dict)
+    tokens: InsightsTokens = field(default_factory=_no_tokens)
     estimated: float | None = None
     actual: float | None = None
     unknown: bool = False
@@ -79,17 +112,17 @@ def insights(
     now: float | None,
     timezone: str | tzinfo | None,
     visible_to: User | None,
-) -> dict[str, Any]:
+) -> Insights:
     """See SessionDB.insights."""
     zone = _zone(timezone)
     since, until = _period(days, now)
-    talks = {row["id"]: _Talk(row, since <= row["started_at"] <= until)
+    talks = {row.id: _Talk(row, since <= row.started_at <= until)
              for row in _candidates(tx, since, until, source, visible_to)}  # fmt: skip
     quarters: Counter[int] = Counter()
-    counts = {session_id: _whole(talk.row["message_count"]) for session_id, talk in talks.items()}
-    for row in _said(tx, counts, since, until):
-        quarters[int(row[1] // _QUARTER)] += 1
-        _add(talks[row[0]], row)
+    counts = {session_id: _whole(talk.row.message_count) for session_id, talk in talks.items()}
+    for session_id, stamp, role, calls, model, cost, *used in _said(tx, counts, since, until):
+        quarters[int(stamp // _QUARTER)] += 1
+        _add(talks[session_id], stamp, role, calls, model, cost, used)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
     for talk in counted:
         _settle(talk)
@@ -132,22 +165,20 @@ def _period(days: float, now: float | None) -> tuple[float, float]:
     return max(0.0, until - min(days, 1e6) * 86_400), until
 
 
-def _candidates(
-    tx: Tx, since: float, until: float, source: str | None, visible_to: User | None
-) -> list[dict[str, Any]]:
+def _candidates(tx: Tx, since: float, until: float, source: str | None, visible_to: User | None) -> list[_Session]:
     """Sessions that began in the period, or may have messages of it."""
     where, params = session_clause(visible_to)
     if source is not None:
         where, params = f"{where} AND s.source = ?", [*params, source]
-    rows = tx.dicts(
-        f"SELECT {', '.join(f's.{name}' for name in _SESSION)} FROM sessions s"
+    rows = tx.rows(
+        f"SELECT {', '.join(f's.{name}' for name in _Session._fields)} FROM sessions s"
         f" WHERE {where} AND (s.last_active >= ? OR (s.started_at >= ? AND s.started_at <= ?)) ORDER BY s.id",
         [*params, since, since, until],
     )
-    return [{name: codec.restored(value) for name, value in row.items()} for row in rows]
+    return [_Session(*map(codec.restored, row)) for row in rows]
 
 
-def _said(tx: Tx, counts: dict[str, int], since: float, until: float) -> Iterator[Any]:
+def _said(tx: Tx, counts: dict[str, int], since: float, until: float) -> Iterator[Row]:
     """The messages these sessions (by id, with how many they have) own and show, of the period: never their text."""
     for some in _in_goes(counts):
         yield from tx.rows(
@@ -170,9 +201,8 @@ def _in_goes(counts: dict[str, int]) -> Iterator[list[str]]:
         yield some
 
 
-def _add(talk: _Talk, row: Any) -> None:
-    """Count one message."""
-    _, stamp, role, calls, model, cost, *used = row
+def _add(talk: _Talk, stamp: float, role: Any, calls: Any, model: Any, cost: Any, used: list[Any]) -> None:
+    """Count one message; `used` has its tokens in the order of _MESSAGE_TOKENS."""
     talk.messages += 1
     talk.first, talk.last = min(talk.first, stamp), max(talk.last, stamp)
     if calls is not None:
@@ -222,17 +252,23 @@ def _money(value: Any) -> float | None:
 def _settle(talk: _Talk) -> None:
     """What the session used in the period, and which model had which part in it. The parts add up to the whole."""
     row = talk.row
-    if None in talk.models and row["model"] is not None:
-        _merge(talk.models.setdefault(row["model"], _Share()), talk.models.pop(None))
+    if None in talk.models and row.model is not None:
+        _merge(talk.models.setdefault(row.model, _Share()), talk.models.pop(None))
     if not talk.began:
         talk.tokens = _tokens(share.tokens for share in talk.models.values())
         talk.estimated = _sum(share.cost for share in talk.models.values())
         talk.unknown = talk.unpriced
         return
-    talk.tokens = {name: _whole(row[f"{name}_tokens"]) for name in TOKENS}
-    talk.estimated, talk.actual = _money(row["estimated_cost_usd"]), _money(row["actual_cost_usd"])
-    used = any(talk.tokens.values()) or bool(row["api_call_count"])
-    talk.unknown = used and (talk.cost is None or row["cost_status"] == "unknown")
+    talk.tokens = {
+        "input": _whole(row.input_tokens),
+        "output": _whole(row.output_tokens),
+        "cache_read": _whole(row.cache_read_tokens),
+        "cache_write": _whole(row.cache_write_tokens),
+        "reasoning": _whole(row.reasoning_tokens),
+    }
+    talk.estimated, talk.actual = _money(row.estimated_cost_usd), _money(row.actual_cost_usd)
+    used = any(talk.tokens.values()) or bool(row.api_call_count)
+    talk.unknown = used and (talk.cost is None or row.cost_status == "unknown")
     _split(talk)
 
 
@@ -247,15 +283,15 @@ def _split(talk: _Talk) -> None:
     """Divide the session's counters: what its messages tell goes to their models, the rest to the session's own."""
     told = _tokens(share.tokens for share in talk.models.values())
     if any(told[name] > talk.tokens[name] for name in TOKENS):  # they contradict the counters, which are the record
-        told = dict.fromkeys(TOKENS, 0)
+        told = _no_tokens()
         for share in talk.models.values():
-            share.tokens = dict.fromkeys(TOKENS, 0)
+            share.tokens = _no_tokens()
     priced = _sum(share.cost for share in talk.models.values())
     if priced is not None and (talk.cost is None or priced > talk.cost + _CENT):
         priced = None
         for share in talk.models.values():
             share.cost = None
-    owner = talk.row["model"]
+    owner = talk.row.model
     if owner is None and len(talk.models) == 1:
         owner = next(iter(talk.models))
     rest = talk.models.setdefault(owner, _Share())
@@ -265,8 +301,8 @@ def _split(talk: _Talk) -> None:
         rest.cost = (rest.cost or 0.0) + talk.cost - (priced or 0.0)
 
 
-def _tokens(many: Iterable[Tokens]) -> Tokens:
-    total = dict.fromkeys(TOKENS, 0)
+def _tokens(many: Iterable[InsightsTokens]) -> InsightsTokens:
+    total = _no_tokens()
     for tokens in many:
         for name in TOKENS:
             total[name] += tokens[name]
@@ -279,7 +315,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) if known else None
 
 
-def _cost(talks: list[_Talk]) -> dict[str, Any]:
+def _cost(talks: list[_Talk]) -> InsightsCost:
     return {
         "estimated_usd": _sum(talk.estimated for talk in talks),
         "actual_usd": _sum(talk.actual for talk in talks),
@@ -292,12 +328,12 @@ def _cost(talks: list[_Talk]) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- who, with what, when
 
 
-def _by_model(talks: list[_Talk]) -> list[dict[str, Any]]:
+def _by_model(talks: list[_Talk]) -> list[InsightsModel]:
     found: dict[str | None, list[_Share]] = {}
     for talk in talks:
         for model, share in talk.models.items():
             found.setdefault(model, []).append(share)
-    rows = [
+    rows: list[InsightsModel] = [
         {
             "model": model,
             "sessions": len(shares),
@@ -307,14 +343,14 @@ def _by_model(talks: list[_Talk]) -> list[dict[str, Any]]:
         }
         for model, shares in found.items()
     ]
-    return sorted(rows, key=lambda row: (-_spent(row), -row["replies"], -row["sessions"], row["model"] or ""))
+    return sorted(rows, key=lambda row: (-_spent(row["tokens"]), -row["replies"], -row["sessions"], row["model"] or ""))
 
 
-def _by_source(talks: list[_Talk]) -> list[dict[str, Any]]:
+def _by_source(talks: list[_Talk]) -> list[InsightsSource]:
     found: dict[str, list[_Talk]] = {}
     for talk in talks:
-        found.setdefault(talk.row["source"], []).append(talk)
-    rows = [
+        found.setdefault(talk.row.source, []).append(talk)
+    rows: list[InsightsSource] = [
         {
             "source": source,
             "sessions": len(some),
@@ -328,22 +364,24 @@ def _by_source(talks: list[_Talk]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["sessions"], -row["messages"], row["source"]))
 
 
-def _spent(row: dict[str, Any]) -> int:
+def _spent(tokens: InsightsTokens) -> int:
     """Everything that went to the model and came back: output holds the reasoning tokens, input not the cached ones."""
-    return sum(int(row["tokens"][name]) for name in ("input", "cache_read", "cache_write", "output"))
+    return tokens["input"] + tokens["cache_read"] + tokens["cache_write"] + tokens["output"]
 
 
-def _by_tool(talks: list[_Talk]) -> list[dict[str, Any]]:
+def _by_tool(talks: list[_Talk]) -> list[InsightsTool]:
     calls: Counter[str] = Counter()
     within: Counter[str] = Counter()
     for talk in talks:
         calls.update(talk.tools)
         within.update(talk.tools.keys())
-    rows = [{"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in calls.items()]
+    rows: list[InsightsTool] = [
+        {"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in calls.items()
+    ]
     return sorted(rows, key=lambda row: (-row["calls"], row["tool"]))
 
 
-def _activity(quarters: Counter[int], until: float, zone: tzinfo | None) -> dict[str, Any]:
+def _activity(quarters: Counter[int], until: float, zone: tzinfo | None) -> InsightsActivity:
     """Messages by hour of the day, by weekday (Monday first) and by day, and the streaks of days."""
     hours, weekdays, days = [0] * 24, [0] * 7, Counter[date]()
     for quarter, count in sorted(quarters.items()):
@@ -359,7 +397,7 @@ def _activity(quarters: Counter[int], until: float, zone: tzinfo | None) -> dict
     }
 
 
-def _streaks(days: list[int], today: int) -> dict[str, int]:
+def _streaks(days: list[int], today: int) -> InsightsStreaks:
     """Days in a row; the current streak may end yesterday, for today is not over."""
     longest = run = 0
     before: int | None = None
@@ -370,12 +408,12 @@ def _streaks(days: list[int], today: int) -> dict[str, int]:
     return {"current": current, "longest": longest, "days_active": len(days)}
 
 
-def _line(talk: _Talk) -> dict[str, Any]:
+def _line(talk: _Talk) -> InsightsSession:
     return {
-        "id": talk.row["id"],
-        "title": talk.row["title"],
-        "preview": messages.preview_of(talk.row["preview"]),
-        "source": talk.row["source"],
+        "id": talk.row.id,
+        "title": talk.row.title,
+        "preview": messages.preview_of(talk.row.preview),
+        "source": talk.row.source,
         "messages": talk.messages,
         "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,
         "tokens": talk.tokens,
@@ -383,13 +421,13 @@ def _line(talk: _Talk) -> dict[str, Any]:
     }
 
 
-def _longest(talks: list[_Talk]) -> list[dict[str, Any]]:
+def _longest(talks: list[_Talk]) -> list[InsightsSession]:
     spoken = [talk for talk in talks if talk.messages]
-    spoken.sort(key=lambda talk: (-talk.messages, talk.first - talk.last, talk.row["id"]))
+    spoken.sort(key=lambda talk: (-talk.messages, talk.first - talk.last, talk.row.id))
     return [_line(talk) for talk in spoken[:TOP]]
 
 
-def _costliest(talks: list[_Talk]) -> list[dict[str, Any]]:
+def _costliest(talks: list[_Talk]) -> list[InsightsSession]:
     paid = [talk for talk in talks if talk.cost]
-    paid.sort(key=lambda talk: (-(talk.cost or 0.0), talk.row["id"]))
+    paid.sort(key=lambda talk: (-(talk.cost or 0.0), talk.row.id))
     return [_line(talk) for talk in paid[:TOP]]

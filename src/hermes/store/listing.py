@@ -6,13 +6,16 @@ a hundred thousand. A chain of compressions is one line: its newest member, in t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.store import lineage, sessions
 from hermes.store.engines.base import Tx
 from hermes.store.messages import preview_of
 from hermes.store.visibility import User, session_clause
+
+if TYPE_CHECKING:
+    from hermes.store.rows import SessionRow
 
 _ACTIVE = "coalesce(s.last_active, s.started_at)"
 # A child is a line of its own when it is a branch, when it began anew after its parent was reset, or when it only
@@ -34,7 +37,7 @@ def rich(
     by_activity: bool,
     visible_to: User | None,
     extra: tuple[str, list[Any]] = ("", []),
-) -> list[dict[str, Any]]:
+) -> list[SessionRow]:
     """See SessionDB.list_sessions_rich."""
     limit, offset = checked_page(limit, offset)
     where, params = session_clause(visible_to)
@@ -74,7 +77,7 @@ def checked_page(limit: int | None, offset: int) -> tuple[int, int]:
     return min(limit, ALL), min(offset, ALL)
 
 
-def _as_line(tx: Tx, row: dict[str, Any], visible_to: User | None, as_tips: bool) -> dict[str, Any]:
+def _as_line(tx: Tx, row: SessionRow, visible_to: User | None, as_tips: bool) -> SessionRow:
     """The chain this row stands for: its newest member, with the id of its first."""
     if as_tips:
         if row["parent_session_id"] is not None:
@@ -94,7 +97,7 @@ def _as_line(tx: Tx, row: dict[str, Any], visible_to: User | None, as_tips: bool
     return shown
 
 
-def _finish(row: dict[str, Any]) -> dict[str, Any]:
+def _finish(row: SessionRow) -> SessionRow:
     row = sessions.tidy(row)
     row["preview"] = preview_of(row["preview"])
     if row["last_active"] is None:
@@ -102,7 +105,7 @@ def _finish(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def recent(tx: Tx, source: str | None, limit: int | None, offset: int, visible_to: User | None) -> list[dict[str, Any]]:
+def recent(tx: Tx, source: str | None, limit: int | None, offset: int, visible_to: User | None) -> list[SessionRow]:
     """Recent sessions, the one with the newest message first, every one of them."""
     return rich(
         tx, source=source, exclude_sources=None, limit=limit, offset=offset, include_children=True, project_tips=False,

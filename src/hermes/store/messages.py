@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
@@ -19,6 +19,9 @@ from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Row, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
 from hermes.store.index_text import plain_parts
 from hermes.store.visibility import User, session_clause
+
+if TYPE_CHECKING:
+    from hermes.store.rows import AttachmentEntry, ChatMessage, MessageRow
 
 PREVIEW = 60
 _ID = itemgetter(0)
@@ -30,12 +33,37 @@ UNSETTLED = (
     " r.last_id)))"
 )
 
-STORED = (
-    "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count", "finish_reason",
-    "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items", "writer",
-    "content_format", "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
-    "content_rest", "platform_message_id", "meta",
-)  # fmt: skip
+
+class StoredColumns(NamedTuple):
+    """A message's row without its id and session id, each value as it is stored: see codec.storable."""
+
+    role: str | bytes
+    content: str | bytes | None
+    tool_call_id: str | bytes | None
+    tool_calls: str | bytes | None
+    tool_name: str | bytes | None
+    timestamp: float
+    token_count: Any
+    finish_reason: str | bytes | None
+    reasoning: str | bytes | None
+    reasoning_content: str | bytes | None
+    reasoning_details: str | bytes | None
+    codex_reasoning_items: str | bytes | None
+    codex_message_items: str | bytes | None
+    writer: int
+    content_format: str | None
+    model: str | bytes | None
+    input_tokens: Any
+    output_tokens: Any
+    cache_read_tokens: Any
+    cache_write_tokens: Any
+    cost_usd: Any
+    content_rest: bytes | None
+    platform_message_id: str | bytes | None
+    meta: str | bytes | None
+
+
+STORED = ("session_id", *StoredColumns._fields)
 _INSERT = f"INSERT INTO messages({', '.join(STORED)}) VALUES({', '.join('?' * len(STORED))})"
 _INSERT_WITH_ID = f"INSERT INTO messages(id, {', '.join(STORED)}) VALUES({', '.join('?' * (len(STORED) + 1))})"
 _COUNT = (
@@ -51,10 +79,6 @@ SHOWN = (
     "platform_message_id", "meta",
 )  # fmt: skip
 _ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_rest"))
-_TEXT_FIELDS = (
-    "tool_call_id", "tool_name", "finish_reason", "reasoning", "reasoning_content", "model", "platform_message_id",
-)  # fmt: skip
-_JSON_POSITIONS = tuple((SHOWN.index(name), name) for name in codec.JSON_FIELDS)
 _ALL = 1 << 62
 _NUMBERS = (
     *(
@@ -63,17 +87,6 @@ _NUMBERS = (
     ),
     ("cost_usd", "REAL"),
 )
-_PLACES = {name: place for place, name in enumerate(STORED[1:])}  # in Ready.values
-_ROLE, _CONTENT, _TIMESTAMP, _WRITER, _FORM, _REST, _NAME, _CALLS = (
-    _PLACES[name]
-    for name in (
-        "role", "content", "timestamp", "writer", "content_format", "content_rest", "tool_name", "tool_calls",
-    )
-)  # fmt: skip
-_JSON_PLACES = tuple((_PLACES[name], name) for name in codec.JSON_FIELDS)
-_TEXT_PLACES = tuple((_PLACES[name], name) for name in _TEXT_FIELDS)
-_NUMBER_PLACES = tuple((_PLACES[name], name) for name, _ in _NUMBERS)
-_MASKED = frozenset(("reasoning", "reasoning_content"))
 _REPLAYED = ("reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 
 
@@ -81,7 +94,7 @@ _REPLAYED = ("reasoning", "reasoning_content", "reasoning_details", "codex_reaso
 class Ready:
     """A message in the shape of its row (all but the session id), made before any lock is taken."""
 
-    values: list[Any]
+    values: StoredColumns
     calls: int
     timestamp: float
     preview: str | None
@@ -95,7 +108,7 @@ class Ready:
     @property
     def form(self) -> str | None:
         """The content_format."""
-        return self.values[_FORM]  # type: ignore[no-any-return]
+        return self.values.content_format
 
 
 def preview_of(text: str | None) -> str:
@@ -131,45 +144,77 @@ def make_ready(
     elif content is not None:
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"
-    calls = message.get("tool_calls")
-    get, made_here = message.get, True
     if lift is None:  # from a file, whose numbers may be anything
         message = {**message, **{name: codec.number(message.get(name), kind) for name, kind in _NUMBERS}}
-        get = message.get
-    encode = codec.storable
-    values: list[Any] = [None] * len(_PLACES)
-    for place, name in _JSON_PLACES:
-        if (value := get(name)) is not None:
-            made_here = made_here and not isinstance(value, str)
-            text = codec.json_field(value) or ""
-            if mask is not None and text:
-                text = mask(text)
-            values[place] = text if text.isascii() else encode(text)
-    for place, name in _TEXT_PLACES:
-        if (value := get(name)) is not None:
-            if not isinstance(value, str):
-                raise InvalidInput(f"{name} is text, not {type(value).__name__}")
-            if mask is not None and value and name in _MASKED:
-                value = mask(value)
-            values[place] = value if value.isascii() else encode(value)
+    get, encode = message.get, codec.storable
+    calls, details, items = get("tool_calls"), get("reasoning_details"), get("codex_reasoning_items")
+    outputs, meta = get("codex_message_items"), get("meta")
+    reasoning, reasoning_content = (
+        _text(get("reasoning"), "reasoning"),
+        _text(get("reasoning_content"), "reasoning_content"),
+    )
     if mask is not None:
         content = mask(content) if content else content
         shown = mask(shown) if shown and form == "json" else (content if form != "json" else shown)
+        reasoning = mask(reasoning) if reasoning else reasoning
+        reasoning_content = mask(reasoning_content) if reasoning_content else reasoning_content
     size, whole = len(content) if content else 0, content
     if lift is None:  # from a file: it lists them, or is of a time when every reference counted
-        told = message.get("attachments")
+        told = get("attachments")
         lifted = as_told(told) if isinstance(told, list) else references(content)
     if role == "tool" and content:
         content, rest = codec.split_output(content)
-    stamp = message.get("timestamp")
+    stamp = get("timestamp")
     timestamp = time.time() if stamp is None else _number(stamp, "timestamp")
-    values[_ROLE] = encode(role)
-    values[_CONTENT] = content if content is None else encode(content)
-    values[_TIMESTAMP], values[_WRITER], values[_FORM], values[_REST] = timestamp, 1, form, rest
-    for place, name in _NUMBER_PLACES:
-        values[place] = get(name)
+    values = (
+        StoredColumns(  # by position, in the order of its fields: with keywords, this function takes half as long again
+            encode(role),
+            None if content is None else encode(content),
+            None if (call_id := get("tool_call_id")) is None else _stored_text(call_id, "tool_call_id"),
+            None if calls is None else _stored_json(calls, mask),
+            None if (tool_name := get("tool_name")) is None else _stored_text(tool_name, "tool_name"),
+            timestamp,
+            get("token_count"),
+            None if (finish := get("finish_reason")) is None else _stored_text(finish, "finish_reason"),
+            None if reasoning is None else encode(reasoning),
+            None if reasoning_content is None else encode(reasoning_content),
+            None if details is None else _stored_json(details, mask),
+            None if items is None else _stored_json(items, mask),
+            None if outputs is None else _stored_json(outputs, mask),
+            1,
+            form,
+            None if (model := get("model")) is None else _stored_text(model, "model"),
+            get("input_tokens"),
+            get("output_tokens"),
+            get("cache_read_tokens"),
+            get("cache_write_tokens"),
+            get("cost_usd"),
+            rest,
+            None if (told_id := get("platform_message_id")) is None else _stored_text(told_id, "platform_message_id"),
+            None if meta is None else _stored_json(meta, mask),
+        )
+    )
+    made_here = not (
+        isinstance(calls, str) or isinstance(details, str) or isinstance(items, str) or isinstance(outputs, str)
+        or isinstance(meta, str)
+    )  # fmt: skip
     preview = preview_of(shown) if role == "user" and shown else None
     return Ready(values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted)
+
+
+def _text(value: Any, name: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(f"{name} is text, not {type(value).__name__}")
+    return value
+
+
+def _stored_text(value: Any, name: str) -> str | bytes | None:
+    return None if value is None else codec.storable(_text(value, name) or "")
+
+
+def _stored_json(value: Any, mask: Callable[[str], str] | None) -> str | bytes:
+    text = codec.json_field(value) or ""
+    return codec.storable(mask(text) if mask is not None and text else text)
 
 
 def _number(value: Any, name: str) -> float:
@@ -188,13 +233,13 @@ def count_calls(calls: Any) -> int:
 
 def append(tx: Tx, session_id: str, ready: Ready) -> int:
     """Store one message and count it on its session."""
-    stamp = ready.timestamp
+    stamp, values = ready.timestamp, ready.values
     preview = None if ready.preview is None else codec.storable(ready.preview)
     message_id = tx.store_message(
         (_COUNT, (ready.calls, stamp, stamp, preview, session_id)),
-        (_INSERT, (session_id, *ready.values)),
+        (_INSERT, (session_id, *values)),
         stamp,
-        (ready.text, ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS]),
+        (ready.text, values.content_format, values.tool_name, values.tool_calls),
     )
     if message_id is None:
         raise SessionNotFound(session_id)
@@ -208,8 +253,10 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
         message_id = tx.insert(_INSERT, (session_id, *ready.values))
     else:
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
-    form, name, calls = ready.values[_FORM], ready.values[_NAME], ready.values[_CALLS]
-    tx.message_stored(message_id, ready.timestamp, ready.text, form, name, calls)
+    values = ready.values
+    tx.message_stored(
+        message_id, ready.timestamp, ready.text, values.content_format, values.tool_name, values.tool_calls
+    )
     refer(tx, message_id, ready.lifted)
     return message_id
 
@@ -225,7 +272,7 @@ def refer(tx: Tx, message_id: int, lifted: Iterable[tuple[str, str, int]]) -> No
 
 def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:
     """Put a message's own text back into a damaged row."""
-    names = STORED[1:]
+    names = StoredColumns._fields
     tx.run(
         f"UPDATE messages SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*ready.values, message_id)
     )
@@ -234,9 +281,10 @@ def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:
 
 def set_content(tx: Tx, message_id: int, ready: Ready) -> None:
     """Put other content into a row; everything else about the message stays."""
-    names = ("content", "content_format", "content_rest")
-    values = [ready.values[STORED.index(name) - 1] for name in names]
-    tx.run(f"UPDATE messages SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*values, message_id))
+    tx.run(
+        "UPDATE messages SET content = ?, content_format = ?, content_rest = ? WHERE id = ?",
+        (ready.values.content, ready.values.content_format, ready.values.content_rest, message_id),
+    )
     tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
     refer(tx, message_id, ready.lifted)
     tx.changed_by_us([message_id])
@@ -244,9 +292,9 @@ def set_content(tx: Tx, message_id: int, ready: Ready) -> None:
 
 def set_values(tx: Tx, message_id: int, ready: Ready) -> None:
     """Put another version of a message into its row; its id, session and time of storing stay."""
-    names = [name for name in STORED[1:] if name != "writer"]
-    values = [ready.values[STORED.index(name) - 1] for name in names]
-    tx.run(f"UPDATE messages SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*values, message_id))
+    columns = {name: value for name, value in ready.values._asdict().items() if name != "writer"}
+    names = ", ".join(f"{name} = ?" for name in columns)
+    tx.run(f"UPDATE messages SET {names} WHERE id = ?", (*columns.values(), message_id))
     tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
     refer(tx, message_id, ready.lifted)
     tx.changed_by_us([message_id])
@@ -334,35 +382,57 @@ def rows_of(tx: Tx, message_id: int) -> list[Row]:
     return tx.rows(f"SELECT {_ROW} FROM messages m WHERE m.id = ?", (message_id,))
 
 
-def decode(row: Row) -> dict[str, Any]:
-    """A row of `shown_rows` as the dict that get_messages returns."""
-    message = dict(zip(SHOWN, row, strict=False))
-    form, rest = row[-2], row[-1]
-    content = row[3]
+def decode(row: Row) -> MessageRow:
+    """A row of `shown_rows` as the dict that get_messages returns. (Written out: it is done for every message.)"""
+    (
+        message_id, session_id, role, content, tool_call_id, tool_calls, tool_name, timestamp, token_count, finish_reason,
+        reasoning, reasoning_content, reasoning_details, codex_reasoning_items, codex_message_items, model, input_tokens,
+        output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, platform_message_id, meta, form, rest,
+    ) = row  # fmt: skip
+    restored, from_json = codec.restored, codec.from_json
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
-    message["content"] = codec.content_value(content, form)
-    for position, name in _JSON_POSITIONS:
-        if row[position] is not None:
-            message[name] = codec.from_json(row[position])
-    for name in ("role", *_TEXT_FIELDS):
-        if type(message[name]) is bytes:
-            message[name] = codec.restored(message[name])
-    return message
+    return {
+        "id": message_id,
+        "session_id": session_id,
+        "role": restored(role),
+        "content": codec.content_value(content, form),
+        "tool_call_id": restored(tool_call_id),
+        "tool_calls": None if tool_calls is None else from_json(tool_calls),
+        "tool_name": restored(tool_name),
+        "timestamp": timestamp,
+        "token_count": token_count,
+        "finish_reason": restored(finish_reason),
+        "reasoning": restored(reasoning),
+        "reasoning_content": restored(reasoning_content),
+        "reasoning_details": None if reasoning_details is None else from_json(reasoning_details),
+        "codex_reasoning_items": None if codex_reasoning_items is None else from_json(codex_reasoning_items),
+        "codex_message_items": None if codex_message_items is None else from_json(codex_message_items),
+        "model": restored(model),
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "cache_read_tokens": cache_read_tokens,
+        "cache_write_tokens": cache_write_tokens,
+        "cost_usd": cost_usd,
+        "platform_message_id": restored(platform_message_id),
+        "meta": None if meta is None else from_json(meta),
+    }
 
 
 _TURN = ("tool_calls", "tool_call_id", "tool_name", "finish_reason", *_REPLAYED)
-TURN_ROW = ", ".join(f"m.{name}" for name in ("id", "role", "content", *_TURN, "content_format", "content_rest"))
+_TURN_COLUMNS = ("id", "role", "content", *_TURN, "content_format", "content_rest")
+_ID_AND_CONTENT = itemgetter(_TURN_COLUMNS.index("id"), _TURN_COLUMNS.index("content"))
+TURN_ROW = ", ".join(f"m.{name}" for name in _TURN_COLUMNS)
 
 
-def as_turn(row: Row) -> dict[str, Any]:
+def as_turn(row: Row) -> ChatMessage:
     """A row of TURN_ROW as an OpenAI chat message, ready to be replayed. (Written out: it is done for every message.)"""
     _, role, content, calls, call_id, tool_name, finish, said, told, details, items, outputs, form, rest = row
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
     if form is not None or (content and content[0] == "\0"):
         content = codec.content_value(content, form)
-    turn: dict[str, Any] = {"role": codec.restored(role) if type(role) is bytes else role, "content": content}
+    turn: ChatMessage = {"role": codec.restored(role) if type(role) is bytes else role, "content": content}
     if calls is not None and (given := codec.from_json(calls)):
         turn["tool_calls"] = given
     if call_id:
@@ -386,9 +456,9 @@ def as_turn(row: Row) -> dict[str, Any]:
     return turn
 
 
-def asked_once(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def asked_once(turns: Iterable[ChatMessage]) -> list[ChatMessage]:
     """Without the user's texts that say again what was said since the last reply: a compression carries them over."""
-    out: list[dict[str, Any]] = []
+    out: list[ChatMessage] = []
     waiting: set[str] = set()
     for turn in turns:
         content = turn["content"]
@@ -404,7 +474,8 @@ def asked_once(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
     """By message (rows of TURN_ROW that refer to attachments), the type each attachment was told to be."""
-    ids = [row[0] for row in rows if isinstance(row[2], str) and PREFIX in row[2]]
+    texts = map(_ID_AND_CONTENT, rows)
+    ids = [message_id for message_id, content in texts if isinstance(content, str) and PREFIX in content]
     kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
     for start in range(0, len(ids), 500):
         some = ids[start : start + 500]
@@ -453,7 +524,7 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     return None if other is None else str(other)
 
 
-def attached(tx: Tx, session_id: str) -> dict[int, list[dict[str, Any]]]:
+def attached(tx: Tx, session_id: str) -> dict[int, list[AttachmentEntry]]:
     """By message, the attachments of what a session owns or may show, with type and size as the messages told them."""
     rows = tx.rows(
         "SELECT a.message_id, a.hash, a.mime, a.bytes FROM attachments a JOIN messages m ON m.id = a.message_id"
@@ -461,7 +532,7 @@ def attached(tx: Tx, session_id: str) -> dict[int, list[dict[str, Any]]]:
         " ORDER BY a.message_id, a.hash",
         (session_id, session_id),
     )
-    found: dict[int, list[dict[str, Any]]] = {}
+    found: dict[int, list[AttachmentEntry]] = {}
     for message_id, digest, mime, size in rows:
         found.setdefault(message_id, []).extend(listed(((digest, mime or "", size or 0),)))
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec, messages, session_events, sessions, transcript_replay
@@ -20,7 +20,6 @@ from hermes.store.consistency import UNDECIDED, Difference, check, transcripts
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.inspection import copy_name, set_aside
 from hermes.store.retention import finish_deletions
-from hermes.store.rows import Finding
 from hermes.store.transcript_comparison import Comparer, Comparison, read
 from hermes.store.transcript_restore import (
     Restored,
@@ -33,6 +32,9 @@ from hermes.store.transcript_restore import (
     set_told_state,
 )
 from hermes.store.transcript_writer import TranscriptWriter
+
+if TYPE_CHECKING:
+    from hermes.store.rows import Finding
 
 DATABASE, TRANSCRIPTS = "database", "transcripts"
 
@@ -116,7 +118,7 @@ class _Known:
             raise LookupError
         told = self._told("SELECT CAST(session_id AS BLOB) FROM messages WHERE id = ?", message_id)
         ready = messages.make_ready(told.messages[message_id], mask=None, lift=None)
-        return dict(zip(messages.STORED[1:], ready.values, strict=True))[column]
+        return ready.values._asdict()[column]
 
     def _of_session(self, rowid: int, column: str) -> Any:
         if column == "id" or column not in transcript_replay.COLUMNS:

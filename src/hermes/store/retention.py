@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.store import carried_messages, handoffs, leases, lineage, messages, session_events, sessions, titles
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, Tx
+
+if TYPE_CHECKING:
+    from hermes.store.rows import TrashedSession
 
 ROWS_AT_ONCE = 200
 DAY = 86_400.0
@@ -65,9 +68,9 @@ def _taken(tx: Tx, title: str) -> bool:
     return tx.row("SELECT 1 FROM sessions WHERE title = ?", (title,)) is not None
 
 
-def trashed(tx: Tx) -> list[dict[str, Any]]:
+def trashed(tx: Tx) -> list[TrashedSession]:
     """What is in the trash, the newest first."""
-    rows = tx.dicts(
+    rows: list[TrashedSession] = tx.dicts(
         f"SELECT {sessions.COLUMNS}, s.trashed_at, s.trashed_title FROM sessions s WHERE s.trashed_at IS NOT NULL"
         " AND s.purged IS NULL ORDER BY s.trashed_at DESC, s.id"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from hermes.store.engines.base import Tx
 
@@ -37,6 +37,31 @@ class Route:
     created_at: float
     updated_at: float
     last_user_at: float | None
+
+
+class IndexEntry(TypedDict):
+    """A key with what sessions.json tells of it; the columns of its session are None where it has none."""
+
+    key: str
+    session_id: str | None
+    created_at: float
+    updated_at: float
+    platform: str
+    chat_type: str
+    display_name: str | None
+    chat: str
+    user_id: str | None
+    shared: int
+    previous_id: str | None
+    reset_reason: str | None
+    last_user_at: float | None
+    title: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cache_read_tokens: int | None
+    cache_write_tokens: int | None
+    reasoning_tokens: int | None
+    message_count: int | None
 
 
 def _route(row: tuple[Any, ...]) -> Route:
@@ -174,7 +199,7 @@ def bound(tx: Tx, *, quiet_since: float | None = None) -> list[Route]:
     return [_route(row) for row in rows]
 
 
-def index(tx: Tx) -> list[dict[str, Any]]:
+def index(tx: Tx) -> list[IndexEntry]:
     """Every key with what sessions.json tells of it."""
     return tx.dicts(
         "SELECT r.key, r.session_id, r.created_at, r.updated_at, r.platform, r.chat_type, r.display_name, r.chat, r.user_id,"

@@ -7,17 +7,32 @@ At run time they are plain dicts; a store of a later version may add keys.
 from typing import Any, NotRequired, TypedDict
 
 __all__ = [
+    "AttachmentEntry",
     "AuditEntry",
     "ChatMessage",
+    "ExportedSession",
     "Finding",
     "HandoffState",
+    "HiddenMessage",
+    "Insights",
+    "InsightsActivity",
+    "InsightsCost",
+    "InsightsModel",
+    "InsightsSession",
+    "InsightsSource",
+    "InsightsStreaks",
+    "InsightsTokens",
+    "InsightsTool",
     "MaintenanceResult",
     "MessageRow",
+    "PendingHandoff",
+    "RedactedMessage",
     "SearchContext",
     "SearchHit",
     "SessionEvent",
     "SessionRow",
     "ShredResult",
+    "TrashedSession",
 ]
 
 
@@ -64,6 +79,19 @@ class SessionRow(TypedDict):
     _lineage_root_id: NotRequired[str]
 
 
+class TrashedSession(SessionRow):
+    """A session in the trash: `list_trash`."""
+
+    trashed_at: float
+    trashed_title: str | None
+
+
+class PendingHandoff(SessionRow):
+    """A session that waits to be claimed by the gateway of another platform: `list_pending_handoffs`."""
+
+    handoff_requested_at: float | None
+
+
 class MessageRow(TypedDict):
     """A message with all its columns: `get_messages`."""
 
@@ -106,6 +134,31 @@ class ChatMessage(TypedDict):
     reasoning_details: NotRequired[Any]
     codex_reasoning_items: NotRequired[Any]
     codex_message_items: NotRequired[Any]
+
+
+class AttachmentEntry(TypedDict):
+    """A file that a message refers to."""
+
+    hash: str
+    mime: str
+    bytes: int
+
+
+class HiddenMessage(MessageRow):
+    """A message that its session no longer shows."""
+
+    hidden: int
+
+
+class RedactedMessage(TypedDict):
+    """The place of a redacted message, in an export for a user who is not the owner of the store."""
+
+    id: int
+    session_id: str
+    role: str
+    timestamp: float
+    hidden: int
+    content: None
 
 
 class SearchContext(TypedDict):
@@ -192,3 +245,119 @@ class Finding(TypedDict):
     kind: str
     where: str
     detail: str
+
+
+class ExportedSession(SessionRow):
+    """A session with its messages: `export_session`, `export_all`, `iter_export`. What is empty is left out."""
+
+    messages: list[MessageRow]
+    tags: NotRequired[list[str]]
+    members: NotRequired[list[list[str]]]
+    """Source and user id of each user the session is shared with."""
+    refs: NotRequired[list[list[Any]]]
+    """The ranges of other sessions' messages it shows: ord, from_session, first_id, last_id, after_id, rewound, born."""
+    rewinds: NotRequired[list[list[int]]]
+    """The number of each rewind, and the id of the message it went back to."""
+    events: NotRequired[list[SessionEvent]]
+    rewound_messages: NotRequired[list[HiddenMessage | RedactedMessage]]
+    attached: NotRequired[dict[str, list[AttachmentEntry]]]
+    """The attachments of each message, by its id."""
+
+
+class InsightsTokens(TypedDict):
+    """Tokens by their kind."""
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    reasoning: int
+
+
+class InsightsCost(TypedDict):
+    """What the sessions cost; None where no price is known."""
+
+    estimated_usd: float | None
+    actual_usd: float | None
+    usd: float | None
+    priced_sessions: int
+    unknown_sessions: int
+
+
+class InsightsModel(TypedDict):
+    """The share of one model."""
+
+    model: str | None
+    sessions: int
+    replies: int
+    tokens: InsightsTokens
+    cost_usd: float | None
+
+
+class InsightsSource(TypedDict):
+    """The share of one source (cli, telegram, …)."""
+
+    source: str
+    sessions: int
+    messages: int
+    tool_calls: int
+    tokens: InsightsTokens
+    cost_usd: float | None
+
+
+class InsightsTool(TypedDict):
+    """How often one tool was called, and in how many sessions."""
+
+    tool: str
+    calls: int
+    sessions: int
+
+
+class InsightsStreaks(TypedDict):
+    """Days in a row with messages."""
+
+    current: int
+    longest: int
+    days_active: int
+
+
+class InsightsSession(TypedDict):
+    """A session among the longest or the costliest."""
+
+    id: str
+    title: str | None
+    preview: str
+    source: str
+    messages: int
+    seconds: float
+    tokens: InsightsTokens
+    cost_usd: float | None
+
+
+class InsightsActivity(TypedDict):
+    """Messages by hour of the day, by weekday (Monday first) and by day."""
+
+    by_hour: list[int]
+    by_weekday: list[int]
+    by_day: dict[str, int]
+    streaks: InsightsStreaks
+
+
+class Insights(InsightsActivity):
+    """What was used in a period: `insights`."""
+
+    days: float
+    since: float
+    until: float
+    timezone: str
+    source: str | None
+    sessions: int
+    messages: int
+    tool_calls: int
+    tokens: InsightsTokens
+    cost: InsightsCost
+    by_model: list[InsightsModel]
+    by_source: list[InsightsSource]
+    by_tool: list[InsightsTool]
+    longest: list[InsightsSession]
+    costliest: list[InsightsSession]

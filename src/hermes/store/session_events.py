@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreError
 from hermes.store import codec
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite import schema
+
+if TYPE_CHECKING:
+    from hermes.store.rows import SessionEvent
+    from hermes.store.transcript import Entry
 
 MODEL_ERROR = "model_error"
 MOST_CHARACTERS = 2_000  # of a text
@@ -40,37 +44,37 @@ def prepare(engine: Engine) -> None:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (_META,))
 
 
-def record(tx: Tx, session_id: str, kind: str, text: str) -> dict[str, Any]:
+def record(tx: Tx, session_id: str, kind: str, text: str) -> SessionEvent:
     """Note an event after the newest message of a session; the event."""
     after = tx.value(
         "SELECT max(id) FROM (SELECT max(id) AS id FROM messages WHERE session_id = ? AND hidden IS NULL UNION ALL"
         " SELECT max(last_id) FROM session_refs WHERE session_id = ? AND rewound IS NULL) AS shown",
         (session_id, session_id),
     )
-    event = {"at": time.time(), "after": int(after or 0), "kind": kind, "text": text[:MOST_CHARACTERS]}
+    event: SessionEvent = {"at": time.time(), "after": int(after or 0), "kind": kind, "text": text[:MOST_CHARACTERS]}
     _insert(tx, session_id, [event])
     return event
 
 
-def of_session(tx: Tx, session_id: str) -> list[dict[str, Any]]:
+def of_session(tx: Tx, session_id: str) -> list[SessionEvent]:
     """The events of a session, oldest first."""
     return of_sessions(tx, [session_id]).get(session_id, []) if are_kept(tx) else []
 
 
-def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[SessionEvent]]:
     """The events of several sessions, by their ids, of a store that has a table of events."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[SessionEvent]] = {}
     chosen = ", ".join("?" * len(session_ids))
     for session_id, at, after, kind, text in tx.rows(
         f"SELECT session_id, at, after_id, kind, text FROM session_events WHERE session_id IN ({chosen}) ORDER BY ord",
         session_ids,
     ):
-        event = {"at": at, "after": after, "kind": kind, "text": codec.restored(text)}
+        event: SessionEvent = {"at": at, "after": after, "kind": kind, "text": codec.restored(text)}
         found.setdefault(codec.restored(session_id), []).append(event)
     return found
 
 
-def put_back(tx: Tx, session_id: str, told: Iterable[Mapping[str, Any]], ids: Mapping[int, int]) -> None:
+def put_back(tx: Tx, session_id: str, told: Iterable[SessionEvent], ids: Mapping[int, int]) -> None:
     """Have these events as a transcript tells them (after `prepare`), whatever was noted at their times."""
     wanted = list(told)
     for event in wanted:
@@ -100,17 +104,17 @@ def forget(tx: Tx, session_id: str) -> None:
         tx.run("DELETE FROM session_events WHERE session_id = ?", (session_id,))
 
 
-def told_by(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+def told_by(entry: Mapping[str, Any]) -> SessionEvent | None:
     """The event in a line of a transcript, if it is one of these."""
     return _checked({**entry, "kind": entry.get("event")}) if entry.get("event") == MODEL_ERROR else None
 
 
-def line_of(event: Mapping[str, Any]) -> dict[str, Any]:
+def line_of(event: SessionEvent) -> Entry:
     """An event as a line of a transcript."""
     return {"type": "event", "event": event["kind"], "at": event["at"], "after": event["after"], "text": event["text"]}
 
 
-def woven(messages: Sequence[Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, Any]]:
+def woven(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
     """(False, message) and (True, event) in the order in which they came about.
 
     An event stands after the message it came after; where that one is not shown, it stands by its time.
@@ -119,7 +123,7 @@ def woven(messages: Sequence[Any], events: Sequence[Mapping[str, Any]]) -> Itera
         yield from ((False, message) for message in messages)
         return
     places = {message["id"]: number for number, message in enumerate(messages) if "id" in message}
-    waiting: dict[int, list[Mapping[str, Any]]] = {}
+    waiting: dict[int, list[SessionEvent]] = {}
     for event in events:
         place = places.get(event["after"])
         if place is None:
@@ -133,13 +137,13 @@ def woven(messages: Sequence[Any], events: Sequence[Mapping[str, Any]]) -> Itera
             yield True, event
 
 
-def described(event: Mapping[str, Any]) -> str:
+def described(event: SessionEvent) -> str:
     """An event in one line for people."""
     text = " ".join(str(event["text"]).split())
     return f"the model did not answer: {text}" if event["kind"] == MODEL_ERROR else f"{event['kind']}: {text}"
 
 
-def _insert(tx: Tx, session_id: str, events: Sequence[Mapping[str, Any]]) -> None:
+def _insert(tx: Tx, session_id: str, events: Sequence[SessionEvent]) -> None:
     first = 1 + int(tx.value("SELECT coalesce(max(ord), 0) FROM session_events WHERE session_id = ?", (session_id,)))
     for number, event in enumerate(events, first):
         tx.run(
@@ -148,7 +152,7 @@ def _insert(tx: Tx, session_id: str, events: Sequence[Mapping[str, Any]]) -> Non
         )
 
 
-def _checked(event: Any) -> dict[str, Any] | None:
+def _checked(event: Any) -> SessionEvent | None:
     """An event from a file, if it makes sense."""
     if not isinstance(event, Mapping):
         return None

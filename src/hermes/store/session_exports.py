@@ -6,8 +6,8 @@ together again lies beside it. Importing keeps ids, is all or nothing a session,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from hermes.errors import InvalidInput
 from hermes.store import carried_messages, codec, lineage, messages, session_events, sessions, transcript_replay
@@ -16,44 +16,56 @@ from hermes.store.carried_messages import HIGHEST, Touched, usable_id
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
 from hermes.store.retention import META_LAST_PRUNE, SHREDDING
+from hermes.store.transcript_replay import SessionState, ToldState
 from hermes.store.visibility import User, session_clause
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
 
 # What a store notes about its own index, changes and tables.
 OWN_KEYS = ("fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events")
 IMPORTED_FILE = "history:"  # how the keys begin that tell which file of another program was read, and when
-_BESIDE = ("tags", "members", "refs", "rewinds")
+_BESIDE = ("tags", "members", "refs", "rewinds")  # keys of SessionState
 _EVENTS = "events"
 ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
 KINDS = "attachment_kinds"  # of earlier exports: by hash, type and size
 
 
-def export(tx: Tx, session_id: str, visible_to: User | None) -> dict[str, Any] | None:
+def export(tx: Tx, session_id: str, visible_to: User | None) -> ExportedSession | None:
     """A session with its messages; None when there is none to be seen."""
-    session = sessions.get(tx, session_id, visible_to)
-    if session is None:
+    row = sessions.get(tx, session_id, visible_to)
+    if row is None:
         return None
-    session["messages"] = [messages.decode(row) for row in messages.shown_rows(tx, session_id)]
+    shown = [messages.decode(one) for one in messages.shown_rows(tx, session_id)]
+    session = cast("ExportedSession", {**row, "messages": shown})  # the other keys are put in where there is something
     state = transcript_replay.session_state(tx, session_id)
-    session.update({key: state[key] for key in _BESIDE if state[key]})
+    if state["tags"]:
+        session["tags"] = state["tags"]
+    if state["members"]:
+        session["members"] = state["members"]
+    if state["refs"]:
+        session["refs"] = state["refs"]
+    if state["rewinds"]:
+        session["rewinds"] = state["rewinds"]
     if happened := session_events.of_session(tx, session_id):
-        session[_EVENTS] = happened
-    if rewound := _rewound(tx, session_id, session["messages"], state):
-        session["rewound_messages"] = (
-            rewound if visible_to is None else [one for one in map(_for_others, rewound) if one]
-        )
-    every = [*session["messages"], *session.get("rewound_messages", ())]
+        session["events"] = happened
+    rewound: list[HiddenMessage | RedactedMessage] = []
+    if hidden := _rewound(tx, session_id, shown, state):
+        rewound += hidden if visible_to is None else [one for one in map(_for_others, hidden) if one is not None]
+        session["rewound_messages"] = rewound
     told = messages.attached(tx, session_id)
+    every = [*shown, *rewound]
     if listed := {message["id"]: told[message["id"]] for message in every if message["id"] in told}:
-        session[ATTACHED] = {str(number): one for number, one in listed.items()}
+        session["attached"] = {str(number): one for number, one in listed.items()}
     elif any(messages.mentions(message["content"]) for message in every):
-        session[ATTACHED] = {}  # they only read like it
+        session["attached"] = {}  # they only read like it
     return session
 
 
-def _rewound(tx: Tx, session_id: str, shown: list[dict[str, Any]], state: dict[str, Any]) -> list[dict[str, Any]]:
+def _rewound(tx: Tx, session_id: str, shown: Sequence[MessageRow], state: SessionState) -> list[HiddenMessage]:
     """What a session shows no more, its own and what it carries, each with `hidden`: the batch of the rewind that took it
     away, or that a person did."""
-    hidden = {row[0]: row[1] for row in state["hidden"] if row[1] != KEPT}
+    hidden = {message_id: kind for message_id, kind in state["hidden"] if kind != KEPT}
     found = {m["id"]: m for m in transcript_replay.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
     told = {message["id"] for message in shown}
     for _, owner, first, last, _, rewound, _ in state["refs"]:
@@ -61,19 +73,27 @@ def _rewound(tx: Tx, session_id: str, shown: list[dict[str, Any]], state: dict[s
         if rewound is None:
             sql += f" AND m.hidden = {REDACTED}"
         for *row, kind in tx.rows(f"{sql} ORDER BY m.id", (owner, first, last)):
-            if row[0] not in told and kind != REPLACED:
-                found[row[0]] = messages.decode(tuple(row))
-                hidden.setdefault(row[0], REDACTED if kind == REDACTED else rewound)
+            message_id = row[0]
+            if message_id not in told and kind != REPLACED:
+                found[message_id] = messages.decode(tuple(row))
+                hidden.setdefault(message_id, REDACTED if kind == REDACTED else rewound)
     return [{**message, "hidden": hidden[number]} for number, message in sorted(found.items())]
 
 
-def _for_others(message: dict[str, Any]) -> dict[str, Any] | None:
+def _for_others(message: HiddenMessage) -> HiddenMessage | RedactedMessage | None:
     """What others than the owner get of a hidden message: of a redacted one its place, of an earlier version nothing."""
     if message["hidden"] == REPLACED:
         return None
     if message["hidden"] != REDACTED:
         return message
-    return {key: message[key] for key in ("id", "session_id", "role", "timestamp", "hidden")} | {"content": None}
+    return {
+        "id": message["id"],
+        "session_id": message["session_id"],
+        "role": message["role"],
+        "timestamp": message["timestamp"],
+        "hidden": REDACTED,
+        "content": None,
+    }
 
 
 def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]:
@@ -84,7 +104,7 @@ def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]
     return [row[0] for row in tx.rows(f"SELECT s.id FROM sessions s WHERE {where} ORDER BY s.started_at, s.id", params)]
 
 
-def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) -> Touched | None:
+def bring_in(engine: Engine, tx: Tx, data: Mapping[str, Any], ids: dict[int, int]) -> Touched | None:
     """Store an exported session; None when its id is there already, else which others that changed.
 
     A message keeps its id unless another message has it; `ids` tells the new one to sessions that come later and refer to it.
@@ -108,7 +128,7 @@ def bring_in(engine: Engine, tx: Tx, data: dict[str, Any], ids: dict[int, int]) 
     places: dict[int, Place] = {}
     for owner, entries in others.items():
         places.update(carried_messages.keep(engine, tx, owner, entries, ids, touched))
-    state: dict[str, Any] = {key: data[key] for key in ("tags", "members") if key in data}
+    state: ToldState = {key: data[key] for key in ("tags", "members") if key in data}
     new = {**here, **{old: place[0] for old, place in places.items()}}
     state["rewinds"] = [[batch, new.get(cut, 0)] for batch, cut in data.get("rewinds") or [] if not cut or cut in new]
     state["hidden"] = [[here[m["id"]], m["hidden"]] for m in rewound if m.get("id") in here and m.get("hidden")]
@@ -133,7 +153,7 @@ def has_events(data: Any) -> bool:
     return isinstance(data, dict) and isinstance(data.get(_EVENTS), list) and bool(data[_EVENTS])
 
 
-def _told(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _told(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     told = data.get(key) or []
     if not isinstance(told, list) or not all(isinstance(m, dict) and m.get("role") for m in told):
         raise InvalidInput(f"session {data['id']}: {key} is not a list of messages")
@@ -143,21 +163,21 @@ def _told(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return [{**message, "attachments": attached.get(str(message.get("id")), [])} for message in told]
 
 
-def with_attachments(data: dict[str, Any]) -> dict[str, Any]:
+def with_attachments(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """An exported session whose messages name their attachments, as those that are stored one by one do."""
     return {**data, **{key: _told(data, key) for key in ("messages", "rewound_messages")}}
 
 
 def _parted(
-    session_id: str, shown: list[dict[str, Any]], rewound: list[dict[str, Any]], refs: list[list[Any]]
-) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    session_id: str, shown: list[Mapping[str, Any]], rewound: list[Mapping[str, Any]], refs: list[list[Any]]
+) -> tuple[list[Mapping[str, Any]], dict[str, list[Mapping[str, Any]]]]:
     """A session's own messages in their order, and by owner those that it refers to."""
-    own: list[dict[str, Any]] = []
-    others: dict[str, list[dict[str, Any]]] = {}
+    own: list[Mapping[str, Any]] = []
+    others: dict[str, list[Mapping[str, Any]]] = {}
     shown_own = 0
     for number, message in enumerate((*shown, *rewound), 1):
         owner, old = message.get("session_id", session_id), message.get("id")
-        refers = (ref[1] == owner and ref[2] <= old <= ref[3] for ref in refs)
+        refers = (whose == owner and first <= old <= last for _, whose, first, last, *_ in refs)
         if owner != session_id and usable_id(old) and any(refers):
             others.setdefault(owner, []).append(message)
         else:
@@ -173,14 +193,14 @@ def _parted(
     return own, others
 
 
-def _number(message: dict[str, Any]) -> int:
+def _number(message: Mapping[str, Any]) -> int:
     return message["id"] if usable_id(message.get("id")) else HIGHEST
 
 
 def _ranges(
     tx: Tx,
     refs: list[list[Any]],
-    others: dict[str, list[dict[str, Any]]],
+    others: dict[str, list[Mapping[str, Any]]],
     places: dict[int, Place],
     here: dict[int, int],
 ) -> list[tuple[Any, ...]]:
@@ -207,7 +227,7 @@ def _lay_out(tx: Tx, session_id: str, expected: list[int], places: dict[int, Pla
     carried_messages.state(tx, session_id, refs)
 
 
-def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iterator[dict[str, Any]]:
+def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iterator[ExportedSession]:
     """Exported sessions one by one, in constant memory."""
     with engine.read() as tx:
         ids = export_ids(tx, source, visible_to)

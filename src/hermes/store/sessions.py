@@ -9,12 +9,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
 from hermes.store.engines.base import Row, Tx
 from hermes.store.visibility import User, session_clause
+
+if TYPE_CHECKING:
+    from hermes.store.rows import SessionRow
+
+AnySession = TypeVar("AnySession", bound="SessionRow")
 
 SHOWN = (
     "id", "source", "user_id", "model", "model_config", "system_prompt", "parent_session_id", "started_at", "ended_at",
@@ -166,7 +171,8 @@ def _read_prompts(tx: Tx, hashes: list[str]) -> dict[str, Any]:
             yield from tx.rows(f"{columns} ({', '.join('?' * len(part))})", part)
 
     wanted = list(rows(hashes))
-    bases = {row[0]: row[3] for row in rows(sorted({row[1] for row in wanted if row[1] is not None}))}
+    base_hashes = {base_hash for _, base_hash, _, _ in wanted if base_hash is not None}
+    bases = {digest: text for digest, _, _, text in rows(sorted(base_hashes))}
     found: dict[str, Any] = {}
     for digest, base_hash, shared, text in wanted:
         if base_hash is None:
@@ -186,10 +192,12 @@ def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
             row["system_prompt"] = texts.get(digest)
 
 
-def get(tx: Tx, session_id: str, visible_to: User | None = None) -> dict[str, Any] | None:
+def get(tx: Tx, session_id: str, visible_to: User | None = None) -> SessionRow | None:
     """The session as a dict, or None."""
     where, params = session_clause(visible_to)
-    found = tx.dicts(f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ? AND {where}", [session_id, *params])
+    found: list[SessionRow] = tx.dicts(
+        f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ? AND {where}", [session_id, *params]
+    )
     return tidy(found[0]) if found else None
 
 
@@ -199,16 +207,17 @@ def is_shown(tx: Tx, session_id: str, visible_to: User | None) -> bool:
     return tx.row(f"SELECT 1 FROM sessions s WHERE s.id = ? AND {where}", [session_id, *params]) is not None
 
 
-def tidy(row: dict[str, Any]) -> dict[str, Any]:
+def tidy(row: AnySession) -> AnySession:
     """A session row as callers see it."""
-    if bytes in map(type, row.values()):
-        for name, value in row.items():
+    columns: Any = row  # texts that are stored as bytes may lie in any of them
+    if bytes in map(type, columns.values()):
+        for name, value in columns.items():
             if type(value) is bytes:
-                row[name] = codec.restored(value)
+                columns[name] = codec.restored(value)
     return row
 
 
-def require(tx: Tx, session_id: str) -> dict[str, Any]:
+def require(tx: Tx, session_id: str) -> SessionRow:
     """The session as a dict; an error when there is none."""
     session = get(tx, session_id)
     if session is None:

@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ try:
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
+Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/format.md
 FORMAT = "hermes-transcript"
 VERSION = 2
 _OPEN_FILES = 64
@@ -49,7 +50,7 @@ def file_name(session_id: str) -> str:
     return safe + ".jsonl"
 
 
-def _encode(entry: dict[str, Any]) -> bytes:
+def _encode(entry: Entry) -> bytes:
     """Loads the JSON library when it is first needed and takes its place."""
     global _encode
     import msgspec
@@ -69,7 +70,7 @@ def _decode(raw: bytes) -> Any:
         return json.loads(raw)
 
 
-def line(entry: dict[str, Any]) -> bytes:
+def line(entry: Entry) -> bytes:
     """One line of a transcript."""
     try:
         return sealed(_encode(entry))
@@ -82,7 +83,7 @@ def line(entry: dict[str, Any]) -> bytes:
         return sealed(json.dumps(_readable(bare), ensure_ascii=False, separators=(",", ":")).encode())
 
 
-def _readable(entry: dict[str, Any]) -> dict[str, Any]:
+def _readable(entry: Entry) -> Entry:
     """An entry that any JSON reader takes: fields with lone surrogates have U+FFFD in their place, and `exact` has them as
     they are, for ours."""
     texts = {key: json.dumps(value, ensure_ascii=False) for key, value in entry.items()}
@@ -94,7 +95,7 @@ def _readable(entry: dict[str, Any]) -> dict[str, Any]:
     return {**shown, "exact": base64.b64encode(exact).decode()}
 
 
-def _exact(entry: dict[str, Any]) -> dict[str, Any]:
+def _exact(entry: Entry) -> Entry:
     """The inverse of _readable()."""
     try:
         told = json.loads(base64.b64decode(entry["exact"], validate=True).decode("utf-8", "surrogatepass"))
@@ -123,12 +124,12 @@ def is_intact(raw: bytes) -> bool | None:
     return raw[-10:-2] == b"%08x" % zlib.crc32(raw[:start])
 
 
-def header(session: dict[str, Any]) -> bytes:
+def header(session: Mapping[str, Any]) -> bytes:
     """The first line of a transcript."""
     return line({"type": "session", "format": FORMAT, "version": VERSION, "session": session})
 
 
-def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[dict[str, Any]]:
+def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[Entry]:
     """The lines of a transcript that can be read; one that is no JSON object (a crash can tear one) is skipped.
 
     `crc` is True in a line that is what was written, False in one that is not, and absent where that can't be told.
@@ -143,7 +144,7 @@ def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[dict[str, A
                 torn.append(raw)
 
 
-def decoded(raw: bytes) -> dict[str, Any] | None:
+def decoded(raw: bytes) -> Entry | None:
     """One line as `entries` gives it; None for one that can't be read."""
     try:
         entry = _decode(raw)
@@ -382,6 +383,6 @@ def _lock_file(handle: int) -> bool:
             time.sleep(0.001)
 
 
-def event(kind: str, **values: Any) -> dict[str, Any]:
+def event(kind: str, **values: Any) -> Entry:
     """A short line for a change that is not a message."""
     return {"type": "event", "event": kind, "at": time.time(), **values}

@@ -9,10 +9,10 @@ Where none of that is known the difference is *undecided*: it is reported, and r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import messages, session_events, transcript_replay
@@ -21,14 +21,17 @@ from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import REPLACED, Engine, MessageColumns, Tx
 from hermes.store.expected_lines import Attached, expected_lines, message_columns, other_lines
 from hermes.store.prompt_files import read_prompt
-from hermes.store.transcript import entries, is_intact
+from hermes.store.transcript import Entry, entries, is_intact
+from hermes.store.transcript_replay import SessionState, StateKey, ToldState
 
-Entry = dict[str, Any]
+if TYPE_CHECKING:
+    from hermes.store.rows import MessageRow, SessionEvent
+
 FIELDS = tuple(name for name in messages.SHOWN if name not in ("id", "session_id"))
 _DERIVED = frozenset(("id", "preview", "title_base", "title_no", "purged"))
 COLUMNS = (*(name for name in transcript_replay.COLUMNS if name not in _DERIVED), "system_prompt")
-STATE = ("tags", "members", "refs", "rewinds", "hidden")
-_NO_STATE: dict[str, list[Any]] = {key: [] for key in STATE}
+STATE: tuple[StateKey, ...] = ("tags", "members", "refs", "rewinds", "hidden")
+_NO_STATE: SessionState = {"tags": [], "members": [], "refs": [], "rewinds": [], "hidden": []}
 TELLING = ("role", "content", "timestamp")  # two messages that agree in these are one
 
 
@@ -66,14 +69,14 @@ class Comparison:
     astray: dict[int, Entry] = field(default_factory=dict)  # damaged rows that lie under another session
     edited: list[int] = field(default_factory=list)  # rows changed with SQL
     removed: list[int] = field(default_factory=list)  # rows deleted with SQL
-    unnoted: list[Entry] = field(default_factory=list)  # events without a line
+    unnoted: list[SessionEvent] = field(default_factory=list)  # events without a line
     # undecided:
     moved: dict[int, Entry] = field(default_factory=dict)  # rows that lie under another session
     differing: dict[int, Entry] = field(default_factory=dict)
     absent: dict[int, Entry] = field(default_factory=dict)  # lines without a row
-    columns: dict[str, Any] = field(default_factory=dict)  # what the transcript says of columns that differ
-    state: dict[str, Any] = field(default_factory=dict)
-    events: list[Entry] = field(default_factory=list)  # as the transcript tells them, and the database does not
+    columns: transcript_replay.Columns = field(default_factory=dict)  # what the transcript says of columns that differ
+    state: ToldState = field(default_factory=dict)
+    events: list[SessionEvent] = field(default_factory=list)  # as the transcript tells them, and the database does not
     told: dict[int, Entry] = field(default_factory=dict)  # the lines of what was edited
     outdated: bool = False  # columns or state differ, and the transcript is known to be damaged
     renamed: bool = False  # it refers to a deleted session by the id that one had
@@ -125,7 +128,7 @@ def _these(ids: Iterable[int]) -> str:
     return f"message {some[0]} has" if len(some) == 1 else f"{len(some)} messages ({some[0]} …) have"
 
 
-def _events(some: list[Entry]) -> str:
+def _events(some: list[SessionEvent]) -> str:
     return "1 event has" if len(some) == 1 else f"{len(some)} events have"
 
 
@@ -182,12 +185,12 @@ def same(told: Any, stored: Any) -> bool:
     return bool(told == stored or told == json.loads(json.dumps(stored)))
 
 
-def is_same_message(entry: Entry, stored: Entry) -> bool:
+def is_same_message(entry: Entry, stored: Mapping[str, Any]) -> bool:
     """Whether a line and a row are one message, whatever their ids."""
     return all(same(entry.get(name), stored.get(name)) for name in TELLING)
 
 
-def reads_same(entry: Entry, stored: Entry) -> bool:
+def reads_same(entry: Entry, stored: Mapping[str, Any]) -> bool:
     """Whether a line and a row agree in all that a line carries."""
     if {**transcript_replay.message_entry(stored), "crc": True} == entry:
         return True
@@ -212,7 +215,7 @@ class _Sessions:
             ):
                 of_message = self.attached.setdefault(owner, {}).setdefault(message_id, [])
                 of_message += listed(((digest, mime or "", size or 0),))
-        self.events: dict[str, list[Entry]] | None = None
+        self.events: dict[str, list[SessionEvent]] | None = None
         try:
             self.columns = transcript_replay.columns_of_sessions(tx, session_ids)
             self.events = session_events.of_sessions(tx, session_ids) if has_events else {}
@@ -297,7 +300,7 @@ class Comparer:
         rows = self._tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (owner,))
         return any(self._path(row[0]).exists() for row in rows)
 
-    def _compare_lines(self, out: Comparison, told: Told, stored: dict[int, Entry]) -> None:
+    def _compare_lines(self, out: Comparison, told: Told, stored: dict[int, MessageRow]) -> None:
         for message_id, message in stored.items():
             entry = told.session.messages.get(message_id)
             if entry is not None and not told.again and reads_same(entry, message):
@@ -314,7 +317,7 @@ class Comparer:
             elif not reads_same(right, message):
                 self._judge(out, message_id, right, message)
 
-    def _judge(self, out: Comparison, message_id: int, entry: Entry, message: Entry) -> None:
+    def _judge(self, out: Comparison, message_id: int, entry: Entry, message: MessageRow) -> None:
         """A row and its line differ: whose fault is it?"""
         if self._is_earlier_version(entry, message):
             out.unlined.append(message_id)
@@ -328,7 +331,7 @@ class Comparer:
         else:
             out.differing[message_id] = entry
 
-    def _is_earlier_version(self, entry: Entry, message: Entry) -> bool:
+    def _is_earlier_version(self, entry: Entry, message: MessageRow) -> bool:
         """Whether a line tells what its message said before it was edited; that is kept as a row of its own."""
         sql = f"SELECT {messages._ROW} FROM messages m WHERE m.hidden = {REPLACED} AND m.timestamp = ? AND m.role = ?"
         try:
@@ -337,7 +340,7 @@ class Comparer:
             return False
         return any(reads_same(entry, {**row, "id": message["id"]}) for row in rows)
 
-    def _find_absent(self, out: Comparison, told: Told, stored: dict[int, Entry]) -> None:
+    def _find_absent(self, out: Comparison, told: Told, stored: dict[int, MessageRow]) -> None:
         """Lines without a row: lost, deleted, or the row lies elsewhere."""
         unlined = {message_id: stored[message_id] for message_id in out.unlined}
         for message_id, entry in told.session.messages.items():
@@ -410,7 +413,7 @@ class Comparer:
         out.promptless = told.promptless
         if told.promptless:  # the database has it
             wrong.pop("system_prompt", None)
-        beside = {}
+        beside: ToldState = {}
         for key in STATE:
             tells = told.session.state.get(key, [])
             if not _alike(tells, state[key]):
@@ -434,18 +437,20 @@ def _alike(told: Any, stored: list[Any], *, renamed: bool = True) -> bool:
 
 def _is_renamed(told: Any, stored: Any) -> bool:
     """A range of a session that was deleted since: what is kept of it has an id of its own."""
-    if not isinstance(told, list) or len(told) != 7 or len(stored) != 7 or not str(stored[1]).startswith(SHELL):
+    if not isinstance(told, list) or len(told) != 7 or len(stored) != 7:
         return False
-    return bool([told[0], *told[2:]] == [stored[0], *stored[2:]])
+    told_ord, _, *told_range = told
+    stored_ord, owner, *stored_range = stored
+    return str(owner).startswith(SHELL) and (told_ord, told_range) == (stored_ord, stored_range)
 
 
-def readable_messages(tx: Tx, session_id: str) -> tuple[dict[int, Entry], list[int]]:
+def readable_messages(tx: Tx, session_id: str) -> tuple[dict[int, MessageRow], list[int]]:
     """A session's own messages that can be read, and the ids of those that can't."""
     try:
         return {one["id"]: one for one in transcript_replay.own_messages(tx, session_id)}, []
     except (StoreCorrupt, UnicodeDecodeError):
         pass
-    good: dict[int, Entry] = {}
+    good: dict[int, MessageRow] = {}
     bad: list[int] = []
     for (message_id,) in tx.rows("SELECT id FROM messages WHERE session_id = ? ORDER BY id", (session_id,)):
         try:

@@ -7,9 +7,9 @@ carried ranges and rewinds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from hermes.errors import InvalidInput
 from hermes.store import messages, session_events, titles
@@ -18,7 +18,10 @@ from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
 from hermes.store.messages import make_ready
 from hermes.store.prompt_files import read_prompt
 from hermes.store.sessions import keep_prompt
-from hermes.store.transcript import Journal, entries, event, header, line
+from hermes.store.transcript import Entry, Journal, entries, event, header, line
+
+if TYPE_CHECKING:
+    from hermes.store.rows import MessageRow, SessionEvent
 
 COLUMNS = (
     "id", "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
@@ -32,18 +35,37 @@ _NUMBERS = {name: kind for name, kind in SESSION_COLUMNS.items() if kind.startsw
 _OMITTED = ("session_id",)
 
 
-def message_entry(message: dict[str, Any]) -> dict[str, Any]:
+class SessionState(TypedDict):
+    """What belongs to a session beside its columns and messages: rows of the tables that are about it."""
+
+    tags: list[str]
+    members: list[list[str]]
+    """source, user_id"""
+    refs: list[list[Any]]
+    """ord, from_session, first_id, last_id, after_id, rewound, born"""
+    rewinds: list[list[int]]
+    """batch, cut_id"""
+    hidden: list[list[int]]
+    """The id of a message, and its `hidden`."""
+
+
+StateKey = Literal["tags", "members", "refs", "rewinds", "hidden"]
+Columns = dict[str, Any]  # of a session, by name
+ToldState = dict[str, list[Any]]  # the same as a file tells it, or a part of it
+
+
+def message_entry(message: Mapping[str, Any]) -> Entry:
     """A decoded message as a transcript line; what is not there is left out."""
     body = {key: value for key, value in message.items() if value is not None and key not in _OMITTED}
     return {"type": "message", "id": message["id"], **body}
 
 
-def session_columns(tx: Tx, session_id: str) -> dict[str, Any]:
+def session_columns(tx: Tx, session_id: str) -> Columns:
     """A session's own columns, as stored; its system prompt as text."""
     return columns_of_sessions(tx, [session_id]).get(session_id, {})
 
 
-def columns_of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+def columns_of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, Columns]:
     """The same for several sessions, by id."""
     from hermes.store.sessions import PROMPT, tidy
 
@@ -53,7 +75,7 @@ def columns_of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, dict[st
     return {row["id"]: row for row in map(tidy, tx.dicts(sql, session_ids))}
 
 
-def session_state(tx: Tx, session_id: str) -> dict[str, Any]:
+def session_state(tx: Tx, session_id: str) -> SessionState:
     """What belongs to a session beside its columns and messages."""
     return {
         "tags": [row[0] for row in tx.rows("SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
@@ -75,28 +97,28 @@ def owners(tx: Tx, session_id: str) -> list[str]:
     return [row[0] for row in tx.rows(sql, (session_id, session_id))]
 
 
-def successors(tx: Tx, session_id: str) -> dict[str, Any]:
+def successors(tx: Tx, session_id: str) -> dict[str, str | list[str]]:
     """Where a conversation goes on from here: the session that continues it, and its branches."""
     rows = tx.rows(
         "SELECT c.id, c.kind, p.end_reason FROM sessions c JOIN sessions p ON p.id = c.parent_session_id WHERE p.id = ?"
         " AND c.kind IN ('compression', 'branch') AND c.purged IS NULL ORDER BY c.started_at, c.id",
         (session_id,),
     )
-    found: dict[str, Any] = {}
-    if continued := [row[0] for row in rows if row[1:] == ("compression", "compression")]:
+    found: dict[str, str | list[str]] = {}
+    if continued := [child for child, kind, ended in rows if kind == ended == "compression"]:
         found["continued_in"] = continued[-1]
-    if branches := [row[0] for row in rows if row[1] == "branch"]:
+    if branches := [child for child, kind, _ in rows if kind == "branch"]:
         found["branches"] = branches
     return found
 
 
-def own_messages(tx: Tx, session_id: str) -> list[dict[str, Any]]:
+def own_messages(tx: Tx, session_id: str) -> list[MessageRow]:
     """Every message row a session owns, hidden ones included."""
     rows = tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? ORDER BY m.id", (session_id,))
     return [messages.decode(row) for row in rows]
 
 
-def message(tx: Tx, message_id: int) -> dict[str, Any]:
+def message(tx: Tx, message_id: int) -> MessageRow:
     """One message row, decoded."""
     row = tx.row(f"SELECT {messages._ROW} FROM messages m WHERE m.id = ?", (message_id,))
     assert row is not None
@@ -131,8 +153,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             for one in session_events.of_session(tx, session_id)
             if one["at"] not in noted
         ]
-        state = session_state(tx, session_id)
-        state.update(successors(tx, session_id))
+        state = {**session_state(tx, session_id), **successors(tx, session_id)}
         if started or any(state.values()):  # a new file's first line has told the columns already
             out.append(line(event("state", set=told, **state)))
         return b"".join(out)
@@ -140,16 +161,19 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
     return journal.revise(session_id, missing, anew=anew)
 
 
-def with_attachments(tx: Tx, session_id: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_attachments(tx: Tx, session_id: str, rows: Sequence[MessageRow]) -> list[Entry]:
     """The same messages with the files that belong to each, as a transcript's line lists them."""
     attached = messages.attached(tx, session_id)
+    out: list[Entry] = []
     for one in rows:
+        entry: Entry = {**one}
         if one["id"] in attached or messages.mentions(one["content"]):
-            one["attachments"] = attached.get(one["id"], [])
-    return rows
+            entry["attachments"] = attached.get(one["id"], [])
+        out.append(entry)
+    return out
 
 
-def _changed_since(tx: Tx, session_id: str, rows: list[dict[str, Any]], present: set[int]) -> list[dict[str, Any]]:
+def _changed_since(tx: Tx, session_id: str, rows: list[Entry], present: set[int]) -> list[Entry]:
     """Messages whose text was changed after their line was written: their earlier version has no line yet."""
     earlier = {
         row[0]
@@ -166,13 +190,13 @@ class ReplayedSession:
     """A session as its transcript tells it."""
 
     def __init__(self, session_id: str) -> None:
-        self.columns: dict[str, Any] = {"id": session_id, "source": "unknown"}
-        self.messages: dict[int, dict[str, Any]] = {}
-        self.loose: list[dict[str, Any]] = []  # messages of older files, which have no ids
-        self.state: dict[str, Any] = {}
-        self.events: list[dict[str, Any]] = []
+        self.columns: Columns = {"id": session_id, "source": "unknown"}
+        self.messages: dict[int, Entry] = {}
+        self.loose: list[Entry] = []  # messages of older files, which have no ids
+        self.state: ToldState = {}
+        self.events: list[SessionEvent] = []
 
-    def take(self, entry: dict[str, Any]) -> None:
+    def take(self, entry: Entry) -> None:
         """Apply one line. Of older files a time may be written as text."""
         if isinstance(entry.get("timestamp"), str):
             entry = {**entry, "timestamp": _seconds(entry["timestamp"])}
@@ -194,7 +218,7 @@ class ReplayedSession:
         elif "role" in entry:
             self._take_message(entry)
 
-    def _revise(self, entry: dict[str, Any]) -> None:
+    def _revise(self, entry: Entry) -> None:
         """Messages whose text was changed: `replaces` has them as they are now, `keeps` as they were."""
         crc = {"crc": entry["crc"]} if "crc" in entry else {}
         for one in _messages_in(entry, "replaces"):
@@ -205,7 +229,7 @@ class ReplayedSession:
         for one in _messages_in(entry, "keeps"):
             self._take_message({**one, **crc})
 
-    def _take_message(self, entry: dict[str, Any]) -> None:
+    def _take_message(self, entry: Entry) -> None:
         """If an id comes twice the first line counts, but a damaged line (perhaps in its id) never takes another's place."""
         if not isinstance(entry.get("id"), int):
             self.loose.append(entry)
@@ -216,7 +240,7 @@ class ReplayedSession:
             self.messages[entry["id"]] = first if damaged else entry
             self.loose.append(entry if damaged else first)
 
-    def _set(self, columns: dict[str, Any]) -> None:
+    def _set(self, columns: Mapping[str, Any]) -> None:
         """The prompt is told as text (version 1) or by its hash: the last word counts."""
         for told, other in (("system_prompt", "system_prompt_hash"), ("system_prompt_hash", "system_prompt")):
             if told in columns:
@@ -224,7 +248,7 @@ class ReplayedSession:
         self.columns.update(columns)
 
 
-def _messages_in(entry: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _messages_in(entry: Entry, key: str) -> list[Entry]:
     """The messages that an event lists."""
     told = entry.get(key)
     return (
@@ -262,7 +286,7 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
     `beside`: the folder is the database's own, so that these are its sessions' transcripts from now on.
     """
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
-    done: dict[str, tuple[dict[str, Any], dict[int, int]]] = {}  # of each its state, and the ids of its messages here
+    done: dict[str, tuple[ToldState, dict[int, int]]] = {}  # of each its state, and the ids of its messages here
     for path in sorted(folder.glob("*.jsonl")) if files is None else files:
         session = read_transcript(path)
         if not session.messages and not session.loose and session.columns["source"] == "unknown":
@@ -294,7 +318,7 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
     return counts
 
 
-def state_here(tx: Tx, session_id: str, state: dict[str, Any], ids: dict[str, dict[int, int]]) -> dict[str, Any]:
+def state_here(tx: Tx, session_id: str, state: ToldState, ids: dict[str, dict[int, int]]) -> ToldState:
     """A transcript's state with the ids and owners that the messages have in this database."""
     own = ids[session_id]
 
@@ -307,7 +331,7 @@ def state_here(tx: Tx, session_id: str, state: dict[str, Any], ids: dict[str, di
         for ord_, owner, first, last, after, *rest in state["refs"]:
             place = _owner(tx, owner, first, last, ids), new(owner, first), new(owner, last)
             out["refs"].append([ord_, *place, own.get(after, after), *rest])
-        carried = {old: number for ref in state["refs"] for old, number in ids.get(ref[1], {}).items()}
+        carried = {old: number for _, owner, *_ in state["refs"] for old, number in ids.get(owner, {}).items()}
         own = {**carried, **own}
     if "rewinds" in state:
         out["rewinds"] = [[batch, own.get(cut, cut)] for batch, cut in state["rewinds"]]
@@ -338,7 +362,7 @@ def cut_loose_parents(tx: Tx) -> int:
     )
 
 
-def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
+def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
     """A session row from stored columns; unknown ones are ignored, missing ones stay empty."""
     from hermes.store import codec
     from hermes.store.title_rules import split_family
@@ -389,7 +413,7 @@ def insert_messages(engine: Engine, tx: Tx, session: ReplayedSession) -> dict[in
     return given
 
 
-def set_state(tx: Tx, session_id: str, state: dict[str, Any]) -> None:
+def set_state(tx: Tx, session_id: str, state: ToldState) -> None:
     """Tags, members, carried ranges and rewinds as a transcript or an export tells them."""
     tables = {
         "tags": ("session_tags", "tag"),

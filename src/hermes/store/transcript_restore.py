@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec, messages, session_events, sessions, transcript_replay
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.transcript_comparison import Comparison, Entry, is_same_message, readable_messages
+from hermes.store.transcript import Entry
+from hermes.store.transcript_comparison import Comparison, is_same_message, readable_messages
+from hermes.store.transcript_replay import ToldState
 
-Restored = tuple[dict[str, Any], dict[int, int]]  # what a transcript says beside the messages, and the ids of those
+if TYPE_CHECKING:
+    from hermes.store.rows import MessageRow
+
+Restored = tuple[ToldState, dict[int, int]]  # what a transcript says beside the messages, and the ids of those
 
 
 def restore_session(engine: Engine, path: Path) -> tuple[str, Restored, int]:
@@ -46,7 +51,7 @@ def restore_state(engine: Engine, restored: dict[str, Restored]) -> None:
             messages.recount(tx, session_id)
 
 
-def _is_there(entry: Entry, there: dict[int, Entry]) -> bool:
+def _is_there(entry: Entry, there: dict[int, MessageRow]) -> bool:
     return any(is_same_message(entry, one) for one in there.values())
 
 
@@ -134,14 +139,14 @@ def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
     messages.remove_own(engine, tx, session_id)
     moved: dict[int, int] = {}
     for message in ordered:
-        message["attachments"] = attached.get(message["id"], [])
-        ready = messages.make_ready(message, mask=None, lift=None)
+        entry = {**message, "attachments": attached.get(message["id"], [])}
+        ready = messages.make_ready(entry, mask=None, lift=None)
         moved[message["id"]] = messages.insert(tx, session_id, ready, None)
     session_events.follow(tx, session_id, moved)
     return moved
 
 
-def set_told_state(tx: Tx, session_id: str, state: dict[str, Any], places: dict[int, int]) -> None:
+def set_told_state(tx: Tx, session_id: str, state: ToldState, places: dict[int, int]) -> None:
     """Have a session's state as its transcript tells it, with the ids that its own messages have now."""
     here = dict(state)
     if "rewinds" in state:
@@ -152,7 +157,7 @@ def set_told_state(tx: Tx, session_id: str, state: dict[str, Any], places: dict[
     transcript_replay.set_state(tx, session_id, here)
 
 
-def set_columns(tx: Tx, session_id: str, columns: dict[str, Any]) -> None:
+def set_columns(tx: Tx, session_id: str, columns: Mapping[str, Any]) -> None:
     """Columns of a session as its transcript tells them; a title that another session has meanwhile stays away."""
     for name, value in columns.items():
         if name == "system_prompt":

@@ -7,7 +7,7 @@ raises into a caller whose change is already safe in the database.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ from hermes.store import codec, transcript_replay
 from hermes.store.attachments import PREFIX, Attachments, listed
 from hermes.store.carried_messages import SHELL, Touched
 from hermes.store.engines.base import Engine
-from hermes.store.messages import STORED, Ready
-from hermes.store.transcript import Journal, event, line
+from hermes.store.messages import Ready, StoredColumns
+from hermes.store.transcript import Entry, Journal, event, line
 
 _NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron"))
 _RAW = frozenset(codec.JSON_FIELDS)
-_LEFT_OUT = frozenset(("session_id", "content", "content_rest", "content_format", "writer"))
-_FIELDS = tuple((number, name) for number, name in enumerate(STORED[1:]) if name not in _LEFT_OUT)
+_LEFT_OUT = frozenset(("content", "content_rest", "content_format", "writer"))
 
 
 class TranscriptWriter:
@@ -121,13 +120,13 @@ class TranscriptWriter:
         if self._keeps(session_id):
             self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id)
 
-    def happened(self, session_id: str, entry: dict[str, Any]) -> None:
+    def happened(self, session_id: str, entry: Entry) -> None:
         """An event was stored."""
         if self._keeps(session_id):
             self._write(session_id, line(entry))
 
     def changed(
-        self, session_id: str, what: str, *columns: str, also: dict[str, Any] | None = None, **values: Any
+        self, session_id: str, what: str, *columns: str, also: Mapping[str, Any] | None = None, **values: Any
     ) -> None:
         """Columns of a session were changed; `also` tells readers more about it."""
         if self._keeps(session_id):
@@ -295,12 +294,11 @@ class TranscriptWriter:
             )
 
 
-def _entry(message_id: int, ready: Ready) -> dict[str, Any]:
+def _entry(message_id: int, ready: Ready) -> Entry:
     """A stored message as its transcript line, without reading it back."""
-    entry: dict[str, Any] = {"type": "message", "id": message_id}
-    for number, name in _FIELDS:
-        value = ready.values[number]
-        if value is None:
+    entry: Entry = {"type": "message", "id": message_id}
+    for name, value in zip(StoredColumns._fields, ready.values):
+        if value is None or name in _LEFT_OUT:
             continue
         if name in _RAW:
             entry[name] = _raw(value) if ready.clean_json and isinstance(value, str) else codec.from_json(value)

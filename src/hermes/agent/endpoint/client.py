@@ -242,7 +242,7 @@ class EndpointModel:
 def _as_sent(message: Message, drop: set[str]) -> Message:
     """A message with the fields endpoints know; reasoning goes back as it came, except where it is unknown (`drop`)."""
     role, content = message.get("role"), message.get("content")
-    sent: Message = {"role": role, "content": content}
+    sent: dict[str, Any] = {"role": role, "content": content}
     if content is None and not message.get("tool_calls"):
         sent["content"] = ""
     for field in _SENT.get(role, _ANY) if len(message) > 2 else ():

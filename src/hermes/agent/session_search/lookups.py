@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from hermes.agent.model import Message, Model
     from hermes.config import Config
     from hermes.store.db import SessionDB
+    from hermes.store.rows import MessageRow
     from hermes.store.visibility import User
 
 
+Answer = dict[str, Any]  # what the tool returns: JSON for the model
 READ = 100_000  # characters of a conversation that the auxiliary model reads
 MOST_SESSIONS = 20
 WINDOW, MOST_WINDOW = 5, 50
@@ -74,12 +76,12 @@ class Lookup:
 
     def matching(
         self, query: str, limit: int, roles: list[str] | None, source: str | None, session: str | None
-    ) -> dict[str, Any]:
+    ) -> Answer:
         within = None if session is None else self.chains.members(session)
         found = find_conversations(
             self.db, query, self.chains, limit=limit, roles=roles, source=source, within=within, visible_to=self.visible_to
         )  # fmt: skip
-        head: dict[str, Any] = {"note": NOTE, "query": shortened(clean(query), 300)}
+        head: Answer = {"note": NOTE, "query": shortened(clean(query), 300)}
         if not found:
             return fitted(
                 {**head, "result": "nothing in the earlier conversations matches"}, "sessions", [], self.budget
@@ -89,25 +91,25 @@ class Lookup:
         self._write(head, parts, jobs, query)
         return fitted(head, "sessions", parts, self.budget)
 
-    def overview(self, session: str) -> dict[str, Any]:
+    def overview(self, session: str) -> Answer:
         from hermes.agent.offline.summary import summary_of
 
         row = self.chains.shown(session)
         assert row is not None
         conversation = FoundConversation(row)
         members = self.chains.members(session)
-        head: dict[str, Any] = {"note": NOTE}
+        head: Answer = {"note": NOTE}
         part = _part(conversation)
         self._write(head, [part], [(conversation, members)], "What was this conversation about, and what came of it?")
         if part.key == "excerpt":
-            seen: dict[int, dict[str, Any]] = {}
+            seen: dict[int, MessageRow] = {}
             for member in members:
                 for message in self.db.get_messages(member, visible_to=self.visible_to):
                     seen.setdefault(message["id"], message)
             part.text = summary_of(list(seen.values()))
         return fitted(head, "sessions", [part], self.budget)
 
-    def recent(self, limit: int, source: str | None) -> dict[str, Any]:
+    def recent(self, limit: int, source: str | None) -> Answer:
         parts: list[Part] = []
         for offset in range(0, 1000, 50):
             rows = self.db.list_sessions_rich(
@@ -118,16 +120,16 @@ class Lookup:
                     parts.append(_part(FoundConversation(row), key="preview", text=row["preview"] or ""))
             if len(rows) < 50 or len(parts) >= limit:
                 break
-        head = {
+        head: Answer = {
             "note": NOTE,
             "result": "the most recent conversations" if parts else "there are no earlier conversations",
         }
         return fitted(head, "sessions", parts, self.budget)
 
-    def around(self, message_id: int, width: int, session: str | None) -> dict[str, Any]:
+    def around(self, message_id: int, width: int, session: str | None) -> Answer:
         owner, messages = self._showing(message_id, session)
         place = next(n for n, message in enumerate(messages) if message["id"] == message_id)
-        row = self.chains.shown(owner) or {"id": owner}
+        row: Mapping[str, Any] = self.chains.shown(owner) or {"id": owner}
         while True:
             near = messages[max(0, place - width) : place + width + 1]
             parts = [
@@ -141,7 +143,7 @@ class Lookup:
                 )
                 for message in near
             ]  # fmt: skip
-            head = {
+            head: Answer = {
                 "note": NOTE,
                 **_about(row),
                 "before": max(0, place - width),
@@ -154,7 +156,7 @@ class Lookup:
                 return answer
             width //= 2  # fewer messages, so that the one asked for is among them
 
-    def _showing(self, message_id: int, session: str | None) -> tuple[str, list[dict[str, Any]]]:
+    def _showing(self, message_id: int, session: str | None) -> tuple[str, list[MessageRow]]:
         """The session that shows a message, and what it shows; the one that was named, or its chain, if it can be."""
         candidates = [] if session is None else [session, *reversed(self.chains.members(session))]
         if session is None:
@@ -178,7 +180,7 @@ class Lookup:
 
     def _write(
         self,
-        head: dict[str, Any],
+        head: Answer,
         parts: Sequence[Part],
         jobs: Sequence[tuple[FoundConversation, list[str]]],
         question: str,
@@ -240,7 +242,7 @@ class Lookup:
         return without_thinking(self.model.complete(messages, max_tokens=_ANSWER_TOKENS, timeout=seconds))
 
 
-def _is_told(answer: dict[str, Any], message: dict[str, Any]) -> bool:
+def _is_told(answer: Answer, message: MessageRow) -> bool:
     """Whether an answer gives enough of the message that was asked for."""
     texts = [row.get("text", "") for row in answer.get("messages", []) if row.get("asked_for")]
     return "left_out" not in answer and bool(texts) and len(texts[0]) >= min(400, len(clean(message_text(message))))
@@ -261,7 +263,7 @@ def _short(value: Any) -> Any:
     return shortened(" ".join(clean(value).split()), 80) if isinstance(value, str) else value
 
 
-def _about(row: dict[str, Any]) -> dict[str, Any]:
+def _about(row: Mapping[str, Any]) -> dict[str, str | None]:
     title = row.get("title")
     return {
         "session_id": row["id"],
@@ -274,9 +276,9 @@ def _about(row: dict[str, Any]) -> dict[str, Any]:
 
 def _part(conversation: FoundConversation, key: str = "summary", text: str = "") -> Part:
     fixed = _about(conversation.session)
-    matches = []
+    matches: list[Mapping[str, Any]] = []
     for hit in conversation.hits:
-        match = {
+        match: dict[str, Any] = {
             "message_id": hit["id"],
             "role": _short(hit["role"]),
             "when": when(hit["timestamp"]),
@@ -297,16 +299,16 @@ _LEVELS = ((5, 320, 400), (3, 240, 300), (2, 160, 200), (1, 120, 100), (1, 60, 0
 class Part:
     """One entry of an answer: what is fixed, one long text, and snippets; the last two come from the history."""
 
-    fixed: dict[str, Any]
+    fixed: Mapping[str, Any]
     key: str = "summary"
     text: str = ""
-    matches: list[dict[str, Any]] = field(default_factory=list)  # each with a raw "snippet"
+    matches: Sequence[Mapping[str, Any]] = field(default_factory=list)  # each with a raw "snippet"
 
 
-def fitted(head: dict[str, Any], name: str, parts: Sequence[Part], budget: int) -> dict[str, Any]:
+def fitted(head: Answer, name: str, parts: Sequence[Part], budget: int) -> Answer:
     """`head` with the parts as a list under `name`; its JSON is never longer than `budget` (from 2 on)."""
 
-    def answer(count: int, per: int, length: int, share: int) -> dict[str, Any]:
+    def answer(count: int, per: int, length: int, share: int) -> Answer:
         out = {**head, name: [_shown(part, per, length, share) for part in parts[:count]]}
         if count < len(parts):
             out["left_out"] = len(parts) - count
@@ -319,7 +321,7 @@ def fitted(head: dict[str, Any], name: str, parts: Sequence[Part], budget: int) 
             share = _largest(longest, lambda share: len(as_json(answer(count, per, length, share))) <= budget)  # noqa: B023
             if share is not None and share >= min(least, longest):
                 return answer(count, per, length, share)
-    smaller: tuple[dict[str, Any], ...] = (answer(0, 0, 0, 0), {name: [], "left_out": len(parts)}, {})
+    smaller: tuple[Answer, ...] = (answer(0, 0, 0, 0), {name: [], "left_out": len(parts)}, {})
     return next((one for one in smaller if len(as_json(one)) <= budget), {})
 
 
@@ -345,7 +347,7 @@ def _harmless(part: Part, budget: int) -> Part:
     return Part(part.fixed, part.key, defused(part.text[: max(0, budget)]), matches)
 
 
-def _shown(part: Part, per: int, length: int, share: int) -> dict[str, Any]:
+def _shown(part: Part, per: int, length: int, share: int) -> Answer:
     out = dict(part.fixed)
     text = shortened(part.text, share)
     if text:

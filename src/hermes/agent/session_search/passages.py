@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.agent.history_text import clean, message_text, when
 from hermes.store.index_text import fold
@@ -13,6 +13,7 @@ from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import MessageRow, SearchHit, SessionRow
     from hermes.store.visibility import User
 
 
@@ -26,8 +27,8 @@ _PAGES = (60, 300, 1_500)  # hits looked at, until enough conversations are amon
 class FoundConversation:
     """A chain of compressions (or a single session), with what was found in it, best first."""
 
-    session: dict[str, Any]  # the row of its newest member
-    hits: list[dict[str, Any]] = field(default_factory=list)
+    session: SessionRow  # the row of its newest member
+    hits: list[SearchHit] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -63,7 +64,7 @@ class Chains:
         """Whether this is the current session, an ancestor, or of the same chain."""
         return session_id in self._own or (self._own_tip is not None and self.tip(session_id) == self._own_tip)
 
-    def shown(self, session_id: str) -> dict[str, Any] | None:
+    def shown(self, session_id: str) -> SessionRow | None:
         """The row under which a conversation is presented: its newest member if the caller may see it."""
         return self._db.get_session(self.tip(session_id), visible_to=self._visible_to) or self._db.get_session(
             session_id, visible_to=self._visible_to
@@ -122,13 +123,13 @@ def find_conversations(
     return list(found.values())[:limit]
 
 
-def is_echo(hit: dict[str, Any]) -> bool:
+def is_echo(hit: SearchHit) -> bool:
     """Whether this is the extractive assistant quoting: the source of its words is found as well."""
     return bool(hit["role"] == "assistant" and hit["model"] == EXTRACTIVE)
 
 
 def conversation_text(
-    db: SessionDB, sessions: Iterable[str], hits: Sequence[dict[str, Any]], room: int, visible_to: User | None
+    db: SessionDB, sessions: Iterable[str], hits: Sequence[SearchHit], room: int, visible_to: User | None
 ) -> str:
     """What the sessions say, each message once, at most `room` characters, centred on the hits (without: both ends)."""
     matched = {hit["id"]: hit for hit in hits}
@@ -238,9 +239,9 @@ class _PassageSearch:
 
     def __init__(self, db: SessionDB, chains: Chains, visible_to: User | None, limit: int) -> None:
         self.db, self.chains, self.visible_to, self.limit = db, chains, visible_to, limit
-        self.shown: dict[str, list[dict[str, Any]]] = {}
+        self.shown: dict[str, list[MessageRow]] = {}
 
-    def passages(self, hits: Sequence[dict[str, Any]], own_words: str) -> list[Excerpt]:
+    def passages(self, hits: Sequence[SearchHit], own_words: str) -> list[Excerpt]:
         out: list[Excerpt] = []
         per: dict[str, int] = {}
         taken: set[int] = set()  # messages that were quoted already
@@ -261,18 +262,14 @@ class _PassageSearch:
                 continue
             taken |= used
             per[key] = per.get(key, 0) + 1
-            row = self.chains.shown(session_id) or {}
-            out.append(
-                Excerpt(
-                    str(row.get("id") or session_id), row.get("title"), str(hit["source"]), float(hit["timestamp"]),
-                    int(hit["id"]), str(hit["role"]), text,
-                )
-            )  # fmt: skip
+            row = self.chains.shown(session_id)
+            shown_id, title = (session_id, None) if row is None else (row["id"], row["title"])
+            out.append(Excerpt(shown_id, title, hit["source"], float(hit["timestamp"]), hit["id"], hit["role"], text))
             if len(out) >= self.limit:
                 break
         return out
 
-    def _messages(self, session_id: str) -> list[dict[str, Any]]:
+    def _messages(self, session_id: str) -> list[MessageRow]:
         if session_id not in self.shown:
             self.shown[session_id] = self.db.get_messages(session_id, visible_to=self.visible_to)
         return self.shown[session_id]
@@ -283,7 +280,7 @@ def _asks(text: str, own_words: str) -> bool:
     return text.rstrip().endswith(("?", "？", "؟")) or fold(" ".join(text.split()))[:400] == own_words
 
 
-def _passage(messages: Sequence[dict[str, Any]], hit: dict[str, Any], taken: set[int]) -> tuple[str, set[int]]:
+def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) -> tuple[str, set[int]]:
     """The words around a match, with the reply to them, and which messages these are; "" for what was quoted before."""
     place = next((n for n, message in enumerate(messages) if message["id"] == hit["id"]), None)
     if place is None or hit["id"] in taken:

@@ -21,6 +21,7 @@ from hermes.texts import counted
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import ExportedSession, SessionRow
 
 
 @click.command(
@@ -78,9 +79,9 @@ class _Told:
         return formats.Export(sessions=self.sessions(step), title=title, zone=zone(), attachments=self.db.attachments_dir,
                               contents=self.contents())  # fmt: skip
 
-    def sessions(self, step: Any) -> Iterator[dict[str, Any]]:
+    def sessions(self, step: Any) -> Iterator[ExportedSession]:
         if self.session_id is None:
-            found: Iterable[dict[str, Any] | None] = self.db.iter_export(self.source)
+            found: Iterable[ExportedSession | None] = self.db.iter_export(self.source)
         else:
             found = [self.db.export_session(self.session_id)]
         for session in found:
@@ -91,7 +92,7 @@ class _Told:
                 yield session
                 step(self.count)
 
-    def contents(self) -> Iterator[dict[str, Any]]:
+    def contents(self) -> Iterator[SessionRow]:
         """What a list of contents shows, if there is more than one: the newest first, a page of rows at a time."""
         page = 200
         for offset in range(0, self.total if self.total > 1 else 0, page):

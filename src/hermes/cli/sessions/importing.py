@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -42,7 +42,7 @@ class _Chosen:
     since: float | None
     folder: str | None
 
-    def takes(self, session: dict[str, Any]) -> bool:
+    def takes(self, session: Mapping[str, Any]) -> bool:
         if self.since is not None and (session.get("ended_at") or session.get("started_at") or 0.0) < self.since:
             return False
         cwd = session.get("cwd")
@@ -154,7 +154,7 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
         return
     at = 0
 
-    def sessions() -> Iterator[dict[str, Any]]:
+    def sessions() -> Iterator[Mapping[str, Any]]:
         nonlocal at
         with progress("importing", path.stat().st_size) as step:
             for one in found:
@@ -162,7 +162,7 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
                 yield _masked(db, one.session) if chosen_format.program else one.session
                 step(one.position)
 
-    def refused(session: dict[str, Any], error: Exception) -> None:
+    def refused(session: Mapping[str, Any], error: Exception) -> None:
         reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
         problems.append(ImportProblem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
@@ -174,13 +174,13 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
         report.problems += sorted(problems, key=lambda problem: problem.line)
 
 
-def _masked(db: SessionDB, session: dict[str, Any]) -> dict[str, Any]:
+def _masked(db: SessionDB, session: Mapping[str, Any]) -> Mapping[str, Any]:
     from hermes.interop.histories.conversation import masked
 
     return masked(session, db.masked)
 
 
-def _compared(db: SessionDB, sessions: Iterator[dict[str, Any]], updates: bool) -> dict[str, int]:
+def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: bool) -> dict[str, int]:
     """What an import would do."""
     counts = {"sessions": 0, "messages": 0, "skipped": 0, "updated": 0}
     trashed = {row["id"] for row in db.list_trash()}
@@ -198,7 +198,7 @@ def _compared(db: SessionDB, sessions: Iterator[dict[str, Any]], updates: bool) 
     return counts
 
 
-def _new_messages(db: SessionDB, session: dict[str, Any]) -> int:
+def _new_messages(db: SessionDB, session: Mapping[str, Any]) -> int:
     """How many of a session's messages are not here yet."""
     known = db.foreign_message_ids(session["id"])
     names = [one.get("platform_message_id") for one in session["messages"]]

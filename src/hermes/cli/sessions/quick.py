@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.cli.shared import EVERY, opened, print_json, zone
 from hermes.cli.table import Column, printed
 from hermes.times import ago
+
+if TYPE_CHECKING:
+    from hermes.store.rows import SessionRow
 
 NO_TITLE = "—"
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
@@ -58,7 +61,7 @@ def print_list(
         print(screen(rows))
 
 
-def screen(rows: list[dict[str, Any]]) -> str:
+def screen(rows: list[SessionRow]) -> str:
     """The list as a table: with titles where there are any, else with sources."""
     where = zone()
     ages = [ago(row["last_active"], where) for row in rows]

@@ -8,6 +8,7 @@ that was compressed is one thing here, whichever part is named.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,12 +32,13 @@ from hermes.times import ago, date
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.rows import TrashedSession
 
 DAY = 86_400
 _SHOWN = 20
 
 
-def called(session: dict[str, Any]) -> str:
+def called(session: Mapping[str, Any]) -> str:
     """A session as a sentence names it: its title and id."""
     title = one_line(session.get("title") or session.get("trashed_title"))
     return f'"{title}" ({session["id"]})' if title else str(session["id"])
@@ -77,10 +79,12 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
 class _Conversation:
     """What a command is about: a session, and the parts before it if it was compressed."""
 
-    def __init__(self, db: SessionDB, session_id: str, trashed: dict[str, dict[str, Any]] | None = None) -> None:
+    def __init__(self, db: SessionDB, session_id: str, trashed: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.db, self.session_id = db, session_id
         self.parts = db.get_compression_chain(session_id)
-        rows = [db.get_session(part) or (trashed or {}).get(part) or {"id": part} for part in self.parts]
+        rows: list[Mapping[str, Any]] = [
+            db.get_session(part) or (trashed or {}).get(part) or {"id": part} for part in self.parts
+        ]
         self.messages = sum(row.get("message_count") or 0 for row in rows)
         self.called = called(rows[-1]) + _with_earlier(self.parts)
 
@@ -112,7 +116,7 @@ def _shred(words: tuple[str, ...], yes: bool) -> None:
         raise click.ClickException("\n".join(unfinished))
 
 
-def _to_shred(db: SessionDB, trashed: list[dict[str, Any]], word: str) -> str | None:
+def _to_shred(db: SessionDB, trashed: list[TrashedSession], word: str) -> str | None:
     """The newest part of the conversation a person means; None when it may be one that was half shredded."""
     try:
         found = find_session(db, word)
@@ -175,7 +179,7 @@ def restore(words: tuple[str, ...]) -> None:
             print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is restored")
 
 
-def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
+def _in_trash(trashed: list[TrashedSession], word: str, db: SessionDB) -> str:
     """The session in the trash that a person means."""
     for found in (
         [row["id"] for row in trashed if row["id"] == word],
@@ -193,7 +197,7 @@ def _in_trash(trashed: list[dict[str, Any]], word: str, db: SessionDB) -> str:
     raise click.ClickException(f"no session in the trash matches {word!r}; `hermes sessions trash` lists them")
 
 
-def _newest(trashed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _newest(trashed: list[TrashedSession]) -> list[TrashedSession]:
     """Each conversation in the trash once, as its newest part."""
     compressed = {row["id"] for row in trashed if row["end_reason"] == "compression"}
     continued = {row["parent_session_id"] for row in trashed if row["kind"] in (None, "compression")} & compressed
@@ -223,7 +227,7 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
             print(_trash_screen(_newest(rows)))
 
 
-def _trash_screen(rows: list[dict[str, Any]]) -> str:
+def _trash_screen(rows: list[TrashedSession]) -> str:
     where, kept_for = zone(), configuration().sessions.trash_days
     columns = [
         Column("Title", 8, 40, 2),
@@ -291,7 +295,7 @@ def _prune_screen(db: SessionDB, ids: list[str]) -> str:
     where = zone()
     rows = []
     for session_id in ids[:_SHOWN]:
-        session = db.get_session(session_id) or {}
+        session: Mapping[str, Any] = db.get_session(session_id) or {}
         active = session.get("last_active") or session.get("started_at")
         rows.append(
             (

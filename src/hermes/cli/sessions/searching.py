@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +18,9 @@ from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, colourful, note, opened, pr
 from hermes.cli.table import cells, pad, screen_width, wrap
 from hermes.texts import counted, one_line
 from hermes.times import ago, clock
+
+if TYPE_CHECKING:
+    from hermes.store.rows import SearchHit
 
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
@@ -67,9 +70,9 @@ def search(
     return 0 if hits else 1
 
 
-def screen(hits: list[dict[str, Any]], width: int, *, colour: bool, wrapped: bool) -> list[str]:
+def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool) -> list[str]:
     """The hits as lines, under their sessions."""
-    by_session: dict[str, list[dict[str, Any]]] = {}
+    by_session: dict[str, list[SearchHit]] = {}
     for hit in hits:
         by_session.setdefault(hit["session_id"], []).append(hit)
     where = zone()
@@ -86,11 +89,11 @@ def screen(hits: list[dict[str, Any]], width: int, *, colour: bool, wrapped: boo
     return [*out, styled(total, DIM, on=colour)]
 
 
-def _who(hit: dict[str, Any]) -> str:
+def _who(hit: SearchHit) -> str:
     return f"{one_line(hit['role'])} {one_line(hit['tool_name'])}".strip()
 
 
-def _hit(hit: dict[str, Any], who: str, when: str, width: int | None, colour: bool) -> list[str]:
+def _hit(hit: SearchHit, who: str, when: str, width: int | None, colour: bool) -> list[str]:
     """Who, when, and the snippet: beside it where there is room, else below."""
     head = styled(f"  {who}", CYAN, on=colour) + styled(f"  {when}", DIM, on=colour)
     text = _MATCH.sub(f"{_OPEN}\\1{_CLOSE}" if colour else r"**\1**", one_line(hit["snippet"]))

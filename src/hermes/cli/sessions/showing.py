@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
     from hermes.store.rows import SessionEvent
 
-Message = dict[str, Any]
+Message = Mapping[str, Any]  # one of the store's, or of a file
 _MARKS = {"user": ("●", GOLD), "assistant": ("◆", GREEN), "tool": ("↳", DIM), "system": ("○", DIM)}
 _INDENT = "  "
 
@@ -71,7 +71,7 @@ class Renderer:
     full: bool = False
     zone: tzinfo | None = None
 
-    def head(self, session: dict[str, Any], notes: list[str]) -> list[str]:
+    def head(self, session: Mapping[str, Any], notes: list[str]) -> list[str]:
         """What stands above the conversation."""
         about = [
             session["id"],
@@ -174,10 +174,10 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
     with opened() as db:
         session_id = find_session(db, " ".join(words))
         if as_json and not follow:
-            session = db.export_session(session_id) or {}
-            if last is not None:
+            session = db.export_session(session_id)
+            if session is not None and last is not None:
                 session["messages"] = session["messages"][len(session["messages"]) - last :] if last else []
-            print_json(session)
+            print_json(session or {})
             return
         terminal = sys.stdout.isatty()
         renderer = Renderer(screen_width(), colourful(), terminal, full, zone())
@@ -204,7 +204,7 @@ class _View:
 
     def begin(self, last: int | None) -> None:
         """Show what there is (the last so many messages of it)."""
-        session = self.db.get_session(self.session_id) or {}
+        session: Mapping[str, Any] = self.db.get_session(self.session_id) or {}
         messages = self.db.get_messages(self.session_id)
         left_out = 0 if last is None else max(0, len(messages) - last)
         self.state, self.ended = _state(session), session.get("ended_at")
@@ -241,7 +241,7 @@ class _View:
         self.add(fresh)
         self._notice_end(session)
 
-    def _notice_end(self, session: dict[str, Any]) -> None:
+    def _notice_end(self, session: Mapping[str, Any]) -> None:
         if session["ended_at"] == self.ended:
             return
         self.ended = session["ended_at"]
@@ -256,23 +256,23 @@ class _View:
             reason = f" ({one_line(session['end_reason'])})" if session["end_reason"] else ""
             self.remark(f"the session ended{reason}")
 
-    def open(self, session: dict[str, Any], left_out: int) -> None:
+    def open(self, session: Mapping[str, Any], left_out: int) -> None:
         """Before the first message."""
 
-    def add(self, messages: list[Message]) -> None:
+    def add(self, messages: Sequence[Message]) -> None:
         """Show messages."""
 
     def remark(self, text: str) -> None:
         """Say something between messages."""
 
 
-def _later(events: list[SessionEvent], left_out: list[Message]) -> list[SessionEvent]:
+def _later(events: list[SessionEvent], left_out: Sequence[Message]) -> list[SessionEvent]:
     """The events that did not come before the messages that are shown."""
     before = {message["id"] for message in left_out[:-1]}
     return [event for event in events if event["after"] not in before]
 
 
-def _state(session: dict[str, Any]) -> tuple[Any, ...]:
+def _state(session: Mapping[str, Any]) -> tuple[Any, ...]:
     """What changes when a session does."""
     return session.get("message_count"), session.get("last_active"), session.get("ended_at")
 
@@ -280,7 +280,7 @@ def _state(session: dict[str, Any]) -> tuple[Any, ...]:
 class _Lines(_View):
     """One JSON object a message."""
 
-    def add(self, messages: list[Message]) -> None:
+    def add(self, messages: Sequence[Message]) -> None:
         from hermes.interop.jsonl import encoded
 
         for message in messages:
@@ -295,7 +295,7 @@ class _Screen(_View):
         self.renderer = renderer
         self.owner: str | None = None
 
-    def open(self, session: dict[str, Any], left_out: int) -> None:
+    def open(self, session: Mapping[str, Any], left_out: int) -> None:
         notes = []
         parent = session.get("parent_session_id")
         if parent:
@@ -313,7 +313,7 @@ class _Screen(_View):
         if left_out:
             self._print(self.renderer.between(f"{counted(left_out, 'earlier message')}"))
 
-    def add(self, messages: list[Message]) -> None:
+    def add(self, messages: Sequence[Message]) -> None:
         for message in messages:
             owner = message.get("session_id", self.session_id)
             if owner != (self.owner or self.session_id):

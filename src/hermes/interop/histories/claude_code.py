@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export, Found, ImportProblem
 from hermes.interop.histories.conversation import (
@@ -35,6 +35,9 @@ from hermes.interop.histories.conversation import (
 )  # fmt: skip
 from hermes.interop.jsonl import decoded, encoded
 from hermes.interop.training import data_url
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, MessageRow
 
 SOURCE = "claude-code"
 _SPOKEN = ("user", "assistant")
@@ -278,7 +281,7 @@ class _Reader:
             reply = replies[name] = message(
                 "assistant", None, at, name,
                 model=text(told.get("model")) if told.get("model") != "<synthetic>" else None,
-                input_tokens=None if fresh is None else fresh + (cached or 0) + (written or 0),
+                input_tokens=fresh,
                 cache_read_tokens=cached, cache_write_tokens=written,
             )  # fmt: skip
             if line.get("isApiErrorMessage"):
@@ -365,7 +368,7 @@ def write(export: Export) -> Iterator[bytes]:
         yield from _written(session, export)
 
 
-def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
+def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
     name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
     base = {
         "sessionId": name,
@@ -402,7 +405,7 @@ def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
         parent = uuid
 
 
-def _reply(one: dict[str, Any], export: Export) -> dict[str, Any]:
+def _reply(one: MessageRow, export: Export) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
     if one.get("reasoning"):
         blocks.append({"type": "thinking", "thinking": one["reasoning"], "signature": ""})
@@ -416,7 +419,7 @@ def _reply(one: dict[str, Any], export: Export) -> dict[str, Any]:
             given = {"arguments": asked.get("arguments")}
         blocks.append({"type": "tool_use", "id": call.get("id"), "name": asked.get("name"), "input": given})
     cached, wrote = one.get("cache_read_tokens") or 0, one.get("cache_write_tokens") or 0
-    usage = {"input_tokens": max((one.get("input_tokens") or 0) - cached - wrote, 0),
+    usage = {"input_tokens": one.get("input_tokens") or 0,
              "output_tokens": one.get("output_tokens") or 0, "cache_read_input_tokens": cached,
              "cache_creation_input_tokens": wrote}  # fmt: skip
     stop = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(one.get("finish_reason")), "end_turn")
@@ -424,7 +427,7 @@ def _reply(one: dict[str, Any], export: Export) -> dict[str, Any]:
             "model": one.get("model") or "unknown", "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
 
 
-def _blocks_of(one: dict[str, Any], export: Export) -> Any:
+def _blocks_of(one: MessageRow, export: Export) -> Any:
     content = one.get("content")
     if not isinstance(content, list):
         return content or ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export, Found, ImportProblem
 from hermes.interop.histories.conversation import (
@@ -30,9 +30,13 @@ from hermes.interop.histories.conversation import (
     seconds,
     text,
     tool_call,
+    without_cached,
 )  # fmt: skip
 from hermes.interop.jsonl import encoded
 from hermes.interop.training import data_url
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, MessageRow
 
 SOURCE = "codex"
 _INJECTED = (
@@ -169,7 +173,7 @@ class _Reader:
             last = next((one for one in reversed(self._parts[-1]) if one["role"] == "assistant"), None)
             if used and last is not None and "output_tokens" not in last:
                 found = {
-                    "input_tokens": count(used.get("input_tokens")), "output_tokens": count(used.get("output_tokens")),
+                    "input_tokens": without_cached(used.get("input_tokens"), used.get("cached_input_tokens")), "output_tokens": count(used.get("output_tokens")),
                     "cache_read_tokens": count(used.get("cached_input_tokens")),
                 }  # fmt: skip
                 last.update({key: value for key, value in found.items() if value is not None})
@@ -260,7 +264,7 @@ def write(export: Export) -> Iterator[bytes]:
         yield from _written(session, export)
 
 
-def _written(session: dict[str, Any], export: Export) -> Iterator[bytes]:
+def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
     name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
     began = iso(session["started_at"])
     meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
@@ -284,7 +288,7 @@ def _line(at: str, kind: str, payload: dict[str, Any]) -> bytes:
     return encoded({"timestamp": at, "type": kind, "payload": payload}) + b"\n"
 
 
-def _items(one: dict[str, Any], export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
+def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
     """A message as the items (and the events that repeat them) of a rollout."""
     said, role = one.get("content"), one["role"]
     name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
@@ -319,6 +323,6 @@ def _items(one: dict[str, Any], export: Export) -> Iterator[tuple[str, dict[str,
         yield "response_item", {"type": "function_call", "name": asked.get("name"), "arguments": asked.get("arguments"),
                                 "call_id": call.get("id")}  # fmt: skip
     if role == "assistant" and one.get("output_tokens") is not None:
-        used = {"input_tokens": one.get("input_tokens") or 0, "cached_input_tokens": one.get("cache_read_tokens") or 0,
+        used = {"input_tokens": (one.get("input_tokens") or 0) + (one.get("cache_read_tokens") or 0), "cached_input_tokens": one.get("cache_read_tokens") or 0,
                 "output_tokens": one["output_tokens"]}  # fmt: skip
         yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,9 @@ from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, ImportProblem
 from hermes.interop.jsonl import decoded
 from hermes.texts import counted, shortened
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession
 
 Message = dict[str, Any]
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
@@ -217,7 +220,7 @@ def from_json(value: Any, otherwise: Any = None) -> Any:
         return otherwise
 
 
-def only_session(export: Export, name: str) -> Iterator[dict[str, Any]]:
+def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
     """The session of an export in a format that holds one a file; InvalidInput at a second one."""
     for number, session in enumerate(export.sessions):
         if number:
@@ -245,6 +248,12 @@ def count(value: Any) -> int | None:
     return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
 
 
+def without_cached(sent: Any, cached: Any) -> int | None:
+    """The tokens that a model read and that did not come from its cache, where a program counts both as sent."""
+    whole = count(sent)
+    return None if whole is None else max(0, whole - (count(cached) or 0))
+
+
 def text(value: Any) -> str | None:
     """A text that says something, or None."""
     return value if isinstance(value, str) and value.strip() else None
@@ -260,7 +269,7 @@ def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def masked(session: dict[str, Any], mask: Callable[[str], str]) -> dict[str, Any]:
+def masked(session: Mapping[str, Any], mask: Callable[[str], str]) -> Mapping[str, Any]:
     """A session with the secrets in its texts masked, as those of any message that is stored."""
     lists: dict[str, Any] = {
         key: [_masked_message(one, mask) for one in session[key]]

@@ -24,6 +24,7 @@ from hermes.interop.histories.conversation import (
     seconds,
     text,
     tool_call,
+    without_cached,
 )  # fmt: skip
 
 SOURCE = "gemini"
@@ -141,7 +142,7 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None) -> list[M
     reply = message(
         "assistant", _content(record.get("content")), at, name, model=text(record.get("model")),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
-        input_tokens=count(used.get("input")), output_tokens=count(used.get("output")),
+        input_tokens=without_cached(used.get("input"), used.get("cached")), output_tokens=count(used.get("output")),
         cache_read_tokens=count(used.get("cached")),
     )  # fmt: skip
     return [reply, *results]

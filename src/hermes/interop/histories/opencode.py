@@ -185,7 +185,7 @@ def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Mes
     reply = message(
         "assistant", content, at, name, model=text(record.get("modelID")), tool_calls=calls or None,
         reasoning="\n\n".join(thoughts) or None, output_tokens=count(used.get("output")),
-        input_tokens=_sum(used.get("input"), cache.get("read"), cache.get("write")),
+        input_tokens=count(used.get("input")),
         cache_read_tokens=count(cache.get("read")), cache_write_tokens=count(cache.get("write")),
         cost_usd=record["cost"] if isinstance(record.get("cost"), (int, float)) else None,
         finish_reason="error" if failed else text(record.get("finish")),
@@ -193,11 +193,6 @@ def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Mes
     if failed and content is None:
         reply["content"] = text(mapping(failed.get("data")).get("message")) or text(failed.get("name"))
     return [reply, *results]
-
-
-def _sum(*values: Any) -> int | None:
-    found = [count(value) for value in values]
-    return sum(one or 0 for one in found) if found[0] is not None else None
 
 
 def _tool(part: Record, at: float | None, calls: list[Any], results: list[Message]) -> None:

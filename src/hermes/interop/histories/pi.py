@@ -182,7 +182,7 @@ def _message(key: str, told: Entry, at: float | None, skipped: Skipped) -> list[
     return [message(
         "assistant", content or text(told.get("errorMessage")), at, key, model=text(told.get("model")), tool_calls=calls or None,
         reasoning="\n\n".join(thoughts) or None, finish_reason=finish, output_tokens=count(used.get("output")),
-        input_tokens=None if fresh is None else fresh + (cached or 0) + (written or 0), cache_read_tokens=cached,
+        input_tokens=fresh, cache_read_tokens=cached,
         cache_write_tokens=written, cost_usd=cost if isinstance(cost, (int, float)) else None,
     )]  # fmt: skip
 

@@ -64,8 +64,8 @@ class Tx(Protocol):
         """The first column of the first row, or None."""
         ...
 
-    def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
-        """All rows as dicts keyed by column name."""
+    def dicts(self, sql: str, params: Params = ()) -> list[Any]:
+        """All rows as dicts keyed by column name; the caller, who names the columns, says which TypedDict that is."""
         ...
 
     def run(self, sql: str, params: Params = ()) -> int:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput
 from hermes.store.engines.base import Engine, Tx
@@ -16,12 +16,15 @@ from hermes.store.search.scope import Filters, scope_of
 from hermes.store.search.stages import find
 from hermes.store.visibility import User
 
+if TYPE_CHECKING:
+    from hermes.store.rows import SearchHit
+
 __all__ = ["Filters", "search"]
 
 
 def search(
     engine: Engine, tx: Tx, text: str, filters: Filters, limit: int | None, offset: int, visible_to: User | None
-) -> list[dict[str, Any]]:
+) -> list[SearchHit]:
     """See SessionDB.search_messages."""
     limit, offset = checked_page(limit, offset)
     if not isinstance(text, str):

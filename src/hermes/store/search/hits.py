@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from hermes.store.search.ranking import Ranked
 from hermes.store.search.scope import Filters, session_filter
 from hermes.store.snippet import Needle, snippet
 from hermes.store.visibility import User
+
+if TYPE_CHECKING:
+    from hermes.store.rows import SearchContext, SearchHit
 
 CONTEXT = 200  # characters of a neighbour
 
@@ -85,14 +88,16 @@ _NEIGHBOURS = (
 
 def shown(
     tx: Tx, ranking: Sequence[Ranked], needles: Sequence[Needle], filters: Filters, visible_to: User | None
-) -> list[dict[str, Any]]:
+) -> list[SearchHit]:
     """The hits as SessionDB.search_messages documents them, in this order."""
     if not ranking:
         return []
-    found = {row[0]: _Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking])}
+    read = [_Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking])]
+    found = {message.id: message for message in read}
     around = {number for one in found.values() for number in (one.before, one.after) if number is not None}
-    neighbours = {row[0]: _context(_Neighbour(*row)) for row in rows_of(tx, _NEIGHBOURS, sorted(around))}
-    out = []
+    contexts = [_context(_Neighbour(*row)) for row in rows_of(tx, _NEIGHBOURS, sorted(around))]
+    neighbours = {context["id"]: context for context in contexts}
+    out: list[SearchHit] = []
     for one in ranking:
         message = found.get(one.id)
         if message is None:
@@ -103,7 +108,7 @@ def shown(
             {
                 "id": message.id, "session_id": session.id, "role": codec.restored(message.role),
                 "timestamp": message.timestamp, "snippet": _snippet(message, needles),
-                "context": [dict(neighbour) for neighbour in context],
+                "context": [neighbour.copy() for neighbour in context],
                 "source": session.source, "model": message.model or session.model,
                 "session_started": session.started_at, "title": session.title,
                 "tool_name": codec.restored(message.tool_name), "score": one.score, "reason": one.reason,
@@ -148,7 +153,7 @@ def _snippet(message: _Message, needles: Sequence[Needle]) -> str:
     return best
 
 
-def _context(neighbour: _Neighbour) -> dict[str, Any]:
+def _context(neighbour: _Neighbour) -> SearchContext:
     """A neighbour's beginning."""
     head = codec.content_value(codec.joined(neighbour.content, neighbour.rest), neighbour.form)
     if head is not None and not isinstance(head, str):

@@ -118,7 +118,7 @@ class PostgresFullText:
         """Index the messages that were stored in this transaction; the words to `learn` when it is committed."""
         if not tx.stored:
             return set()
-        documents = [(row[0], columns_of(*row[1:])) for row in tx.stored]
+        documents = [(message_id, columns_of(*document)) for message_id, *document in tx.stored]
         tx.stored = []
         return self._write(tx, documents)
 

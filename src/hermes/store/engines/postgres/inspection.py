@@ -59,10 +59,10 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
     complete = fulltext.has_all_names(tx)
     wanted, older = [], []
     for given, columns in fulltext.documents(tx, message_ids):
-        texts = [row[4] for row in entries(given, columns, words_and_names(columns)[1])]
+        texts = [words for _, _, _, _, words in entries(given, columns, words_and_names(columns)[1])]
         wanted += [(given, number, text) for number, text in enumerate(texts)]
         # As it was before there were names.
-        without = [] if complete else [row[4] for row in entries(given, columns, ())]
+        without = [] if complete else [words for _, _, _, _, words in entries(given, columns, ())]
         older += [*without, *texts[len(without) :]]
     rows = tx.ask(
         "SELECT DISTINCT coalesce(w.message_id, given.id), w.message_id IS NULL FROM unnest(%s::bigint[], %s::int[],"

@@ -166,7 +166,7 @@ class PostgresTx:
         row = self.row(sql, params)
         return None if row is None else row[0]
 
-    def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
+    def dicts(self, sql: str, params: Params = ()) -> list[Any]:
         rows = text_encoding.rows(self._answer(sql, params))
         names = [column.name for column in self._cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in rows]

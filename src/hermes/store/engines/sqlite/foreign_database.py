@@ -55,7 +55,7 @@ class ForeignDatabase:
             self._connection.set_busy_timeout(5000)
             names = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             self.columns = {
-                name: tuple(row[1] for row in self._connection.execute(f"PRAGMA table_info({_name(name)})"))
+                name: tuple(column for _, column, *_ in self._connection.execute(f"PRAGMA table_info({_name(name)})"))
                 for name in names
             }
         except apsw.Error as error:

@@ -23,6 +23,7 @@ from hermes.store.engines.sqlite.word_table import (
     MERGE_EVERY,
     MERGE_PAGES,
     Chunk,
+    IndexedRow,
     Words,
     document,
     merge,
@@ -64,13 +65,13 @@ def expression(tree: Node | None) -> str | None:
     return parts[0] if len(parts) == 1 else f"({(' AND ' if isinstance(tree, And) else ' OR ').join(parts)})"
 
 
-def _may_hold(tree: Node, row: Sequence[Any]) -> bool:
+def _may_hold(tree: Node, row: IndexedRow) -> bool:
     """The same on the row as it is stored, without unpacking JSON: escapes only ever stand around plain words."""
     try:
-        whole = codec.joined(row[2], row[3]) or ""
+        whole = codec.joined(row.content, row.content_rest) or ""
     except StoreCorrupt:
         return True
-    raw = f"{whole}\n{codec.restored(row[5]) or ''}\n{codec.restored(row[6]) or ''}"
+    raw = f"{whole}\n{codec.restored(row.tool_name) or ''}\n{codec.restored(row.tool_calls) or ''}"
     return "\\u" in raw or not raw.isascii() or could_match(tree, raw.lower())
 
 
@@ -181,12 +182,16 @@ class SqliteFullText:
         size = 0
         for row in rows_above(tx, mark, most[0]):
             text, name, calls = document(row)
-            documents.append((row[0], index_text(text), index_text(name), index_text(calls)))
-            crcs.append((row[0], text_crc(row)))
-            if row[8] is None and row[0] > adopted:
-                strangers.add(row[7])
-            if row[4] is None and isinstance(row[2], str) and row[2].startswith(codec.FOREIGN_PARTS):
-                parts.append(row[0])
+            documents.append((row.id, index_text(text), index_text(name), index_text(calls)))
+            crcs.append((row.id, text_crc(row)))
+            if row.writer is None and row.id > adopted:
+                strangers.add(row.session_id)
+            if (
+                row.content_format is None
+                and isinstance(row.content, str)
+                and row.content.startswith(codec.FOREIGN_PARTS)
+            ):
+                parts.append(row.id)
             size += len(text) + len(calls)
             if size >= most[1]:
                 break
@@ -224,7 +229,7 @@ class SqliteFullText:
         texts: list[str] = []
         for message_id in message_ids:
             if message_id <= mark:
-                row = tx.row(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,))
+                row = IndexedRow._make(tx.row(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,)))
                 text, name, calls = document(row)
                 texts += (text, calls)
                 tx.run(NOTE_CRC, (message_id, text_crc(row)))
@@ -237,12 +242,13 @@ class SqliteFullText:
 
     def stale(self, tx: Tx) -> list[int]:
         """Messages that were changed or deleted with SQL and whose entry speaks of the old text."""
-        columns = ", ".join(f"m.{name}" for name in COLUMNS.split(", "))
+        columns = ", ".join(f"m.{name}" for name in IndexedRow._fields)
         rows = tx.rows(
             f"SELECT i.id, i.crc, {columns} FROM changed_messages c CROSS JOIN indexed_texts i ON i.id = c.id"
             " LEFT JOIN messages m ON m.id = c.id"
         )
-        return [row[0] for row in rows if row[2] is None or row[1] != text_crc(row[2:])]
+        now = ((message_id, crc, IndexedRow._make(columns)) for message_id, crc, *columns in rows)
+        return [message_id for message_id, crc, row in now if row.id is None or crc != text_crc(row)]
 
     def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
         self.index_now(tx, message_ids)
@@ -396,7 +402,7 @@ class SqliteFullText:
             text, name, calls = document(row)
             tx.run(
                 f"INSERT OR REPLACE INTO tail_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-                (row[0], index_text(text), index_text(name), index_text(calls)),
+                (row.id, index_text(text), index_text(name), index_text(calls)),
             )
         tail.upto = top
         return "tail_fts"
@@ -410,7 +416,7 @@ class SqliteFullText:
             if could_match(tree, fold(f"{text}\n{name}\n{calls}")):
                 tx.run(
                     f"INSERT INTO scan_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-                    (row[0], index_text(text), index_text(name), index_text(calls)),
+                    (row.id, index_text(text), index_text(name), index_text(calls)),
                 )
 
 

@@ -21,7 +21,7 @@ import apsw
 from hermes.store.engines.base import Progress, finding
 from hermes.store.engines.sqlite import locks, migrate, schema, value_check
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
-from hermes.store.engines.sqlite.word_table import COLUMNS, document
+from hermes.store.engines.sqlite.word_table import COLUMNS, IndexedRow, document
 from hermes.store.index_text import index_text
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None
 
 def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]]:
     try:
-        names = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
+        names = [str(name) for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
     except apsw.Error:
         return
     if not names:
@@ -227,9 +227,10 @@ def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]
 
 
 def _readable(names: list[str], row: Any) -> dict[str, Any]:
+    """A row of a rowid, and of each column its type and its value."""
+    _, *pairs = row
     values = {}
-    for number, name in enumerate(names):
-        kind, value = row[1 + 2 * number], row[2 + 2 * number]
+    for name, kind, value in zip(names, pairs[::2], pairs[1::2], strict=True):
         values[name] = value.decode("utf-8", "replace") if kind == "text" else value
     return values
 
@@ -303,11 +304,12 @@ def compare_index(
 
 def _tokenize(connection: apsw.Connection, first: int, last: int) -> None:
     connection.execute("INSERT INTO check_fts(check_fts) VALUES('delete-all')")
-    for row in connection.execute(f"SELECT {COLUMNS} FROM messages WHERE id BETWEEN ? AND ?", (first, last)).fetchall():
+    rows = connection.execute(f"SELECT {COLUMNS} FROM messages WHERE id BETWEEN ? AND ?", (first, last)).fetchall()
+    for row in map(IndexedRow._make, rows):
         text, name, calls = document(row)
         connection.execute(
             f"INSERT INTO check_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-            (row[0], index_text(text), index_text(name), index_text(calls)),
+            (row.id, index_text(text), index_text(name), index_text(calls)),
         )
 
 

@@ -17,7 +17,7 @@ from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import MessageColumns, Progress, Visit, finding
 from hermes.store.engines.sqlite import inspection, value_check
-from hermes.store.engines.sqlite.word_table import COLUMNS, text_crc
+from hermes.store.engines.sqlite.word_table import SEARCHED, IndexedRow, text_crc
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
@@ -34,7 +34,6 @@ _ALWAYS = (
     "id", "role", "content", "tool_calls", "tool_name", "timestamp", "hidden", "content_format", "content_rest",
 )  # fmt: skip
 _FORMS = (None, "json", "text")
-_SEARCHED = COLUMNS.split(", ")
 _STALE = "the full-text index speaks of another text"
 
 
@@ -96,7 +95,7 @@ class _Look:
         """From now on these columns are read, too."""
         self._used = (*self._used, *names)
         self._kinds = [(place, _TYPES.get(self._table.kinds[name])) for place, name in enumerate(self._used)]
-        self._searched = [self._used.index(name) for name in _SEARCHED[2:7]]
+        self._searched = [self._used.index(name) for name in SEARCHED]
         self._empty = [name for name in self._table.kinds if name not in (*self._used, "session_id")]
         columns = ", ".join(f"m.{name}" for name in self._used)
         more = " OR ".join(f"m.{name} IS NOT NULL" for name in self._empty) or "0"
@@ -143,7 +142,7 @@ class _Look:
 
     def each(self, where: str, params: tuple[Any, ...]) -> Iterator[Finding]:
         """What is wrong with each of these messages, one by one."""
-        searched = ", ".join(f"m.{name}" for name in _SEARCHED)
+        searched = ", ".join(f"m.{name}" for name in IndexedRow._fields)
         others = ", ".join(f"m.{name}" for name in self._table.texts if name != "content")
         sql = f"SELECT {searched}, {self._crc}, {others} FROM messages m WHERE m.id = ?"
         for (message_id,) in self._connection.execute(
@@ -160,8 +159,9 @@ class _Look:
                     yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
                 continue
             assert row is not None  # it is of the same view
-            columns, (crc, *texts) = row[: len(_SEARCHED)], row[len(_SEARCHED) :]
-            yield from _broken(dict(zip(_SEARCHED, columns, strict=True)), texts)
+            searched_columns = len(IndexedRow._fields)
+            columns, (crc, *texts) = IndexedRow._make(row[:searched_columns]), row[searched_columns:]
+            yield from _broken(columns, texts)
             if message_id <= self._mark and crc is None:
                 self.unknown.append(message_id)
             elif message_id <= self._mark and crc != text_crc(columns):
@@ -216,11 +216,11 @@ def _marked(value: str | None) -> str:
     return "\1" if value is None else f"\0{value}"
 
 
-def _broken(row: dict[str, Any], texts: Sequence[Any]) -> Iterator[Finding]:
+def _broken(row: IndexedRow, texts: Sequence[Any]) -> Iterator[Finding]:
     """What of a message's searched columns and of its other texts can't be read."""
-    where, rest, form = f"message {row['id']}", row["content_rest"], row["content_format"]
+    where, rest, form = f"message {row.id}", row.content_rest, row.content_format
     try:
-        content = codec.joined(row["content"], rest)
+        content = codec.joined(row.content, rest)
     except StoreCorrupt:
         what = "the rest of its text can't be unpacked" if rest is not None else "its text can't be read"
         yield finding("damaged-text", where, what)

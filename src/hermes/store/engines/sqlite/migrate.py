@@ -204,7 +204,7 @@ def _one(connection: apsw.Connection, sql: str) -> Any:
 
 def live_columns(connection: apsw.Connection, table: str) -> list[str]:
     """The columns a table of the file itself has now."""
-    return [str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})").fetchall()]
+    return [str(name) for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})").fetchall()]
 
 
 def _add_columns(connection: apsw.Connection, table: str, wanted: dict[str, str]) -> bool:

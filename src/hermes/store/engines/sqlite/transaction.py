@@ -45,7 +45,7 @@ class SqliteTx:
         row = self._cursor(sql, params).fetchone()
         return None if row is None else row[0]
 
-    def dicts(self, sql: str, params: Params = ()) -> list[dict[str, Any]]:
+    def dicts(self, sql: str, params: Params = ()) -> list[Any]:
         cursor = self._cursor(sql, params)
         first = cursor.fetchone()
         if first is None:

@@ -60,12 +60,11 @@ def table(connection: apsw.Connection, name: str) -> CheckedTable | None:
     if not columns:
         return None
     sql = connection.execute("SELECT sql FROM main.sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone()
-    keyed = tuple(str(row[1]) for row in columns if row[5])
+    keyed = tuple(str(column) for _, column, _, _, _, key in columns if key)
     own = bool(sql) and "WITHOUT ROWID" in str(sql[0]).upper()  # type: ignore[index]
-    required = frozenset(str(row[1]) for row in columns if row[3] or row[5])
-    return CheckedTable(
-        name, {str(row[1]): str(row[2]).upper() for row in columns}, keyed if own else ("rowid",), required
-    )
+    required = frozenset(str(column) for _, column, _, not_null, _, key in columns if not_null or key)
+    kinds = {str(column): str(kind).upper() for _, column, kind, *_ in columns}
+    return CheckedTable(name, kinds, keyed if own else ("rowid",), required)
 
 
 def damaged(connection: apsw.Connection) -> Iterator[Damage]:

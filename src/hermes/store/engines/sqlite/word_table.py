@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -31,22 +31,38 @@ MANY = 5_000  # more messages than this are looked through each time, their word
 REMOVALS = "words_removed"  # in state_meta: how often words were taken out
 RARE = 32  # pieces of which so few words have one that a second piece to look for costs more than it saves
 LOOKED_AT = 1_000  # words looked for at once
-COLUMNS = "id, role, content, content_rest, content_format, tool_name, tool_calls, session_id, writer"
 
 
-def document(row: Sequence[Any]) -> tuple[str, str, str]:
-    """The words of a message row (`COLUMNS` order) as its three index columns see them, not yet folded."""
+class IndexedRow(NamedTuple):
+    """What the index needs of a message, as it is stored."""
+
+    id: int
+    content: Any
+    content_rest: bytes | None
+    content_format: str | None
+    tool_name: Any
+    tool_calls: Any
+    session_id: str
+    writer: int | None
+
+
+COLUMNS = ", ".join(IndexedRow._fields)
+SEARCHED = ("content", "content_rest", "content_format", "tool_name", "tool_calls")  # what the index is made of
+
+
+def document(row: IndexedRow) -> tuple[str, str, str]:
+    """The words of a message as its three index columns see them, not yet folded."""
     try:
-        content = codec.joined(row[2], row[3])
+        content = codec.joined(row.content, row.content_rest)
     except StoreCorrupt:  # one damaged text must not keep the others from being found
-        content = str(row[2])
-    return columns_of(content, row[4], row[5], row[6])
+        content = str(row.content)
+    return columns_of(content, row.content_format, row.tool_name, row.tool_calls)
 
 
-def text_crc(row: Sequence[Any]) -> int:
-    """A checksum of what the index is made of, in a message row (`COLUMNS` order) as it is stored."""
+def text_crc(row: IndexedRow) -> int:
+    """A checksum of what the index is made of."""
     crc = 0
-    for value in row[2:7]:
+    for value in (row.content, row.content_rest, row.content_format, row.tool_name, row.tool_calls):
         if value is None:
             crc = zlib.crc32(b"\1", crc)
             continue
@@ -55,11 +71,12 @@ def text_crc(row: Sequence[Any]) -> int:
     return crc
 
 
-def rows_above(tx: Any, mark: int, limit: int = -1, upto: int = 1 << 62) -> Iterator[Sequence[Any]]:
-    """Messages above a mark, in the shape `document` takes."""
-    yield from tx.connection.execute(
+def rows_above(tx: Any, mark: int, limit: int = -1, upto: int = 1 << 62) -> Iterator[IndexedRow]:
+    """Messages above a mark, in the order of their ids."""
+    rows = tx.connection.execute(
         f"SELECT {COLUMNS} FROM messages WHERE id > ? AND id <= ? ORDER BY id LIMIT ?", (mark, upto, limit)
     )
+    return map(IndexedRow._make, rows)
 
 
 def number(tx: Tx, key: str) -> int:
@@ -136,7 +153,7 @@ class Words:
             words |= vocabulary(text)
             if calls:
                 words |= vocabulary(calls)
-            last = row[0]
+            last = row.id
             size += len(text) + len(calls)
             if size >= CHUNK_CHARACTERS:
                 break
