@@ -301,7 +301,7 @@ class Batch:
                 continue
             if row["estimated_cost_usd"] is not None:
                 price = (price or 0.0) + float(row["estimated_cost_usd"])
-            sent += row["input_tokens"] or 0
+            sent += (row["input_tokens"] or 0) + (row["cache_read_tokens"] or 0) + (row["cache_write_tokens"] or 0)
             received += int(row["output_tokens"] or 0)
         return price, sent, received
 

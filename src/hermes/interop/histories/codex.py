@@ -173,7 +173,8 @@ class _Reader:
             last = next((one for one in reversed(self._parts[-1]) if one["role"] == "assistant"), None)
             if used and last is not None and "output_tokens" not in last:
                 found = {
-                    "input_tokens": without_cached(used.get("input_tokens"), used.get("cached_input_tokens")), "output_tokens": count(used.get("output_tokens")),
+                    "input_tokens": without_cached(used.get("input_tokens"), used.get("cached_input_tokens")),
+                    "output_tokens": count(used.get("output_tokens")),
                     "cache_read_tokens": count(used.get("cached_input_tokens")),
                 }  # fmt: skip
                 last.update({key: value for key, value in found.items() if value is not None})
@@ -323,6 +324,7 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
         yield "response_item", {"type": "function_call", "name": asked.get("name"), "arguments": asked.get("arguments"),
                                 "call_id": call.get("id")}  # fmt: skip
     if role == "assistant" and one.get("output_tokens") is not None:
-        used = {"input_tokens": (one.get("input_tokens") or 0) + (one.get("cache_read_tokens") or 0), "cached_input_tokens": one.get("cache_read_tokens") or 0,
+        used = {"input_tokens": (one.get("input_tokens") or 0) + (one.get("cache_read_tokens") or 0),
+                "cached_input_tokens": one.get("cache_read_tokens") or 0,
                 "output_tokens": one["output_tokens"]}  # fmt: skip
         yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}
