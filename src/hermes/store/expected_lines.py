@@ -1,7 +1,7 @@
-"""The lines that a transcript has when it agrees with the rows of its session.
+"""The lines of a transcript that agrees with the rows of its session.
 
-They are made from the rows in bulk and compared byte for byte with the file: only a transcript that has others is taken
-apart line by line (transcript_comparison.py).
+They are made from the rows in bulk and compared byte for byte with the file: only a transcript with other lines is parsed
+line by line (transcript_comparison.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _line_type(names: tuple[str, ...]) -> Any:
 
 
 def message_columns(tx: Tx, session_id: str) -> MessageColumns | None:
-    """A session's own messages by column; None where some can't be read, or hold what a line tells in another way."""
+    """A session's own messages by column; None where some can't be read, or hold values that a line encodes differently."""
     try:
         rows = tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ?", (session_id,))
         columns: MessageColumns = dict(zip(_ROW, zip(*rows, strict=True), strict=False))
@@ -48,7 +48,7 @@ def message_columns(tx: Tx, session_id: str) -> MessageColumns | None:
 
 
 def expected_lines(columns: MessageColumns, attached: Attached) -> bytes | None:
-    """The line of each message without its checksum; None where one can't be told from its row alone."""
+    """The line of each message without its checksum; None where one can't be made from its row alone."""
     told = {name: columns[name] for name in _NAMES if name in columns}
     texts, forms = columns["content"], columns["content_format"]
     nul = [form for text, form in zip(texts, forms, strict=True) if text is not None and text[:1] == "\0"]
@@ -70,14 +70,14 @@ def expected_lines(columns: MessageColumns, attached: Attached) -> bytes | None:
 
 
 def _in_order(files: list[dict[str, Any]] | None, text: str | None) -> list[dict[str, Any]] | None:
-    """A message's attachments as its text names them, which is how its line lists them."""
+    """A message's attachments in the order of its text, which is how its line lists them."""
     if files is None or len(files) == 1 or text is None:
         return files
     return sorted(files, key=lambda file: text.find(file["hash"]))
 
 
 def other_lines(path: Path, expected: bytes) -> list[dict[str, Any]] | None:
-    """What a transcript says beside exactly these lines of messages, each once; None when it has not just them."""
+    """The other lines of a transcript that has exactly these message lines, each once; None when its message lines differ."""
     lines = path.read_bytes().split(b"\n")
     if not lines[-1]:
         lines.pop()

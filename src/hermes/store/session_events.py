@@ -1,8 +1,8 @@
-"""What happened in a session that nobody said: today, that the model failed to answer.
+"""Session events: what happened in a session that is no message; today, that the model failed to answer.
 
-An event stands between messages and is none: it is never sent to a model, counted or searched. It lies in a table of its
-own, made when there is the first one; the key `session_events` of state_meta says that the table is there. An event goes
-where the messages go: transcripts, exports, another store.
+An event stands between messages: it is never sent to a model, counted or searched. It is stored in a table of its
+own, created with the first event; the key `session_events` of state_meta records that the table exists. An event is
+copied with the messages: to transcripts, exports, another store.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ TABLES = schema.EVENTS
 
 
 def are_kept(tx: Tx) -> bool:
-    """Whether this store has a table of events. (The key may be left where the table was dropped with SQL.)"""
+    """Whether this store has a table of events. (The key may remain where the table was dropped with SQL.)"""
     return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (_META,)) is not None and tx.has_table("session_events")
 
 
 def prepare(engine: Engine) -> None:
-    """Make the table, if it is not there. Not inside a transaction."""
+    """Create the table, if it does not exist. Not inside a transaction."""
     with engine.read() as tx:
         if are_kept(tx):
             return
     try:
         engine.make_tables(TABLES)
-    except StoreError:  # PostgreSQL: another process made it in the same moment
+    except StoreError:  # PostgreSQL: another process created it at the same moment
         engine.make_tables(TABLES)
     with engine.write() as tx:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (_META,))
 
 
 def record(tx: Tx, session_id: str, kind: str, text: str) -> dict[str, Any]:
-    """Note an event after the newest message of a session; the event."""
+    """Record an event after the newest message of a session; returns the event."""
     after = tx.value(
         "SELECT max(id) FROM (SELECT max(id) AS id FROM messages WHERE session_id = ? AND hidden IS NULL UNION ALL"
         " SELECT max(last_id) FROM session_refs WHERE session_id = ? AND rewound IS NULL) AS shown",
@@ -71,7 +71,7 @@ def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[dict[str, 
 
 
 def put_back(tx: Tx, session_id: str, told: Iterable[Mapping[str, Any]], ids: Mapping[int, int]) -> None:
-    """Have these events as a transcript tells them (after `prepare`), whatever was noted at their times."""
+    """Set these events to those of a transcript (after `prepare`), replacing events of the same times."""
     wanted = list(told)
     for event in wanted:
         tx.run("DELETE FROM session_events WHERE session_id = ? AND at = ?", (session_id, event["at"]))
@@ -79,14 +79,14 @@ def put_back(tx: Tx, session_id: str, told: Iterable[Mapping[str, Any]], ids: Ma
 
 
 def bring_in(tx: Tx, session_id: str, told: Iterable[Any], ids: Mapping[int, int]) -> None:
-    """Add events of a transcript or an export that are not here yet (after `prepare`); `ids` has the new ids of messages."""
+    """Add events of a transcript or an export that are missing here (after `prepare`); `ids` has the new ids of messages."""
     known = {event["at"] for event in of_session(tx, session_id)}
     fresh = [event for event in map(_checked, told) if event is not None and event["at"] not in known]
     _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
 
 
 def follow(tx: Tx, session_id: str, moved: Mapping[int, int]) -> None:
-    """Messages of a session have other ids now (higher than all before): its events stand after the same messages."""
+    """Messages of a session have other ids now (higher than all before): its events stay after the same messages."""
     if are_kept(tx):
         for old, new in moved.items():
             tx.run(
@@ -101,7 +101,7 @@ def forget(tx: Tx, session_id: str) -> None:
 
 
 def told_by(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The event in a line of a transcript, if it is one of these."""
+    """The event in a line of a transcript, if the line is an event."""
     return _checked({**entry, "kind": entry.get("event")}) if entry.get("event") == MODEL_ERROR else None
 
 
@@ -111,9 +111,9 @@ def line_of(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def woven(messages: Sequence[Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, Any]]:
-    """(False, message) and (True, event) in the order in which they came about.
+    """(False, message) and (True, event) in chronological order.
 
-    An event stands after the message it came after; where that one is not shown, it stands by its time.
+    An event stands after the message it came after; where that message is not shown, it is placed by its time.
     """
     if not events:
         yield from ((False, message) for message in messages)
@@ -149,7 +149,7 @@ def _insert(tx: Tx, session_id: str, events: Sequence[Mapping[str, Any]]) -> Non
 
 
 def _checked(event: Any) -> dict[str, Any] | None:
-    """An event from a file, if it makes sense."""
+    """An event from a file, if it is valid."""
     if not isinstance(event, Mapping):
         return None
     at, after, kind, text = (event.get(name) for name in ("at", "after", "kind", "text"))

@@ -1,7 +1,7 @@
-"""Transcripts and database brought to agree, in both directions.
+"""Synchronises transcripts and database, in both directions.
 
 `fill_in` writes what a transcript lacks (after a crash, or for rows another program wrote); `replay` reads transcripts
-into a database. Both speak of a session in one form: its columns, its messages, and a state of tags, members,
+into a database. Both use one form of a session: its columns, its messages, and a state of tags, members,
 carried ranges and rewinds.
 """
 
@@ -33,7 +33,7 @@ _OMITTED = ("session_id",)
 
 
 def message_entry(message: dict[str, Any]) -> dict[str, Any]:
-    """A decoded message as a transcript line; what is not there is left out."""
+    """A decoded message as a transcript line; empty fields are left out."""
     body = {key: value for key, value in message.items() if value is not None and key not in _OMITTED}
     return {"type": "message", "id": message["id"], **body}
 
@@ -54,7 +54,7 @@ def columns_of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, dict[st
 
 
 def session_state(tx: Tx, session_id: str) -> dict[str, Any]:
-    """What belongs to a session beside its columns and messages."""
+    """The state of a session besides its columns and messages."""
     return {
         "tags": [row[0] for row in tx.rows("SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
         "members": [list(row) for row in tx.rows(
@@ -76,7 +76,7 @@ def owners(tx: Tx, session_id: str) -> list[str]:
 
 
 def successors(tx: Tx, session_id: str) -> dict[str, Any]:
-    """Where a conversation goes on from here: the session that continues it, and its branches."""
+    """Where a conversation continues from here: the session that continues it, and its branches."""
     rows = tx.rows(
         "SELECT c.id, c.kind, p.end_reason FROM sessions c JOIN sessions p ON p.id = c.parent_session_id WHERE p.id = ?"
         " AND c.kind IN ('compression', 'branch') AND c.purged IS NULL ORDER BY c.started_at, c.id",
@@ -104,7 +104,7 @@ def message(tx: Tx, message_id: int) -> dict[str, Any]:
 
 
 def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) -> bool:
-    """Append to a transcript what it lacks (or write it anew); False when it could not be written."""
+    """Append to a transcript what it lacks (or rewrite it); False when it could not be written."""
     columns = session_columns(tx, session_id)
     if not columns:
         return True
@@ -133,7 +133,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
         ]
         state = session_state(tx, session_id)
         state.update(successors(tx, session_id))
-        if started or any(state.values()):  # a new file's first line has told the columns already
+        if started or any(state.values()):  # a new file's first line already has the columns
             out.append(line(event("state", set=told, **state)))
         return b"".join(out)
 
@@ -141,7 +141,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
 
 
 def with_attachments(tx: Tx, session_id: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same messages with the files that belong to each, as a transcript's line lists them."""
+    """The same messages, each with its attachments as a transcript line lists them."""
     attached = messages.attached(tx, session_id)
     for one in rows:
         if one["id"] in attached or messages.mentions(one["content"]):
@@ -163,7 +163,7 @@ def _changed_since(tx: Tx, session_id: str, rows: list[dict[str, Any]], present:
 
 
 class ReplayedSession:
-    """A session as its transcript tells it."""
+    """A session as its transcript describes it."""
 
     def __init__(self, session_id: str) -> None:
         self.columns: dict[str, Any] = {"id": session_id, "source": "unknown"}
@@ -173,7 +173,7 @@ class ReplayedSession:
         self.events: list[dict[str, Any]] = []
 
     def take(self, entry: dict[str, Any]) -> None:
-        """Apply one line. Of older files a time may be written as text."""
+        """Apply one line. In older files a time may be text."""
         if isinstance(entry.get("timestamp"), str):
             entry = {**entry, "timestamp": _seconds(entry["timestamp"])}
         kind = entry.get("type")
@@ -206,7 +206,7 @@ class ReplayedSession:
             self._take_message({**one, **crc})
 
     def _take_message(self, entry: dict[str, Any]) -> None:
-        """If an id comes twice the first line counts, but a damaged line (perhaps in its id) never takes another's place."""
+        """If an id occurs twice the first line counts, but a damaged line (perhaps in its id) never replaces another."""
         if not isinstance(entry.get("id"), int):
             self.loose.append(entry)
             return
@@ -217,7 +217,7 @@ class ReplayedSession:
             self.loose.append(entry if damaged else first)
 
     def _set(self, columns: dict[str, Any]) -> None:
-        """The prompt is told as text (version 1) or by its hash: the last word counts."""
+        """The prompt is given as text (version 1) or by its hash: the last line counts."""
         for told, other in (("system_prompt", "system_prompt_hash"), ("system_prompt_hash", "system_prompt")):
             if told in columns:
                 self.columns.pop(other, None)
@@ -257,12 +257,12 @@ def read_transcript(path: Path) -> ReplayedSession:
 
 
 def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, beside: bool = False) -> dict[str, int]:
-    """Read transcripts (all of a folder) into the (empty or partial) database; what is there already stays.
+    """Read transcripts (all of a folder) into the (empty or partial) database; existing rows stay.
 
-    `beside`: the folder is the database's own, so that these are its sessions' transcripts from now on.
+    `beside`: the folder belongs to the database, so these are its sessions' transcripts from now on.
     """
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
-    done: dict[str, tuple[dict[str, Any], dict[int, int]]] = {}  # of each its state, and the ids of its messages here
+    done: dict[str, tuple[dict[str, Any], dict[int, int]]] = {}  # by session: state, new ids of its messages
     for path in sorted(folder.glob("*.jsonl")) if files is None else files:
         session = read_transcript(path)
         if not session.messages and not session.loose and session.columns["source"] == "unknown":
@@ -282,12 +282,12 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
                 if session.events:
                     session_events.bring_in(tx, session.columns["id"], session.events, given)
                 done[session.columns["id"]] = session.state, given
-        except InvalidInput:  # a file that makes no sense must not stop the others
+        except InvalidInput:  # an invalid file must not stop the others
             counts["skipped"] += 1
     with engine.write() as tx:
         cut_loose_parents(tx)
         ids = {session_id: given for session_id, (_, given) in done.items()}
-        for session_id, (state, _) in done.items():  # only now is everything here that they may refer to
+        for session_id, (state, _) in done.items():  # now that every session they may refer to exists
             set_state(tx, session_id, state_here(tx, session_id, state, ids))
         for session_id in done:
             messages.recount(tx, session_id)
@@ -317,7 +317,7 @@ def state_here(tx: Tx, session_id: str, state: dict[str, Any], ids: dict[str, di
 
 
 def _owner(tx: Tx, owner: str, first: int, last: int, ids: dict[str, dict[int, int]]) -> str:
-    """Who owns a range. Files written before a deletion restated them name the owner by the id it had."""
+    """The owner of a range. Files written before a deletion rewrote the ranges name the owner by its old id."""
     given = ids.get(owner, {})
     here = "SELECT 1 FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? LIMIT 1"
     if tx.row(here, (owner, given.get(first, first), given.get(last, last))) is not None:
@@ -331,7 +331,7 @@ def _owner(tx: Tx, owner: str, first: int, last: int, ids: dict[str, dict[int, i
 
 
 def cut_loose_parents(tx: Tx) -> int:
-    """A parent that is not here is no parent; how many links that cut."""
+    """Remove links to parents that do not exist; returns how many."""
     return tx.run(
         "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
         " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
@@ -344,7 +344,7 @@ def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
     from hermes.store.title_rules import split_family
 
     values = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
-    for name in values.keys() & _NUMBERS.keys():  # of a file: they may be anything
+    for name in values.keys() & _NUMBERS.keys():  # values from a file are unchecked
         values[name] = codec.number(values[name], _NUMBERS[name])
     values = {name: value for name, value in values.items() if value is not None}
     values["transcript"] = None
@@ -369,9 +369,9 @@ def insert_session(tx: Tx, columns: dict[str, Any]) -> None:
 
 
 def insert_messages(engine: Engine, tx: Tx, session: ReplayedSession) -> dict[int, int]:
-    """The messages of a replayed session that are not there yet; the id each was given.
+    """Store the missing messages of a replayed session; returns the id of each.
 
-    They keep their ids, unless one of them is taken by another session: then all get new ones, in their order.
+    They keep their ids, unless another session uses one of them: then all get new ones, in their order.
     """
     session_id, given = session.columns["id"], dict[int, int]()
     holders = {i: tx.value("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in session.messages}
@@ -390,7 +390,7 @@ def insert_messages(engine: Engine, tx: Tx, session: ReplayedSession) -> dict[in
 
 
 def set_state(tx: Tx, session_id: str, state: dict[str, Any]) -> None:
-    """Tags, members, carried ranges and rewinds as a transcript or an export tells them."""
+    """Tags, members, carried ranges and rewinds as a transcript or an export gives them."""
     tables = {
         "tags": ("session_tags", "tag"),
         "members": ("session_members", "source, user_id"),
@@ -408,6 +408,6 @@ def set_state(tx: Tx, session_id: str, state: dict[str, Any]) -> None:
     for message_id, hidden in state.get("hidden", ()):
         tx.run(
             "UPDATE messages SET hidden = ? WHERE id = ? AND session_id = ?"
-            f" AND (hidden IS NULL OR hidden > {REDACTED} OR hidden = ?)",  # what was taken out never comes back
+            f" AND (hidden IS NULL OR hidden > {REDACTED} OR hidden = ?)",  # redacted messages are never shown again
             (hidden, message_id, session_id, hidden),
         )
