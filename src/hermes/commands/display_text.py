@@ -1,4 +1,4 @@
-"""Words for people: texts cut to a length, what a message says, how long and how many."""
+"""Text for display: texts cut to a length, a message's content as text, durations and counts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most `limit` characters, on one line; what was cut off is shown by three dots."""
+    """At most `limit` characters, on one line; "..." marks a cut."""
     line = one_line(text)
     return line if len(line) <= limit else line[: max(limit - 3, 1)].rstrip() + "..."
 
 
 def said(content: Any) -> str:
-    """What a message's content says, as text: parts of other kinds are named in brackets."""
+    """A message's content as text: parts of other kinds are named in brackets."""
     if content is None:
         return ""
     if isinstance(content, str):

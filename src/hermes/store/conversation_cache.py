@@ -1,4 +1,4 @@
-"""Reading a conversation again and again, by those who take turns in it: only what is new is decoded."""
+"""Reads a conversation repeatedly, turn after turn: only new rows are decoded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CachedConversation:
-    """A conversation as it was read last: of what has not changed since, the same messages are given again."""
+    """A cached conversation: for unchanged rows, the same message objects are returned again."""
 
     __slots__ = ("_known",)
 
@@ -20,9 +20,9 @@ class CachedConversation:
         self._known: dict[int, tuple[Row, dict[str, Any]]] = {}
 
     def read(self, db: SessionDB, session_id: str) -> list[dict[str, Any]]:
-        """What get_messages_as_conversation gives, attachments as references. Not to be changed by who gets them.
+        """What get_messages_as_conversation gives, attachments as references. Callers must not change them.
 
-        Every row is read and compared with what it was, so that whatever anybody did to it meanwhile is seen.
+        Every row is read and compared with the cached one, so that any change made meanwhile is seen.
         """
         with db._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, None):
@@ -45,7 +45,7 @@ def last_id(db: SessionDB, session_id: str) -> int:
 
 
 def messages_after(db: SessionDB, session_id: str, message_id: int) -> list[dict[str, Any]]:
-    """Of the messages a session shows, as get_messages gives them, those with a higher id; the others are not read."""
+    """The messages a session shows that have a higher id, as get_messages gives them; the others are not read."""
     with db._engine.read() as tx:
         if not sessions.is_shown(tx, session_id, None):
             return []

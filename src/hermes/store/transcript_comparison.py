@@ -58,9 +58,7 @@ class Comparison:
     headless: bool = False  # its first line is missing
     repeated: list[int] = field(default_factory=list)
     unlined: list[int] = field(default_factory=list)  # rows without a line
-    unreadable: dict[int, Entry | None] = field(
-        default_factory=dict
-    )  # damaged rows, and the line that has them whole
+    unreadable: dict[int, Entry | None] = field(default_factory=dict)  # damaged rows, and the line that has them whole
     broken: dict[int, Entry] = field(default_factory=dict)  # rows that differ from their line, not changed with SQL
     lost: list[Entry] = field(default_factory=list)  # messages lost to damage
     astray: dict[int, Entry] = field(default_factory=dict)  # damaged rows stored under another session

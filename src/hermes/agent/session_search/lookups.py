@@ -1,4 +1,4 @@
-"""One look into the history: finding, reading, having it summarised, and fitting the answer to its budget."""
+"""One search of the history: finding, reading, summarising, and fitting the answer to its budget."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MOST_SESSIONS = 20
 WINDOW, MOST_WINDOW = 5, 50
 TIMEOUT = 60.0  # seconds for one summary, if the configuration names none
 _ANSWER_TOKENS = 800
-_OVERHEAD_TOKENS = 700  # the instructions, and what an estimate can be wrong by
+_OVERHEAD_TOKENS = 700  # the instructions, and the error of the estimate
 _PASSAGE = 1_500
 
 INSTRUCTIONS = f"""You read the record of an earlier conversation and report from it what helps with the question.
@@ -70,7 +70,7 @@ class Lookup:
         self.budget = self.options.max_chars
 
     def session(self, words: str) -> str:
-        """The session with this id, else this title, else the only one whose id begins so."""
+        """The session with this id, else this title, else the only one whose id has this prefix."""
         if words and self.db.get_session(words, visible_to=self.visible_to) is not None:
             return words
         titled = self.db.get_session_by_title(words, visible_to=self.visible_to)
@@ -164,7 +164,7 @@ class Lookup:
             width //= 2  # fewer messages, so that the one asked for is among them
 
     def _showing(self, message_id: int, session: str | None) -> tuple[str, list[dict[str, Any]]]:
-        """The session that shows a message, and what it shows; the one that was named, or its chain, if it can be."""
+        """The session that shows a message, and its messages; the given one, or its chain, if possible."""
         candidates = [] if session is None else [session, *reversed(self.chains.members(session))]
         if session is None:
             owner = self.db.session_of_message(message_id, visible_to=self.visible_to)
@@ -192,7 +192,7 @@ class Lookup:
         jobs: Sequence[tuple[FoundConversation, list[str]]],
         question: str,
     ) -> None:
-        """Fill in the texts: summaries where the model writes them, else excerpts, and say which."""
+        """Fill in the texts: summaries where the model writes them, else excerpts, and report which."""
         asks = can_write(self.model)
         texts = [self._read(conversation, sessions, asks) for conversation, sessions in jobs]
         answers: list[str | Exception | None] = [None] * len(jobs)
@@ -221,7 +221,7 @@ class Lookup:
             )
 
     def _read(self, conversation: FoundConversation, sessions: list[str], asks: bool) -> str:
-        """The text around the matches: a passage, or as much as the model can take of it."""
+        """The text around the matches: a passage, or as much of it as the model accepts."""
         if not asks:
             return conversation_text(self.db, sessions, conversation.hits, _PASSAGE, self.visible_to)
         assert self.model is not None
@@ -250,7 +250,7 @@ class Lookup:
 
 
 def _is_told(answer: dict[str, Any], message: dict[str, Any]) -> bool:
-    """Whether an answer gives enough of the message that was asked for."""
+    """Whether an answer contains enough of the requested message."""
     texts = [row.get("text", "") for row in answer.get("messages", []) if row.get("asked_for")]
     return "left_out" not in answer and bool(texts) and len(texts[0]) >= min(400, len(clean(message_text(message))))
 
@@ -266,7 +266,7 @@ def _reason(answer: str | Exception | None) -> str:
 
 
 def _short(value: Any) -> Any:
-    """A name that the program stores, as long as a name may be."""
+    """A name that the program stores, cut to the longest allowed."""
     return shortened(" ".join(clean(value).split()), 80) if isinstance(value, str) else value
 
 
@@ -304,7 +304,7 @@ _LEVELS = ((5, 320, 400), (3, 240, 300), (2, 160, 200), (1, 120, 100), (1, 60, 0
 
 @dataclass(slots=True)
 class Part:
-    """One entry of an answer: what is fixed, one long text, and snippets; the last two come from the history."""
+    """One entry of an answer: fixed fields, one long text, and snippets; the last two come from the history."""
 
     fixed: dict[str, Any]
     key: str = "summary"
@@ -333,7 +333,7 @@ def fitted(head: dict[str, Any], name: str, parts: Sequence[Part], budget: int) 
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest number up to `most` that fits, by halving; None when not even 0 does."""
+    """The largest number up to `most` that fits, by binary search; None when not even 0 does."""
     if fits(most):
         return most
     if not fits(0):
@@ -349,7 +349,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
 
 
 def _harmless(part: Part, budget: int) -> Part:
-    """The part with its quotations made ready, once: defusing is the costly step."""
+    """The part with its quotations prepared once: defusing is the costly step."""
     matches = [{**match, "snippet": defused(match["snippet"][:1000])} for match in part.matches]
     return Part(part.fixed, part.key, defused(part.text[: max(0, budget)]), matches)
 

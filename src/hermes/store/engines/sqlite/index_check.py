@@ -37,7 +37,9 @@ def totals(connection: apsw.Connection) -> Iterator[Finding]:
         for column, number in enumerate(_varints(sizes)[: len(sums)]):
             sums[column] += number * times
     if says and (count, sums) != (rows, says):
-        yield finding("fts-stale", "the index", f"has totals of {rows} messages and {says} words, but holds {count} and {sums}")
+        yield finding(
+            "fts-stale", "the index", f"its totals are {rows} messages and {says} words, it holds {count} and {sums}"
+        )
 
 
 def _varints(data: bytes) -> list[int]:
