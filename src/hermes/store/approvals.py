@@ -1,7 +1,7 @@
-"""Who may talk to the gateway beyond those named in the configuration, and where each platform's home is.
+"""The users approved by pairing, beyond those in the configuration, and each platform's home chat.
 
-A pairing code is stored as a digest only, holds for an hour, works once, and guesses are counted. What is left of one
-after that is the fact that its person has to be told.
+A pairing code is stored as a digest only, is valid for an hour, works once, and guesses are counted. After that its row only
+records that the user still has to be notified.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hermes.store.engines.base import Tx
 
 TRIES_A_MINUTE = 5
 LASTS = 3600.0  # seconds
-WAITING_AT_MOST = 20  # codes of one platform that nobody has approved yet
+WAITING_AT_MOST = 20  # codes of one platform that are not approved yet
 
 
 def digest(code: str) -> str:
@@ -24,12 +24,12 @@ def digest(code: str) -> str:
 
 
 def may_talk(tx: Tx, platform: str, user_id: str) -> bool:
-    """Whether somebody was let in by pairing."""
+    """Whether a user was approved by pairing."""
     return tx.row("SELECT 1 FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)) is not None
 
 
 def let_in(tx: Tx, platform: str, user_id: str, name: str | None, now: float) -> None:
-    """From now on this person may talk."""
+    """Approve a user."""
     tx.run(
         "INSERT INTO gateway_people(platform, user_id, name, since) VALUES(?, ?, ?, ?)"
         " ON CONFLICT(platform, user_id) DO UPDATE SET name = excluded.name",
@@ -38,18 +38,18 @@ def let_in(tx: Tx, platform: str, user_id: str, name: str | None, now: float) ->
 
 
 def shut_out(tx: Tx, platform: str, user_id: str) -> bool:
-    """This person may no longer talk; False when they were not let in by pairing. A code of theirs goes, too."""
+    """Revoke a user's approval; False when they were not approved by pairing. Their code is deleted as well."""
     tx.run("DELETE FROM gateway_pairings WHERE platform = ? AND user_id = ?", (platform, user_id))
     return bool(tx.run("DELETE FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)))
 
 
 def everyone(tx: Tx) -> list[dict[str, Any]]:
-    """All who were let in by pairing."""
+    """All users approved by pairing."""
     return tx.dicts("SELECT platform, user_id, name, since FROM gateway_people ORDER BY platform, since")
 
 
 def waiting(tx: Tx, now: float) -> list[dict[str, Any]]:
-    """Who has a code that nobody has approved yet."""
+    """The users with a code that is not approved yet."""
     return tx.dicts(
         "SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?"
         " ORDER BY made_at",
@@ -58,7 +58,7 @@ def waiting(tx: Tx, now: float) -> list[dict[str, Any]]:
 
 
 def make_pairing(tx: Tx, code: str, platform: str, user_id: str, name: str | None, chat: str, now: float) -> bool:
-    """Note a code for somebody; False while they have one that holds, or too many wait."""
+    """Store a code for a user; False while the user has a valid one, or too many wait."""
     tx.run("DELETE FROM gateway_pairings WHERE used_at IS NULL AND expires_at <= ?", (now,))
     open_ = "FROM gateway_pairings WHERE platform = ? AND used_at IS NULL AND expires_at > ?"
     if tx.row(f"SELECT 1 {open_} AND user_id = ?", (platform, now, user_id)) is not None:
@@ -82,7 +82,7 @@ def try_counts(tx: Tx, now: float) -> bool:
 
 
 def approve(tx: Tx, code: str, now: float) -> dict[str, Any] | None:
-    """Let in whoever has this code; None when nobody has it (any more)."""
+    """Approve the user with this code; None when no user has it (any more)."""
     wanted = digest(code)
     rows = tx.dicts(
         "SELECT code_hash, platform, user_id, name, chat FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?",
@@ -100,17 +100,17 @@ def approve(tx: Tx, code: str, now: float) -> dict[str, Any] | None:
 
 
 def newcomers(tx: Tx) -> list[dict[str, Any]]:
-    """Who was let in and has not been told so yet: their platform, the chat they asked in, and a name of that fact."""
+    """Approved users who were not notified yet: platform, the chat they asked in, and an id of the approval."""
     return tx.dicts("SELECT platform, chat, code_hash AS name FROM gateway_pairings WHERE used_at IS NOT NULL")
 
 
 def told(tx: Tx, name: str) -> bool:
-    """One of `newcomers` is told now; False when somebody else does it."""
+    """Mark one of `newcomers` as notified; False when another process does it."""
     return bool(tx.run("DELETE FROM gateway_pairings WHERE code_hash = ? AND used_at IS NOT NULL", (name,)))
 
 
 def set_home(tx: Tx, platform: str, chat: str, by: str | None, now: float) -> None:
-    """Where handoffs and deliveries to a platform go."""
+    """Set the home chat for handoffs and deliveries to a platform."""
     tx.run(
         "INSERT INTO gateway_homes(platform, chat, set_by, set_at) VALUES(?, ?, ?, ?)"
         " ON CONFLICT(platform) DO UPDATE SET chat = excluded.chat, set_by = excluded.set_by, set_at = excluded.set_at",

@@ -1,4 +1,4 @@
-"""Plain questions: what a sentence is about, and the messages that have some of it."""
+"""Plain questions: the topic words of a sentence, and the messages that have some of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hermes.store.search.substrings import MOST_WORDS, words_around
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
 
-RELAXED = 200  # the newest messages with each word of a question; those with all of them are looked for apart
+RELAXED = 200  # the newest messages with each word of a question; those with all of them are searched separately
 FORMS = 12
-GROUPS = 24  # words of a question that are looked for
+GROUPS = 24  # words of a question that are searched
 
 
 def may_relax(query: Query) -> bool:
@@ -35,10 +35,10 @@ def is_question(query: Query) -> bool:
 
 
 def answer(findings: Findings, query: Query, tree: Node) -> None:
-    """A sentence was typed: messages with all of its words, else those with some of what it is about.
+    """A sentence was typed: messages with all of its words, else those with some of its topic words.
 
-    Its words mean what they say: they are not looked for inside of others. What it is about is rarer than all that
-    is in it, so that is looked for first; where it is not, the sentence is not either.
+    Its words are whole words: they are not searched inside of others. Its topic words are rarer than all of
+    its words, so they are searched first; without a match of them, the sentence has none either.
     """
     findings.needles = _telling(findings.needles)
     groups = groups_of(findings, query)
@@ -53,7 +53,7 @@ def answer(findings: Findings, query: Query, tree: Node) -> None:
 
 
 def relax(findings: Findings, groups: list[list[Leaf]], with_all: Sequence[Candidate] = ()) -> None:
-    """Add the best partial matches: what a message has of the groups, the rarer the better."""
+    """Add the best partial matches: those with the most groups, weighted by rarity."""
     scores: dict[int, float] = {}
     coverage: dict[str, dict[int, float]] = {}
     known: dict[int, Candidate] = {}
@@ -91,7 +91,7 @@ def relax(findings: Findings, groups: list[list[Leaf]], with_all: Sequence[Candi
 
 
 def groups_of(findings: Findings, query: Query) -> list[list[Leaf]]:
-    """What a question asks about: each content word with its forms, each pair of an unspaced script."""
+    """The topic of a question: each content word with its forms, each pair of an unspaced script."""
     groups: dict[str, list[Leaf]] = {}
     typed = pieces(fold(" ".join(query.words)))
     for piece in typed:
@@ -129,5 +129,5 @@ def _around(findings: Findings, leaf: Leaf) -> list[Leaf]:
 
 
 def _telling(needles: list[Needle]) -> list[Needle]:
-    """Those that are worth marking: words like "the" stand everywhere, unless nothing else was typed."""
+    """The leaves to mark: without stop words like "the", unless only such were typed."""
     return [one for one in needles if not all(piece in STOP_WORDS for piece in one.pieces)] or needles

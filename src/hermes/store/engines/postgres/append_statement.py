@@ -1,8 +1,8 @@
-"""Storing a message in one statement: it is counted on its session, put in, and put down as one whose words are to be indexed.
+"""Stores a message in one statement: counts it on its session, inserts it, and queues it for indexing.
 
-Each thing told to the server and answered costs about as much as the storing itself, so an append is three: the beginning
-of a transaction, this, and the commit. With the id comes the transaction's number, by which the server can be asked
-later what became of it.
+Each round trip to the server costs about as much as the storing itself, so an append is three: the beginning
+of a transaction, this, and the commit. The statement also returns the transaction's number, by which the server can be asked
+later whether it was committed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _statement(count: str, insert: str) -> bytes:
 
 
 def store(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
-    """Store a message; its id, or None when there is no such session."""
+    """Store a message; returns its id, or None when there is no such session."""
     row = tx.ask(_statement(count[0], insert[0]), text_encoding.values([*count[1], *insert[1]])).fetchone()
     if row is None:
         return None

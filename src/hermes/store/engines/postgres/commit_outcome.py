@@ -1,4 +1,4 @@
-"""What became of a commit whose answer was lost: the server knows each transaction by its number."""
+"""Finds the outcome of a commit whose answer was lost: the server knows each transaction by its number."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _END = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s A
 
 
 def was_stored(connection: PooledConnection, tx: PostgresTx) -> bool | None:
-    """Whether a transaction was committed; None as long as that can't be said.
+    """Whether a transaction was committed; None as long as that is unknown.
 
-    After a crash or a failover the server may have given its number to another one, so what it stored is looked for.
+    After a crash or a failover the server may have given its number to another one, so its stored message is checked.
     """
     if not connection.timeline:
         return None  # a replica; perhaps it is about to take over
     try:
         row = connection.execute(_STATUS, (tx.xid,)).fetchone()
     except psycopg.errors.InvalidParameterValue:
-        return False  # this server has not come to that number yet
+        return False  # this server has not reached that number yet
     status = None if row is None else row[0]
     if status == "aborted":
         return False
     if status != "committed":
-        return None  # the server does not know yet that we are gone
+        return None  # the server has not noticed the lost connection yet
     if tx.evidence is not None:
         sql = b"SELECT 1 FROM messages WHERE id = %s AND timestamp = %s"
         if connection.execute(sql, tx.evidence).fetchone() is None:
@@ -51,21 +51,19 @@ def was_stored(connection: PooledConnection, tx: PostgresTx) -> bool | None:
 
 
 def wait_for(unsettled: list[PostgresTx], connection: PooledConnection, end: float, where: str) -> None:
-    """Wait until the server has decided on commits whose outcome could not be found out; they leave the list.
+    """Wait until the server has decided on commits with unknown outcome; they are removed from the list.
 
-    Until then nothing is read or stored: a program that looks whether something was stored, and stores it again if not,
-    must not be overtaken by a commit that was still on its way. StoreUnreachable when it takes until `end`.
+    Until then nothing is read or stored: a program that checks whether something was stored, and stores it again if not,
+    must not be overtaken by a commit that was still in progress. StoreUnreachable when it takes until `end`.
     """
     for tx in list(unsettled):
         while _is_open(connection, tx):
             if time.monotonic() > end:
-                raise StoreUnreachable(
-                    f"{where} has not decided yet on something that was to be stored before; nothing was stored, try again"
-                )
-            with suppress(psycopg.errors.InsufficientPrivilege):  # it waits for words that will not come any more
+                raise StoreUnreachable(f"{where} has not yet decided an earlier commit; nothing was stored, try again")
+            with suppress(psycopg.errors.InsufficientPrivilege):  # its session waits for a client that is gone
                 connection.execute(_END, (tx.connection.process, str(int(tx.xid or 0) % (1 << 32))))
             time.sleep(0.05)
-        with suppress(ValueError):  # another thread was quicker
+        with suppress(ValueError):  # another thread removed it first
             unsettled.remove(tx)
 
 
@@ -73,5 +71,5 @@ def _is_open(connection: PooledConnection, tx: PostgresTx) -> bool:
     try:
         row = connection.execute(_STATUS, (tx.xid,)).fetchone()
     except psycopg.errors.InvalidParameterValue:
-        return False  # after a failover: this server knows nothing of it
+        return False  # after a failover: this server does not have it
     return row is not None and row[0] == "in progress"
