@@ -1,4 +1,4 @@
-"""What a tool is, and what it may use."""
+"""The interface of a tool, and the context it gets."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Context:
     cwd: Path
     confirm: Callable[[str], bool]  # asks the user about one thing, in one line; False means no
     cancelled: Callable[[], bool]
-    user: User | None = None  # whose sessions may be seen; None: the owner's, all
+    user: User | None = None  # the user whose sessions may be seen; None: the owner, who sees all
     state: dict[str, Any] = field(default_factory=dict)  # lives as long as the agent: background processes
 
 
 @dataclass(slots=True, frozen=True)
 class Tool:
-    """A thing the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result."""
+    """A tool that the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result."""
 
     name: str
     description: str
@@ -40,7 +40,7 @@ class Tool:
     run: Callable[[Context, dict[str, Any]], str]
 
     def schema(self) -> dict[str, Any]:
-        """The tool as the endpoint is told of it."""
+        """The tool's declaration for the endpoint."""
         return {
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
@@ -48,7 +48,7 @@ class Tool:
 
 
 def text_of(arguments: dict[str, Any], name: str, default: str | None = None) -> str:
-    """A text; without a default it must be there and not be empty."""
+    """A text argument; without a default it is required and must not be empty."""
     value = arguments.get(name)
     if value is None:
         value = default
@@ -58,7 +58,7 @@ def text_of(arguments: dict[str, Any], name: str, default: str | None = None) ->
 
 
 def choice_of(arguments: dict[str, Any], name: str, allowed: Sequence[str], default: str | None = None) -> str:
-    """One of a few words."""
+    """An argument that is one of a few words."""
     value = arguments.get(name, default)
     if value not in allowed:
         raise ToolError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
@@ -66,7 +66,7 @@ def choice_of(arguments: dict[str, Any], name: str, allowed: Sequence[str], defa
 
 
 def number_of(arguments: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    """A number, brought between its bounds."""
+    """A number argument, clamped to its bounds."""
     value = arguments.get(name)
     if value is None:
         return default
@@ -81,7 +81,7 @@ def number_of(arguments: dict[str, Any], name: str, default: float, low: float, 
 
 
 def flag_of(arguments: dict[str, Any], name: str) -> bool:
-    """Yes or no; no when it is not said."""
+    """A boolean argument; False by default."""
     value = arguments.get(name, False)
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"

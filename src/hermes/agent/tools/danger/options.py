@@ -1,4 +1,4 @@
-"""The options of a program's words, read the way GNU programs read them."""
+"""The options of a program's words, parsed like GNU programs do."""
 
 from __future__ import annotations
 
