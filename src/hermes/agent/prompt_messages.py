@@ -30,7 +30,7 @@ def prepared(
     user's last message on, the one to answer; earlier ones are only mentioned.
     """
     out: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    messages = mended(list(history))
+    messages = repaired(list(history))
     turn = next(
         (
             number
@@ -47,7 +47,7 @@ def prepared(
     return out
 
 
-def mended(history: Sequence[Message]) -> list[Message]:
+def repaired(history: Sequence[Message]) -> list[Message]:
     """Every call followed by its results, in the order of the calls; every result by a call; no two questions in a row."""
     out: list[Message] = []
     position = 0

@@ -292,12 +292,12 @@ class TurnSession:
 
     def is_short(self, characters: int) -> bool:
         """Whether the history has fewer characters, roughly: a cheap check before a real count."""
-        said = len(self.prompt or "")
+        length = len(self.prompt or "")
         for message in self.history:
-            if said >= characters:
+            if length >= characters:
                 return False
-            said += len(str(message.get("content")))
-        return said < characters
+            length += len(str(message.get("content")))
+        return length < characters
 
     def smaller(self, budget: int) -> int | None:
         """The next smaller budget that would make a difference; None when none would."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hermes.commands.display_text import counted, message_count, said
+from hermes.commands.display_text import content_text, counted, message_count
 from hermes.commands.edit_commands import exchanges, is_summary
 from hermes.harmless import harmless
 from hermes.store.session_events import described, woven
@@ -110,7 +110,7 @@ def entries_of(rows: list[dict[str, Any]]) -> list[Entry]:
     for row in rows:
         if row["role"] not in ("user", "assistant"):
             continue
-        text = harmless(said(row["content"])).strip()
+        text = harmless(content_text(row["content"])).strip()
         if row["role"] == "user":
             settle()
             shown.append(Entry("user", "[summary of the earlier conversation]" if is_summary(row) else cut_user(text)))

@@ -16,7 +16,7 @@ def shortened(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: max(limit - 3, 1)].rstrip() + "..."
 
 
-def said(content: Any) -> str:
+def content_text(content: Any) -> str:
     """A message's content as text: parts of other kinds are named in brackets."""
     if content is None:
         return ""
@@ -24,7 +24,7 @@ def said(content: Any) -> str:
         return content
     if isinstance(content, dict):
         return str(content.get("text") or f"[{content.get('type', 'attachment')}]")
-    return "\n".join(said(part) for part in content)
+    return "\n".join(content_text(part) for part in content)
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.commands.display_text import counted, said, shortened
+from hermes.commands.display_text import content_text, counted, shortened
 from hermes.commands.info_commands import whole_number
 from hermes.commands.registry import Host, command
 from hermes.errors import InvalidInput, TitleClash
@@ -95,7 +95,7 @@ def undo(host: Host, arguments: str) -> None:
     number = min(number, len(starts))
     first = starts[-number]
     hidden = host.db.rewind(host.session_id, rows[first - 1]["id"] if first else 0)
-    about = shortened(said(rows[first]["content"]), 60)
+    about = shortened(content_text(rows[first]["content"]), 60)
     host.say(
         f'Undid {counted(number, "exchange")} ({counted(hidden, "message")}), from "{about}" on.'
         " /undo redo restores it."
@@ -111,7 +111,7 @@ def is_summary(row: dict[str, Any]) -> bool:
     """Whether a message is the summary of a compressed part of a conversation."""
     from hermes.agent.offline.summary import SUMMARY_MARK
 
-    return row["role"] == "user" and said(row["content"]).startswith(SUMMARY_MARK)
+    return row["role"] == "user" and content_text(row["content"]).startswith(SUMMARY_MARK)
 
 
 @command("retry", "", "answer your last message again")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PATIENCE = "HERMES_HANDOFF_SECONDS"  # the variable with the seconds that the other side may take without a heartbeat
 LONGEST = 600.0
 _LOOK = 0.25
-NOBODY = "no gateway took it over"
+NOT_CLAIMED = "no gateway took it over"
 LATER = "The gateway is being restarted; the handoff continues after that."
 
 
@@ -100,11 +100,11 @@ def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda
         state = db.get_handoff_state(session_id)
         waited = time.monotonic() - begun
         if state is None or state["state"] in (None, "failed"):
-            return (state["error"] if state is not None else None) or NOBODY
+            return (state["error"] if state is not None else None) or NOT_CLAIMED
         if state["state"] == "completed":
             return None
-        if state["state"] == "pending" and waited > limit and db.withdraw_handoff(session_id, NOBODY):
-            return f"{NOBODY} within {limit:.0f} seconds. Is it running? See `hermes gateway status`."
+        if state["state"] == "pending" and waited > limit and db.withdraw_handoff(session_id, NOT_CLAIMED):
+            return f"{NOT_CLAIMED} within {limit:.0f} seconds. Is it running? See `hermes gateway status`."
         left = db.handoff_seconds_left(session_id)
         if waited > LONGEST or (left is not None and left < -limit):
             why = "the gateway did not finish it" if waited > LONGEST else "the gateway ended during the handoff"

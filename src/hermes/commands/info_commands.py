@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.commands.display_text import counted, message_count, said, shortened
+from hermes.commands.display_text import content_text, counted, message_count, shortened
 from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
 from hermes.errors import InvalidInput
 from hermes.times import ago, clock, zone_of
@@ -119,7 +119,7 @@ def history(host: Host, arguments: str) -> None:
 def _line(host: Host, row: dict[str, Any]) -> str | None:
     """A message on one line: its number, sender and text."""
     number = f"{row['id']:>6} " if host.where == TERMINAL else f"- `{row['id']}`"
-    text = shortened(said(row["content"]), _CUT)
+    text = shortened(content_text(row["content"]), _CUT)
     calls = row["tool_calls"] if isinstance(row["tool_calls"], list) else []
     names = [str((call.get("function") or {}).get("name")) for call in calls if isinstance(call, dict)]
     if row["role"] == "user":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes.commands.display_text import counted, message_count, said, shortened
+from hermes.commands.display_text import content_text, counted, message_count, shortened
 from hermes.commands.info_commands import recent, session_line
 from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
 from hermes.commands.session_choice import continued, find
@@ -45,9 +45,11 @@ def _arrived(host: Host, session_id: str) -> str:
     if row is None:
         return "This session no longer exists."
     name = f'"{row["title"]}"' if row["title"] else f"`{session_id}`"
-    told = f"↻ Continuing {name} ({counted(message_count(host.db, row), 'message')})."
+    line = f"↻ Continuing {name} ({counted(message_count(host.db, row), 'message')})."
     last = next((one for one in reversed(host.db.get_messages(session_id)) if one["role"] == "assistant"), None)
-    return f"{told} The last reply: {shortened(said(last['content']), 300)}" if last and last["content"] else told
+    return (
+        f"{line} The last reply: {shortened(content_text(last['content']), 300)}" if last and last["content"] else line
+    )
 
 
 def _named(host: Host, words: str) -> str | None:

@@ -104,7 +104,7 @@ def newcomers(tx: Tx) -> list[dict[str, Any]]:
     return tx.dicts("SELECT platform, chat, code_hash AS name FROM gateway_pairings WHERE used_at IS NOT NULL")
 
 
-def told(tx: Tx, name: str) -> bool:
+def mark_notified(tx: Tx, name: str) -> bool:
     """Mark one of `newcomers` as notified; False when another process does it."""
     return bool(tx.run("DELETE FROM gateway_pairings WHERE code_hash = ? AND used_at IS NOT NULL", (name,)))
 

@@ -136,10 +136,10 @@ def _counters(tx: Tx, done: set[str]) -> list[Finding]:
         own: dict[str, list[Row]] = {}
         for session_id, *counted in rows:
             own.setdefault(session_id, []).append(tuple(counted))
-        for session_id, *says in _counters_of(tx, some):
+        for session_id, *counters in _counters_of(tx, some):
             columns = zip(*own.get(session_id, ()), strict=True)
             right = _counted(dict(zip(("hidden", "tool_calls", "timestamp"), columns, strict=False)))
-            found += _miscounted(session_id, says, right)
+            found += _miscounted(session_id, counters, right)
     return found
 
 
@@ -162,10 +162,12 @@ def _calls_in(text: Any) -> int:
         return messages.count_calls(codec.restored(text))
 
 
-def _miscounted(session_id: str, says: Sequence[Any], right: list[Any]) -> list[Finding]:
-    if list(says) == right:
+def _miscounted(session_id: str, counters: Sequence[Any], right: list[Any]) -> list[Finding]:
+    if list(counters) == right:
         return []
-    return [finding("counters", f"session {session_id}", f"has the counters {list(says)}, its messages give {right}")]
+    return [
+        finding("counters", f"session {session_id}", f"has the counters {list(counters)}, its messages give {right}")
+    ]
 
 
 def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
@@ -218,7 +220,7 @@ class Looked:
 
     def at(self, tx: Tx, session_ids: Sequence[str]) -> Callable[[str, MessageColumns | None], None]:
         """Check these sessions within one snapshot of the database."""
-        counters = {session_id: says for session_id, *says in _counters_of(tx, session_ids)}
+        counters = {session_id: counters for session_id, *counters in _counters_of(tx, session_ids)}
         comparer = None
         if self._has_transcripts:
             comparer = Comparer(self._engine, tx, self._journal.path, session_ids, self._prompt)
@@ -261,8 +263,8 @@ def transcripts(
     found: list[Difference] = []
     for session_id, one in compared.items():
         where = f"session {session_id}"
-        if one.mendable():
-            found.append((finding("transcript", where, "; ".join(one.mendable())), one))
+        if one.repairable():
+            found.append((finding("transcript", where, "; ".join(one.repairable())), one))
         if one.undecided():
             found.append((finding(UNDECIDED, where, f"{'; '.join(one.undecided())}; {DECIDE}"), one))
     return [*found, *left]
@@ -298,8 +300,8 @@ def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
     session_id = transcript_replay.read_transcript(path).columns["id"]
     if tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)) is not None:
         return finding("transcript-left", path.name, f"session {session_id} was deleted, its transcript was not")
-    told = read(path, session_id)
-    rows = {i: tx.row("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in told.session.messages}
+    content = read(path, session_id)
+    rows = {i: tx.row("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in content.session.messages}
     changed = set()
     if engine.has_table(tx, "changed_messages"):
         changed = {row[0] for row in tx.rows("SELECT id FROM changed_messages")} & rows.keys()
@@ -307,9 +309,11 @@ def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
         detail = f"session {session_id} was deleted with SQL, its transcript was not"
         return finding("transcript-left", path.name, detail)
     top = tx.last_number("messages")
-    lost = any(i > top or (row is not None and _is_other(tx, i, told.session.messages[i])) for i, row in rows.items())
+    lost = any(
+        i > top or (row is not None and _is_other(tx, i, content.session.messages[i])) for i, row in rows.items()
+    )
     orphaned = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
-    if lost or orphaned or told.session.loose or tx.row("SELECT 1 FROM sessions") is None:
+    if lost or orphaned or content.session.loose or tx.row("SELECT 1 FROM sessions") is None:
         return finding("lost-session", path.name, f"session {session_id} is not in the database")
     detail = f"session {session_id} is not in the database (deleted, or lost); {DECIDE}"
     return finding(UNDECIDED, path.name, detail)

@@ -105,11 +105,11 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             raise InvalidInput("repair takes from_transcripts or from_database, not both")
         side = repair.TRANSCRIPTS if from_transcripts else repair.DATABASE if from_database else None
 
-        def mended(rebuild: bool) -> list[str] | None:
+        def repaired(rebuild: bool) -> list[str] | None:
             place = (self._engine, self._scribe, self._attachments, self.path, self.backup)
             return repair.repair(*place, rebuild_index=rebuild, side=side)
 
-        done = mended(rebuild_index)
+        done = repaired(rebuild_index)
         if done and not self._engine.shared and any(one["kind"] == "corruption" for one in self._engine.problems()):
             done = None  # damage that only a write reveals
         if done is None and self._engine.shared:
@@ -118,7 +118,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             self.close()
             done = repair.salvage(self.path, self.sessions_dir)
             self._open()
-            done += mended(False) or []
+            done += repaired(False) or []
         return done
 
 

@@ -112,8 +112,8 @@ class ExchangeCalls(OpenStore):
                 continue
             if done:
                 counts["sessions"] += 1
-                told = data.get("messages") or ()
-                counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)
+                rows = data.get("messages") or ()
+                counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in rows)
             elif update and (made := self._update_import(data)):
                 counts["updated"] += 1
                 counts["messages"] += len(made.added)
@@ -139,7 +139,7 @@ class ExchangeCalls(OpenStore):
             self._scribe.rewritten(session_id)
         else:
             for message_id, ready in made.added:
-                self._scribe.said(session_id, message_id, ready)
+                self._scribe.message_stored(session_id, message_id, ready)
         if made:
             self._files_came(session_id, None)
         return made

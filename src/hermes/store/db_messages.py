@@ -113,7 +113,7 @@ class MessageCalls(OpenStore):
                 if error.maybe_stored or time.monotonic() > end:
                     raise
         try:
-            self._scribe.said(session_id, message_id, ready)
+            self._scribe.message_stored(session_id, message_id, ready)
             if changed:
                 self._scribe.changed(session_id, "usage", *changed)
             self._engine.appended(message_id, ready.size)

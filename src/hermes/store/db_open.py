@@ -84,7 +84,7 @@ class OpenStore:
         self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments)
         self._engine.on_parts = self._lift_parts
         self._engine.on_differing = self._follow
-        self._scribe.mend()
+        self._scribe.repair()
         self._engine.start_background()
 
     def _lift_parts(self, message_ids: Sequence[int]) -> None:

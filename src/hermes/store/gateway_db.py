@@ -292,7 +292,7 @@ class GatewayDB:
     # ------------------------------------------------------------------------------------------ gateways of one store
 
     join = writing(instances.join)
-    bury = writing(instances.bury)
+    remove_dead = writing(instances.remove_dead)
     give = writing(instances.give)
     served_elsewhere = reading(instances.served_elsewhere)
 
@@ -536,7 +536,7 @@ class GatewayDB:
                     tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now, mask=self.db.masked
                 )
                 for one in approvals.newcomers(tx)
-                if approvals.told(tx, one["name"])
+                if approvals.mark_notified(tx, one["name"])
             ]
 
     def set_home(self, platform: str, chat: str, by: str | None = None) -> None:

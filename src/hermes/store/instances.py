@@ -159,7 +159,7 @@ def astray(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
     return any(platform in platforms for (platform,) in rows)
 
 
-def bury(tx: Tx, gone: Collection[str] = ()) -> int:
+def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
     """Remove instances without a heartbeat, and those known to have ended; returns how many.
 
     Their leases are freed, their waiting events are assigned to live instances, and their questions, which no turn waits for

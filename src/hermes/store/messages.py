@@ -157,8 +157,8 @@ def make_ready(
         shown = mask(shown) if shown and form == "json" else (content if form != "json" else shown)
     size, whole = len(content) if content else 0, content
     if lift is None:  # from a file: it lists its attachments, or is so old that every reference counts
-        told = message.get("attachments")
-        lifted = as_told(told) if isinstance(told, list) else references(content)
+        listed_in_file = message.get("attachments")
+        lifted = as_told(listed_in_file) if isinstance(listed_in_file, list) else references(content)
     if role == "tool" and content:
         content, rest = codec.split_output(content)
     stamp = message.get("timestamp")
@@ -357,7 +357,7 @@ TURN_ROW = ", ".join(f"m.{name}" for name in ("id", "role", "content", *_TURN, "
 
 def as_turn(row: Row) -> dict[str, Any]:
     """A row of TURN_ROW as an OpenAI chat message, ready to replay. (Unrolled: it runs for every message.)"""
-    _, role, content, calls, call_id, tool_name, finish, said, told, details, items, outputs, form, rest = row
+    _, role, content, calls, call_id, tool_name, finish, reasoning, thought, details, items, outputs, form, rest = row
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
     if form is not None or (content and content[0] == "\0"):
@@ -373,10 +373,10 @@ def as_turn(row: Row) -> dict[str, Any]:
         turn["finish_reason"] = codec.restored(finish)
     if role != "assistant":
         return turn
-    if said:
-        turn["reasoning"] = codec.restored(said)
-    if told is not None:  # some endpoints insist on that field, even empty
-        turn["reasoning_content"] = codec.restored(told)
+    if reasoning:
+        turn["reasoning"] = codec.restored(reasoning)
+    if thought is not None:  # some endpoints insist on that field, even empty
+        turn["reasoning_content"] = codec.restored(thought)
     if details is not None and (given := codec.from_json(details)):
         turn["reasoning_details"] = given
     if items is not None and (given := codec.from_json(items)):
@@ -475,7 +475,7 @@ def mentions(content: Any) -> bool:
 
 
 def set_attachment_kinds(tx: Tx, session_id: str, kinds: Mapping[str, Sequence[Any]]) -> None:
-    """Restore the types and sizes that attachment_kinds returned."""
+    """Restore the types and sizes in an export's `attachment_kinds`."""
     for digest, (mime, size) in kinds.items():
         tx.run(
             "UPDATE attachments SET mime = ?, bytes = ? WHERE hash = ?"

@@ -147,14 +147,14 @@ def _mend_transcripts(
     # Move messages to their sessions first: else the session they are stored under writes them into its transcript.
     for one in sorted(sessions_found.values(), key=lambda one: not (one.astray or one.moved)):
         _mend_session(engine, scribe, one, side, tally, salvaging=salvaging)
-    said = {
+    texts = {
         "sessions": "restored {} sessions from transcripts",
         "back": "restored {} messages from transcripts",
         "changed": "restored the text of {} messages from transcripts",
         "moved": "moved {} messages back to their session",
         "written": "rewrote {} transcripts",
     }
-    return [*done, *(text.format(tally[name]) for name, text in said.items() if tally[name])]
+    return [*done, *(text.format(tally[name]) for name, text in texts.items() if tally[name])]
 
 
 def _mend_file(

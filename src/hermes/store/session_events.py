@@ -70,18 +70,18 @@ def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[dict[str, 
     return found
 
 
-def put_back(tx: Tx, session_id: str, told: Iterable[Mapping[str, Any]], ids: Mapping[int, int]) -> None:
+def put_back(tx: Tx, session_id: str, given: Iterable[Mapping[str, Any]], ids: Mapping[int, int]) -> None:
     """Set these events to those of a transcript (after `prepare`), replacing events of the same times."""
-    wanted = list(told)
+    wanted = list(given)
     for event in wanted:
         tx.run("DELETE FROM session_events WHERE session_id = ? AND at = ?", (session_id, event["at"]))
     bring_in(tx, session_id, wanted, ids)
 
 
-def bring_in(tx: Tx, session_id: str, told: Iterable[Any], ids: Mapping[int, int]) -> None:
+def bring_in(tx: Tx, session_id: str, given: Iterable[Any], ids: Mapping[int, int]) -> None:
     """Add events of a transcript or an export that are missing here (after `prepare`); `ids` has the new ids of messages."""
     known = {event["at"] for event in of_session(tx, session_id)}
-    fresh = [event for event in map(_checked, told) if event is not None and event["at"] not in known]
+    fresh = [event for event in map(_checked, given) if event is not None and event["at"] not in known]
     _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
 
 

@@ -97,11 +97,11 @@ def _readable(entry: dict[str, Any]) -> dict[str, Any]:
 def _exact(entry: dict[str, Any]) -> dict[str, Any]:
     """The inverse of _readable()."""
     try:
-        told = json.loads(base64.b64decode(entry["exact"], validate=True).decode("utf-8", "surrogatepass"))
+        exact = json.loads(base64.b64decode(entry["exact"], validate=True).decode("utf-8", "surrogatepass"))
     except (ValueError, TypeError):
         return entry
     rest = {key: value for key, value in entry.items() if key != "exact"}
-    return {**rest, **told} if isinstance(told, dict) else rest
+    return {**rest, **exact} if isinstance(exact, dict) else rest
 
 
 SEAL = b',"crc":"'
@@ -110,8 +110,8 @@ _SEAL_BYTES = len(SEAL) + 8 + 2  # eight hex digits, the quote and the brace
 
 def sealed(data: bytes) -> bytes:
     """A JSON object as a line that ends in its own checksum: `crc`, the CRC-32 of everything before it."""
-    told = data[:-1]
-    return b"".join((told, SEAL, b"%08x" % zlib.crc32(told), b'"}\n'))
+    body = data[:-1]
+    return b"".join((body, SEAL, b"%08x" % zlib.crc32(body), b'"}\n'))
 
 
 def is_intact(raw: bytes) -> bool | None:
@@ -187,11 +187,11 @@ class Journal:
         """
         return self._locked(session_id, lambda handle, size: self._append(session_id, handle, size, data, message_id))
 
-    def revise(self, session_id: str, produce: Callable[[Path], bytes], *, anew: bool = False) -> bool:
-        """Append what `produce` makes from the current file while no other process writes to it; `anew` empties it first."""
+    def revise(self, session_id: str, produce: Callable[[Path], bytes], *, rewrite: bool = False) -> bool:
+        """Append what `produce` makes from the current file while no other process writes to it; `rewrite` empties it first."""
 
         def work(handle: int, size: int) -> None:
-            if anew:
+            if rewrite:
                 os.ftruncate(handle, 0)
                 size = 0
             self._append(session_id, handle, size, produce(self.path(session_id)), None)

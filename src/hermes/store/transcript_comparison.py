@@ -33,7 +33,7 @@ TELLING = ("role", "content", "timestamp")  # two messages that agree in these a
 
 
 @dataclass(slots=True)
-class Told:
+class TranscriptContent:
     """The content of a transcript, read line by line."""
 
     session: transcript_replay.ReplayedSession
@@ -72,7 +72,7 @@ class Comparison:
     columns: dict[str, Any] = field(default_factory=dict)  # the transcript's values of columns that differ
     state: dict[str, Any] = field(default_factory=dict)
     events: list[Entry] = field(default_factory=list)  # that the transcript has and the database does not
-    told: dict[int, Entry] = field(default_factory=dict)  # the lines of what was edited
+    edited_lines: dict[int, Entry] = field(default_factory=dict)  # the lines of what was edited
     outdated: bool = False  # columns or state differ, and the transcript is known to be damaged
     renamed: bool = False  # it refers to a deleted session by that session's old id
     promptless: bool = False  # the file of its system prompt is missing or damaged
@@ -81,9 +81,9 @@ class Comparison:
         """Whether there is any difference."""
         return any(getattr(self, name) for name in _DIFFERENCES)
 
-    def mendable(self) -> list[str]:
+    def repairable(self) -> list[str]:
         """What repair fixes, as text for people."""
-        said = [
+        texts = [
             (self.gone, "its transcript is missing"),
             (self.damaged, f"{self.damaged} lines of its transcript are damaged"),
             (self.headless, "the first line of its transcript is missing"),
@@ -100,11 +100,11 @@ class Comparison:
             (self.renamed, "its transcript still names a session that was deleted"),
             (self.promptless, "the file of its system prompt is missing or damaged"),
         ]
-        return [text for there, text in said if there]
+        return [text for there, text in texts if there]
 
     def undecided(self) -> list[str]:
         """What repair can't decide, as text for people."""
-        said = [
+        texts = [
             (self.moved, f"{_these(self.moved)} a row under another session"),
             (self.differing, f"{_these(self.differing)} another text in the transcript"),
             (self.absent, f"{_count(self.absent)} of the transcript not in the database (deleted, or lost)"),
@@ -112,10 +112,10 @@ class Comparison:
             (self.state, f"the transcript has different values of {', '.join(sorted(self.state))}"),
             (self.events, f"{_events(self.events)} a line in the transcript that differs from the database"),
         ]
-        return [text for there, text in said if there]
+        return [text for there, text in texts if there]
 
 
-_DIFFERENCES = tuple(one.name for one in fields(Comparison) if one.name not in ("session_id", "told"))
+_DIFFERENCES = tuple(one.name for one in fields(Comparison) if one.name not in ("session_id", "edited_lines"))
 
 
 def _these(ids: Iterable[int]) -> str:
@@ -137,47 +137,47 @@ _OF_AN_EVENT = frozenset(("type", "event", "at", "set", "after", "text", "crc", 
 _KNOWN = {"session": _OF_A_SESSION, "event": _OF_AN_EVENT}
 
 
-def _agreeing(session_id: str, entries: list[Entry]) -> Told | None:
+def _agreeing(session_id: str, entries: list[Entry]) -> TranscriptContent | None:
     """A transcript whose messages are known to agree, by its other lines; None if one of those changes messages."""
-    told = Told(transcript_replay.ReplayedSession(session_id), typed=True)
+    content = TranscriptContent(transcript_replay.ReplayedSession(session_id), typed=True)
     for entry in entries:
         kind = entry.get("type")
         if entry.get("crc") is False or not entry.keys() <= _KNOWN.get(str(kind), frozenset()):
             return None
-        told.begun = told.begun or kind == "session"
-        told.session.take(entry)
-    return told
+        content.begun = content.begun or kind == "session"
+        content.session.take(entry)
+    return content
 
 
-def read(path: Path, session_id: str) -> Told:
+def read(path: Path, session_id: str) -> TranscriptContent:
     """A transcript without its damaged lines, which are counted and not applied."""
-    told = Told(transcript_replay.ReplayedSession(session_id))
+    content = TranscriptContent(transcript_replay.ReplayedSession(session_id))
     torn: list[bytes] = []
     for entry in entries(path, torn):
         if entry.get("crc") is False:
-            told.damaged += 1
+            content.damaged += 1
             continue
-        told.begun = told.begun or entry.get("type") == "session"
-        told.typed = told.typed or "type" in entry
-        first = told.session.messages.get(entry["id"]) if _is_message(entry) else None
-        told.session.take(entry)
-        if first is not None and entry["id"] in told.session.messages:
+        content.begun = content.begun or entry.get("type") == "session"
+        content.typed = content.typed or "type" in entry
+        first = content.session.messages.get(entry["id"]) if _is_message(entry) else None
+        content.session.take(entry)
+        if first is not None and entry["id"] in content.session.messages:
             if entry.get("timestamp") == first.get("timestamp"):
-                told.repeated.append(entry["id"])
+                content.repeated.append(entry["id"])
             else:
-                told.again.append(entry)
+                content.again.append(entry)
     sealed = sum(1 for raw in torn if is_intact(raw) is False)  # it has a seal, so no crash tore it
-    told.damaged, told.torn = told.damaged + sealed, len(torn) - sealed
-    return told
+    content.damaged, content.torn = content.damaged + sealed, len(torn) - sealed
+    return content
 
 
 def _is_message(entry: Entry) -> bool:
     return "role" in entry and entry.get("type") != "event" and type(entry.get("id")) is int
 
 
-def same(told: Any, stored: Any) -> bool:
+def same(given: Any, stored: Any) -> bool:
     """Equal after a JSON round trip (it joins the halves of a surrogate pair)."""
-    return bool(told == stored or told == json.loads(json.dumps(stored)))
+    return bool(given == stored or given == json.loads(json.dumps(stored)))
 
 
 def is_same_message(entry: Entry, stored: Entry) -> bool:
@@ -250,57 +250,57 @@ class Comparer:
         out = Comparison(session_id)
         path = self._path(session_id)
         try:
-            told = self._agreeing(path, session_id, columns)
-            if told is None:
-                told = read(path, session_id)
-                self._take_prompt(told, path)
-                self._compare_messages(out, told)
+            content = self._agreeing(path, session_id, columns)
+            if content is None:
+                content = read(path, session_id)
+                self._take_prompt(content, path)
+                self._compare_messages(out, content)
             else:
-                self._take_prompt(told, path)
+                self._take_prompt(content, path)
         except FileNotFoundError:
             had_one = self._tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
             out.gone = bool(had_one) or self._is_referred_to(session_id)
             return out if out.gone else None
-        self._compare_events(out, told)
-        if told.begun:
+        self._compare_events(out, content)
+        if content.begun:
             shown = columns is not None and columns["hidden"].count(None) == len(columns["hidden"])
-            self._compare_columns(out, told, bare=shown and session_id not in self._sessions.with_state)
-        out.headless = told.typed and not told.begun
+            self._compare_columns(out, content, bare=shown and session_id not in self._sessions.with_state)
+        out.headless = content.typed and not content.begun
         return out if out.says_something() else None
 
-    def _agreeing(self, path: Path, session_id: str, columns: MessageColumns | None) -> Told | None:
+    def _agreeing(self, path: Path, session_id: str, columns: MessageColumns | None) -> TranscriptContent | None:
         """The transcript, if its message lines are byte for byte those made from the rows; else it is read whole."""
         columns = columns or message_columns(self._tx, session_id)
         lines = None if columns is None else expected_lines(columns, self._sessions.attached.get(session_id, {}))
         entries = None if lines is None else other_lines(path, lines)
         return None if entries is None else _agreeing(session_id, entries)
 
-    def _take_prompt(self, told: Told, path: Path) -> None:
-        digest = told.session.columns.get("system_prompt_hash")
+    def _take_prompt(self, content: TranscriptContent, path: Path) -> None:
+        digest = content.session.columns.get("system_prompt_hash")
         if digest is not None:
             text = self._prompt(path.parent, digest)
-            told.promptless = text is None
-            told.session.columns["system_prompt"] = text
+            content.promptless = text is None
+            content.session.columns["system_prompt"] = text
 
-    def _compare_messages(self, out: Comparison, told: Told) -> None:
+    def _compare_messages(self, out: Comparison, content: TranscriptContent) -> None:
         stored, unreadable = readable_messages(self._tx, out.session_id)
-        out.damaged, out.repeated = told.damaged, told.repeated
+        out.damaged, out.repeated = content.damaged, content.repeated
         for message_id in unreadable:
-            out.unreadable[message_id] = told.session.messages.get(message_id)
-        self._compare_lines(out, told, stored)
-        self._find_absent(out, told, stored)
+            out.unreadable[message_id] = content.session.messages.get(message_id)
+        self._compare_lines(out, content, stored)
+        self._find_absent(out, content, stored)
 
     def _is_referred_to(self, owner: str) -> bool:
         """Whether a session with a transcript shows messages of this one: only this one's file has them."""
         rows = self._tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (owner,))
         return any(self._path(row[0]).exists() for row in rows)
 
-    def _compare_lines(self, out: Comparison, told: Told, stored: dict[int, Entry]) -> None:
+    def _compare_lines(self, out: Comparison, content: TranscriptContent, stored: dict[int, Entry]) -> None:
         for message_id, message in stored.items():
-            entry = told.session.messages.get(message_id)
-            if entry is not None and not told.again and reads_same(entry, message):
+            entry = content.session.messages.get(message_id)
+            if entry is not None and not content.again and reads_same(entry, message):
                 continue
-            versions = [] if entry is None else [entry, *(one for one in told.again if one["id"] == message_id)]
+            versions = [] if entry is None else [entry, *(one for one in content.again if one["id"] == message_id)]
             right = next((one for one in versions if reads_same(one, message)), None)
             if right is None and len(versions) > 1:
                 right = next((one for one in versions if one.get("timestamp") == message["timestamp"]), None)
@@ -320,7 +320,7 @@ class Comparer:
         ours = self._tx.value("SELECT writer FROM messages WHERE id = ?", (message_id,)) is not None
         if message_id in self._changed or not ours:
             out.edited.append(message_id)
-            out.told[message_id] = entry
+            out.edited_lines[message_id] = entry
         elif self._is_noted(message_id):
             out.broken[message_id] = entry
         else:
@@ -335,10 +335,10 @@ class Comparer:
             return False
         return any(reads_same(entry, {**row, "id": message["id"]}) for row in rows)
 
-    def _find_absent(self, out: Comparison, told: Told, stored: dict[int, Entry]) -> None:
+    def _find_absent(self, out: Comparison, content: TranscriptContent, stored: dict[int, Entry]) -> None:
         """Lines without a row: lost, deleted, or the row is stored elsewhere."""
         unlined = {message_id: stored[message_id] for message_id in out.unlined}
-        for message_id, entry in told.session.messages.items():
+        for message_id, entry in content.session.messages.items():
             if message_id in stored or message_id in out.unreadable:
                 continue
             if any(is_same_message(entry, row) for row in unlined.values()):
@@ -358,7 +358,7 @@ class Comparer:
                 out.removed.append(message_id)
             else:
                 out.absent[message_id] = entry
-        out.lost += [one for one in told.again if one["id"] not in stored and one["id"] not in out.unreadable]
+        out.lost += [one for one in content.again if one["id"] not in stored and one["id"] not in out.unreadable]
         # A line whose id was damaged: its row exists and lacks a line.
         out.lost = [one for one in out.lost if not any(is_same_message(one, row) for row in unlined.values())]
 
@@ -368,7 +368,7 @@ class Comparer:
         except (StoreCorrupt, UnicodeDecodeError):
             return False
 
-    def _compare_events(self, out: Comparison, told: Told) -> None:
+    def _compare_events(self, out: Comparison, content: TranscriptContent) -> None:
         """Compare the events. `after` is left out: message ids may have changed since."""
         known_events = self._sessions.events
         try:
@@ -378,9 +378,9 @@ class Comparer:
                 stored = session_events.of_session(self._tx, out.session_id)
         except (StoreCorrupt, UnicodeDecodeError):
             return  # the damaged row is a separate finding
-        if not stored and not told.session.events:
+        if not stored and not content.session.events:
             return
-        lines = {event["at"]: event for event in told.session.events}
+        lines = {event["at"]: event for event in content.session.events}
         known = {event["at"]: event for event in stored}
         out.unnoted = [event for event in stored if event["at"] not in lines]
         for at, event in lines.items():
@@ -392,7 +392,7 @@ class Comparer:
         sql = "SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'"
         return isinstance(session_id, str) and self._tx.row(sql, (session_id,)) is not None
 
-    def _compare_columns(self, out: Comparison, told: Told, *, bare: bool) -> None:
+    def _compare_columns(self, out: Comparison, content: TranscriptContent, *, bare: bool) -> None:
         try:
             columns = self._sessions.columns.get(out.session_id) or transcript_replay.session_columns(
                 self._tx, out.session_id
@@ -400,41 +400,43 @@ class Comparer:
             state = _NO_STATE if bare else transcript_replay.session_state(self._tx, out.session_id)
         except (StoreCorrupt, UnicodeDecodeError):
             return  # the damaged row is a separate finding
-        said = told.session.columns
-        wrong = {n: said.get(n) for n in COLUMNS if (said.get(n) or columns[n]) and not same(said.get(n), columns[n])}
+        found = content.session.columns
+        wrong = {
+            n: found.get(n) for n in COLUMNS if (found.get(n) or columns[n]) and not same(found.get(n), columns[n])
+        }
         if columns["parent_session_id"] is None and self._was_deleted(wrong.get("parent_session_id")):
             del wrong["parent_session_id"]
             out.renamed = True
-        out.promptless = told.promptless
-        if told.promptless:  # the database has it
+        out.promptless = content.promptless
+        if content.promptless:  # the database has it
             wrong.pop("system_prompt", None)
         beside = {}
         for key in STATE:
-            tells = told.session.state.get(key, [])
+            tells = content.session.state.get(key, [])
             if not _alike(tells, state[key]):
                 beside[key] = tells
             elif key == "refs" and not _alike(tells, state[key], renamed=False):
                 out.renamed = True
-        if told.damaged or told.torn:
+        if content.damaged or content.torn:
             out.outdated = bool(wrong or beside)
         else:
             out.columns, out.state = wrong, beside
 
 
-def _alike(told: Any, stored: list[Any], *, renamed: bool = True) -> bool:
-    if told == stored:
+def _alike(given: Any, stored: list[Any], *, renamed: bool = True) -> bool:
+    if given == stored:
         return True
-    if not isinstance(told, list) or len(told) != len(stored):
+    if not isinstance(given, list) or len(given) != len(stored):
         return False
-    pairs = zip(sorted(told, key=repr), sorted(stored, key=repr), strict=True)
+    pairs = zip(sorted(given, key=repr), sorted(stored, key=repr), strict=True)
     return all(one == other or (renamed and _is_renamed(one, other)) for one, other in pairs)
 
 
-def _is_renamed(told: Any, stored: Any) -> bool:
+def _is_renamed(given: Any, stored: Any) -> bool:
     """A range of a session that was deleted since: its remaining rows have a new id."""
-    if not isinstance(told, list) or len(told) != 7 or len(stored) != 7 or not str(stored[1]).startswith(SHELL):
+    if not isinstance(given, list) or len(given) != 7 or len(stored) != 7 or not str(stored[1]).startswith(SHELL):
         return False
-    return bool([told[0], *told[2:]] == [stored[0], *stored[2:]])
+    return bool([given[0], *given[2:]] == [stored[0], *stored[2:]])
 
 
 def readable_messages(tx: Tx, session_id: str) -> tuple[dict[int, Entry], list[int]]:
@@ -468,4 +470,4 @@ def confirmed(first: Comparison, second: Comparison | None) -> Comparison | None
         else:  # a flag, or a number of lines
             agreed = min(before, now)
         setattr(out, name, agreed)
-    return out if out.mendable() or out.undecided() else None
+    return out if out.repairable() or out.undecided() else None

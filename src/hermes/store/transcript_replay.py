@@ -103,7 +103,7 @@ def message(tx: Tx, message_id: int) -> dict[str, Any]:
     return messages.decode(row)
 
 
-def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) -> bool:
+def fill_in(tx: Tx, journal: Journal, session_id: str, *, rewrite: bool = False) -> bool:
     """Append to a transcript what it lacks (or rewrite it); False when it could not be written."""
     columns = session_columns(tx, session_id)
     if not columns:
@@ -137,7 +137,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             out.append(line(event("state", set=told, **state)))
         return b"".join(out)
 
-    return journal.revise(session_id, missing, anew=anew)
+    return journal.revise(session_id, missing, rewrite=rewrite)
 
 
 def with_attachments(tx: Tx, session_id: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

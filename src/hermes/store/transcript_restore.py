@@ -79,7 +79,7 @@ def overwrite(engine: Engine, tx: Tx, one: Comparison, *, restore: bool, salvagi
     """Restore the text of damaged rows from their lines."""
     wanted: dict[int, Entry | None] = {**one.unreadable, **one.broken}
     if restore:
-        wanted |= one.differing | {i: one.told[i] for i in one.edited if i in one.told}
+        wanted |= one.differing | {i: one.edited_lines[i] for i in one.edited if i in one.edited_lines}
     elif salvaging:  # the file was damaged: of two versions the one with a checksum is the right one
         wanted |= {i: entry for i, entry in one.differing.items() if entry.get("crc")}
     count = 0
@@ -113,7 +113,7 @@ def insert_lost(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -
         if isinstance(entry.get("id"), int) and entry["id"] not in given:
             given[entry["id"]] = given.pop(-1 - number)
     moved = _put_in_order(engine, tx, session_id) if session.loose else {}
-    return count, {**moved, **{told: moved.get(here, here) for told, here in given.items()}}
+    return count, {**moved, **{old: moved.get(here, here) for old, here in given.items()}}
 
 
 def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
@@ -147,7 +147,7 @@ def set_told_state(tx: Tx, session_id: str, state: dict[str, Any], places: dict[
     if "rewinds" in state:
         here["rewinds"] = [[batch, places.get(cut, cut)] for batch, cut in state["rewinds"]]
     if "hidden" in state:  # the transcript lists only the hidden ones: the others are shown again
-        here["hidden"] = [[places.get(told, told), hidden] for told, hidden in state["hidden"]]
+        here["hidden"] = [[places.get(old, old), hidden] for old, hidden in state["hidden"]]
         tx.run("UPDATE messages SET hidden = NULL WHERE session_id = ? AND hidden > 0", (session_id,))
     transcript_replay.set_state(tx, session_id, here)
 

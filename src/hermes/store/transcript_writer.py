@@ -50,7 +50,7 @@ class TranscriptWriter:
         """These sessions were changed although their caller gets an error: write their lines."""
         for session_id in sessions:
             if self._keeps(session_id, fresh=True):
-                self._fill_in(session_id, anew=self._removal_pending(session_id))
+                self._fill_in(session_id, rewrite=self._removal_pending(session_id))
 
     def wanted(self, source: str) -> bool:
         """Whether sessions of this source have transcripts."""
@@ -65,7 +65,7 @@ class TranscriptWriter:
         if self.which != "off" and session_id not in self.journal.touched:
             self.journal.mark(session_id)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Write the lines that crashed processes (or failed writes) left out, and remove the files they left over."""
         if self.which == "off":
             return
@@ -80,7 +80,7 @@ class TranscriptWriter:
         with self._engine.read() as tx:
             behind = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
         for session_id in behind:
-            self._fill_in(session_id, anew=self._removal_pending(session_id))
+            self._fill_in(session_id, rewrite=self._removal_pending(session_id))
 
     def _mend(self, session_id: str) -> None:
         with self._engine.read() as tx:
@@ -91,7 +91,7 @@ class TranscriptWriter:
         if deleted or (row is None and session_id.startswith(SHELL)):
             self.journal.forget(session_id)
         elif row is not None and (row[1] is not None or self.wanted(row[0]) or self.journal.exists(session_id)):
-            self._fill_in(session_id, anew=session_id.startswith(SHELL) or self._removal_pending(session_id))
+            self._fill_in(session_id, rewrite=session_id.startswith(SHELL) or self._removal_pending(session_id))
 
     def _removal_pending(self, session_id: str) -> bool:
         """Whether messages were removed on purpose after the transcript was last written."""
@@ -116,7 +116,7 @@ class TranscriptWriter:
         if self._kept.get(session_id):
             ready.line = line(_entry(message_id, ready))
 
-    def said(self, session_id: str, message_id: int, ready: Ready) -> None:
+    def message_stored(self, session_id: str, message_id: int, ready: Ready) -> None:
         """A message was stored."""
         if self._keeps(session_id):
             self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id)
@@ -182,7 +182,7 @@ class TranscriptWriter:
     def rewritten(self, session_id: str) -> None:
         """A session's messages were replaced, or it was imported: its transcript is rewritten."""
         if self._keeps(session_id, fresh=True) or (self.which != "off" and session_id.startswith(SHELL)):
-            self._fill_in(session_id, anew=True)
+            self._fill_in(session_id, rewrite=True)
 
     def arrived(self, session_id: str, touched: Touched) -> None:
         """A session was imported; the sessions it carries messages of may have changed with it."""
@@ -203,7 +203,7 @@ class TranscriptWriter:
     def kept(self, session_id: str) -> None:
         """The rows of a deleted session that others need get their own transcript."""
         if self.which != "off":
-            self._fill_in(session_id, anew=True)
+            self._fill_in(session_id, rewrite=True)
 
     def owner_renamed(self, session_ids: list[str]) -> None:
         """These sessions show messages whose owner has another id now."""
@@ -253,11 +253,11 @@ class TranscriptWriter:
         elif not self.journal.write(session_id, data, message_id):
             self._warn(session_id)
 
-    def _fill_in(self, session_id: str, *, anew: bool = False) -> None:
+    def _fill_in(self, session_id: str, *, rewrite: bool = False) -> None:
         owners: list[str] = []
         try:
             with self._engine.read() as tx:
-                transcript_replay.fill_in(tx, self.journal, session_id, anew=anew)
+                transcript_replay.fill_in(tx, self.journal, session_id, rewrite=rewrite)
                 owners = transcript_replay.owners(tx, session_id)
         except (OSError, StoreError):
             self.journal.behind.add(session_id)

@@ -200,7 +200,10 @@ def test_calls_run_side_by_side(connected: Any, context: Context) -> None:
     "server, told",
     [
         (McpServer(command="no-such-program-anywhere"), "its command 'no-such-program-anywhere' was not found"),
-        (McpServer(command=sys.executable, args=["-c", "import sys; sys.exit('no licence')"]), "its last output: no licence"),
+        (
+            McpServer(command=sys.executable, args=["-c", "import sys; sys.exit('no licence')"]),
+            "its last output: no licence",
+        ),
         (McpServer(command=sys.executable, args=["-c", "print('hello, not JSON')"]), "did not start properly"),
         (McpServer(url="http://127.0.0.1:9/mcp"), "no MCP server answers at http://127.0.0.1:9/mcp"),
         (McpServer(url="no address"), "no MCP server answers at no address"),

@@ -60,26 +60,30 @@ def refusal_in(body: Any, where: str, model: str) -> ModelError:
 
 def refused(status: int | None, text: str, code: str, headers: Mapping[str, str], where: str, model: str) -> ModelError:
     """The error for an HTTP status and the server's message."""
-    said = " ".join(text.split())[:300] or f"status {status}"
-    if code == "context_length_exceeded" or status == 413 or (status not in (429, 401, 403) and _TOO_LONG.search(said)):
-        return ContextTooLong(f"the conversation no longer fits into {model}: {said}; /compress makes room")
-    if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {said}")):
-        return ModelRefused(f"{where} reports a billing problem: {said}; check the account of model.api_key")
-    if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {said}"):
+    message = " ".join(text.split())[:300] or f"status {status}"
+    if (
+        code == "context_length_exceeded"
+        or status == 413
+        or (status not in (429, 401, 403) and _TOO_LONG.search(message))
+    ):
+        return ContextTooLong(f"the conversation no longer fits into {model}: {message}; /compress makes room")
+    if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {message}")):
+        return ModelRefused(f"{where} reports a billing problem: {message}; check the account of model.api_key")
+    if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {message}"):
         how = f"failed (HTTP {status})" if (status or 0) >= 500 else f"is busy ({status or code or 'overloaded'})"
-        return RateLimited(f"{where} {how}: {said}", _wait(headers), status)
+        return RateLimited(f"{where} {how}: {message}", _wait(headers), status)
     if status in (401, 403):
-        return ModelRefused(f"{where} does not accept the key ({status}): {said}; check model.api_key")
+        return ModelRefused(f"{where} does not accept the key ({status}): {message}; check model.api_key")
     if status == 404:
-        return ModelRefused(f"{where} has no {model} (404): {said}; check model.default and model.base_url")
+        return ModelRefused(f"{where} has no {model} (404): {message}; check model.default and model.base_url")
     if status is None:
-        return ModelUnreachable(f"the reply of {where} broke off: {said}")
-    if _NO_PICTURES.search(said):
+        return ModelUnreachable(f"the reply of {where} broke off: {message}")
+    if _NO_PICTURES.search(message):
         return ModelRefused(
-            f"{where} refused the request ({status}): {said}; if {model} can't see pictures, set one that can as"
+            f"{where} refused the request ({status}): {message}; if {model} can't see pictures, set one that can as"
             " gateway.media.vision_model, or remove the picture with /undo"
         )
-    return ModelRefused(f"{where} refused the request ({status}): {said}; check model.default and model.base_url")
+    return ModelRefused(f"{where} refused the request ({status}): {message}; check model.default and model.base_url")
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:

@@ -13,26 +13,26 @@ _NUMBER = re.compile(r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8
 
 def ansi_c(text: str, at: int) -> tuple[str, int]:
     """The text from `at` (behind the opening quote) to its closing quote, decoded, and where it ends; -1: never."""
-    said = ""
+    text_out = ""
     while at < len(text):
         sign = text[at]
         if sign == "'":
-            return said, at + 1
+            return text_out, at + 1
         if sign != "\\":
-            said += sign
+            text_out += sign
             at += 1
             continue
         following = text[at + 1 : at + 2]
         number = _NUMBER.match(text, at + 1)
         if number:
             value = int(number[4], 8) & 0xFF if number[4] else int(number[1] or number[2] or number[3], 16)
-            said += chr(value) if value <= 0x10FFFF else "\ufffd"
+            text_out += chr(value) if value <= 0x10FFFF else "\ufffd"
             at = number.end()
         elif following == "c":
             control = text[at + 2 : at + 3]
-            said += chr(ord(control) & 0x1F) if control else ""
+            text_out += chr(ord(control) & 0x1F) if control else ""
             at += 3
         else:
-            said += _SIMPLE.get(following, "\\" + following)
+            text_out += _SIMPLE.get(following, "\\" + following)
             at += 2
-    return said, -1
+    return text_out, -1

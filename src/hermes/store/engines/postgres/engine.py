@@ -119,11 +119,11 @@ class PostgresEngine:
                 raise StoreError(f"{self.where} {error_mapping.NO_OPTIONS}")
         connection.prepare_threshold = PREPARED_AFTER if self._prepares else None
 
-        def told(notice: psycopg.errors.Diagnostic) -> None:
+        def on_notice(notice: psycopg.errors.Diagnostic) -> None:
             if notice.source_function == "SyncRepWaitForLSN":
                 connection.unconfirmed = True
 
-        connection.add_notice_handler(told)
+        connection.add_notice_handler(on_notice)
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         """Check and migrate the database."""
@@ -301,11 +301,11 @@ class PostgresEngine:
                 with connection.pipeline():
                     tx.learned |= self.fulltext.write_stored(tx)
                     done = connection.execute(b"COMMIT")
-                told = done.statusmessage
+                status = done.statusmessage
             elif connection.watched:  # a wait for a replica can be interrupted
-                told = connection.execute(b"COMMIT").statusmessage
+                status = connection.execute(b"COMMIT").statusmessage
             else:
-                told = connection.tell(b"COMMIT")
+                status = connection.tell(b"COMMIT")
         except psycopg.Error as error:
             if not error_mapping.is_lost(error, connection):
                 raise
@@ -313,7 +313,7 @@ class PostgresEngine:
             return
         finally:
             connection.committing = False
-        if told != "COMMIT":  # a statement had failed, and its caller continued nevertheless
+        if status != "COMMIT":  # a statement had failed, and its caller continued nevertheless
             raise StoreError(f"{self.where} rolled the transaction back, as a part had failed; nothing was stored")
         if connection.unconfirmed:
             connection.unconfirmed = False

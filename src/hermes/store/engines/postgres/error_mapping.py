@@ -145,19 +145,19 @@ def is_repeated(error: BaseException, connection: psycopg.Connection[Any] | None
 
 def translate(error: psycopg.Error, where: str, connection: psycopg.Connection[Any] | None = None) -> HermesError:
     """The error to raise in place of one of psycopg's."""
-    told = _first_line(error)
+    message = _first_line(error)
     for kinds, ours, hint in _KINDS:
         if isinstance(error, kinds):
-            return ours(f"{where} {hint} ({told})")
+            return ours(f"{where} {hint} ({message})")
     if isinstance(error, MIXED_UP):
         return StoreUnreachable(
             f"{where} goes through a pooler that mixes up connections; nothing was stored, try again"
         )
     if is_lost(error, connection):
-        return StoreUnreachable(f"the connection to {where} was lost; nothing was stored, try again ({told})")
+        return StoreUnreachable(f"the connection to {where} was lost; nothing was stored, try again ({message})")
     if isinstance(error, (psycopg.DataError, errors.ProgramLimitExceeded, errors.StatementTooComplex)):
-        return InvalidInput(f"a value can't be stored: {told}")
-    return StoreError(f"{where}: {told}")
+        return InvalidInput(f"a value can't be stored: {message}")
+    return StoreError(f"{where}: {message}")
 
 
 def unreachable(error: BaseException, where: str) -> HermesError:

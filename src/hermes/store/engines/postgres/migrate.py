@@ -218,8 +218,8 @@ def _extension(connection: psycopg.Connection[Any], where: str) -> None:
     except psycopg.Error as error:
         if not connection.closed and connection.execute(there).fetchone() is not None:
             return  # another process created it first
-        told = (str(error).strip().splitlines() or ["?"])[0]
+        reason = (str(error).strip().splitlines() or ["?"])[0]
         raise StoreError(
-            f"{where} needs the extension pg_trgm, which could not be created ({told}); install the package"
+            f"{where} needs the extension pg_trgm, which could not be created ({reason}); install the package"
             " postgresql-contrib if it is missing, and let the database's owner run: CREATE EXTENSION pg_trgm"
         ) from error

@@ -106,29 +106,29 @@ class PostgresTx:
 
     def _answer(self, sql: str, params: Params, *, one: bool = False, prepare: bool | None = None) -> list[Any]:
         """The rows of a query, or the first one; if the connection is lost, from another one (see `renew`)."""
-        said, values = translated(sql), text_encoding.values(params)
+        statement, values = translated(sql), text_encoding.values(params)
         if self.renew is None or self._answers is None:
-            return self._asked(said, values, one, prepare)
+            return self._asked(statement, values, one, prepare)
         try:
-            rows = self._asked(said, values, one, prepare)
+            rows = self._asked(statement, values, one, prepare)
         except psycopg.Error as error:
-            rows = self._asked_again(error, said, values, one, prepare)
+            rows = self._asked_again(error, statement, values, one, prepare)
         self._remembered += len(rows)
         if self._remembered > ANSWERS:  # too much to compare: from here on a lost connection is an error
             self._answers = None
         else:
-            self._answers.append((said, values, one, rows))
+            self._answers.append((statement, values, one, rows))
         return rows
 
-    def _asked(self, said: bytes, values: Sequence[Any], one: bool, prepare: bool | None) -> list[Any]:
-        cursor = self._cursor.execute(said, values, prepare=prepare)
+    def _asked(self, statement: bytes, values: Sequence[Any], one: bool, prepare: bool | None) -> list[Any]:
+        cursor = self._cursor.execute(statement, values, prepare=prepare)
         if cursor.description is None:
             return []
         first = cursor.fetchone() if one else None
         return cursor.fetchall() if not one else [] if first is None else [first]
 
     def _asked_again(
-        self, error: psycopg.Error, said: bytes, values: Sequence[Any], one: bool, prepare: bool | None
+        self, error: psycopg.Error, statement: bytes, values: Sequence[Any], one: bool, prepare: bool | None
     ) -> list[Any]:
         """Repeat on another connection, where earlier reads must give the same rows: else raise the error."""
         assert self.renew is not None
@@ -142,7 +142,7 @@ class PostgresTx:
                 for before, given, first, rows in self._answers or ():
                     if self._asked(before, given, first, None) != rows:
                         raise error
-                return self._asked(said, values, one, prepare)
+                return self._asked(statement, values, one, prepare)
             except psycopg.Error as another:
                 if another is error:
                     break

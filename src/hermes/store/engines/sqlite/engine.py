@@ -275,9 +275,9 @@ class SqliteEngine:
         except (OSError, apsw.Error) as error:
             self._doubtful = True
             self.on_unsure(sessions)
-            told = self._as_ours(error)
-            raise (type(told) if isinstance(told, StoreError) else StoreError)(
-                f"{told}; this change was stored, but may not survive a power failure: check before you repeat it",
+            mapped = self._as_ours(error)
+            raise (type(mapped) if isinstance(mapped, StoreError) else StoreError)(
+                f"{mapped}; this change was stored, but may not survive a power failure: check before you repeat it",
                 maybe_stored=True,
             ) from error
 

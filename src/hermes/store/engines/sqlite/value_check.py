@@ -158,11 +158,11 @@ def _name(one: CheckedTable, row: RawRow) -> str:
     if one.name == "messages":
         return f"message {row[0][0]}"
     values = [row[1][c][1] for c in one.kinds if c in one.key] or [next(iter(row[1].values()))[1]]
-    told = ", ".join(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values)
-    return f"{'session' if one.name == 'sessions' else one.name} {told}"
+    shown = ", ".join(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values)
+    return f"{'session' if one.name == 'sessions' else one.name} {shown}"
 
 
-# ------------------------------------------------------------------------------------------- mending
+# ------------------------------------------------------------------------------------------- repair
 
 
 def put_right(tx: Any, damages: list[Damage], known: Callable[[str, Any, str], Any]) -> int:
