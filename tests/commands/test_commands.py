@@ -213,7 +213,7 @@ def test_undo_of_nonsense_changes_nothing(talk: Talk, words: str) -> None:
 
 
 def test_retry_asks_the_last_question_again(talk: Talk, server: ModelServer) -> None:
-    assert "nothing to ask again" in talk.type("/retry")
+    assert "nothing to answer again" in talk.type("/retry")
     numbered(server, 2)
     talk.type("one")
     talk.type("/retry")

@@ -47,9 +47,8 @@ def _arrived(host: Host, session_id: str) -> str:
     name = f'"{row["title"]}"' if row["title"] else f"`{session_id}`"
     line = f"↻ Continuing {name} ({counted(message_count(host.db, row), 'message')})."
     last = next((one for one in reversed(host.db.get_messages(session_id)) if one["role"] == "assistant"), None)
-    return (
-        f"{line} The last reply: {shortened(content_text(last['content']), 300)}" if last and last["content"] else line
-    )
+    text = content_text(last["content"]) if last else ""
+    return f"{line} The last reply: {shortened(text, 300)}" if text else line
 
 
 def _named(host: Host, words: str) -> str | None:

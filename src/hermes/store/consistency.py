@@ -165,9 +165,7 @@ def _calls_in(text: Any) -> int:
 def _miscounted(session_id: str, counters: Sequence[Any], right: list[Any]) -> list[Finding]:
     if list(counters) == right:
         return []
-    return [
-        finding("counters", f"session {session_id}", f"has the counters {list(counters)}, its messages give {right}")
-    ]
+    return [finding("counters", f"session {session_id}", f"the row has {list(counters)}, its messages give {right}")]
 
 
 def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
@@ -309,9 +307,8 @@ def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
         detail = f"session {session_id} was deleted with SQL, its transcript was not"
         return finding("transcript-left", path.name, detail)
     top = tx.last_number("messages")
-    lost = any(
-        i > top or (row is not None and _is_other(tx, i, content.session.messages[i])) for i, row in rows.items()
-    )
+    lines = content.session.messages
+    lost = any(i > top or (row is not None and _is_other(tx, i, lines[i])) for i, row in rows.items())
     orphaned = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
     if lost or orphaned or content.session.loose or tx.row("SELECT 1 FROM sessions") is None:
         return finding("lost-session", path.name, f"session {session_id} is not in the database")

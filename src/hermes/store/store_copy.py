@@ -242,18 +242,13 @@ class _Copy:
         """Engines index at different times: as rows are stored, or later, or on request."""
         for key, row in changed.items():
             if key not in present:
-                values = dict(zip(self.table.columns, row, strict=True))
+                cells = dict(zip(self.table.columns, row, strict=True))
                 try:
-                    whole = codec.joined(values["content"], values["content_rest"])
+                    whole = codec.joined(cells["content"], cells["content_rest"])
                 except StoreCorrupt:  # it is copied unchanged; `check` reports it there as here
-                    whole = values["content"]
+                    whole = cells["content"]
                 tx.message_stored(
-                    key[0],
-                    values["timestamp"],
-                    whole,
-                    values["content_format"],
-                    values["tool_name"],
-                    values["tool_calls"],
+                    key[0], cells["timestamp"], whole, cells["content_format"], cells["tool_name"], cells["tool_calls"]
                 )
         self.here.fulltext.index_now(tx, [key[0] for key in changed if key not in present])
         self.here.fulltext.reindex(tx, [key[0] for key in changed if key in present])

@@ -60,30 +60,26 @@ def refusal_in(body: Any, where: str, model: str) -> ModelError:
 
 def refused(status: int | None, text: str, code: str, headers: Mapping[str, str], where: str, model: str) -> ModelError:
     """The error for an HTTP status and the server's message."""
-    message = " ".join(text.split())[:300] or f"status {status}"
-    if (
-        code == "context_length_exceeded"
-        or status == 413
-        or (status not in (429, 401, 403) and _TOO_LONG.search(message))
-    ):
-        return ContextTooLong(f"the conversation no longer fits into {model}: {message}; /compress makes room")
-    if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {message}")):
-        return ModelRefused(f"{where} reports a billing problem: {message}; check the account of model.api_key")
-    if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {message}"):
+    text = " ".join(text.split())[:300] or f"status {status}"
+    if code == "context_length_exceeded" or status == 413 or (status not in (429, 401, 403) and _TOO_LONG.search(text)):
+        return ContextTooLong(f"the conversation no longer fits into {model}: {text}; /compress makes room")
+    if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {text}")):
+        return ModelRefused(f"{where} reports a billing problem: {text}; check the account of model.api_key")
+    if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {text}"):
         how = f"failed (HTTP {status})" if (status or 0) >= 500 else f"is busy ({status or code or 'overloaded'})"
-        return RateLimited(f"{where} {how}: {message}", _wait(headers), status)
+        return RateLimited(f"{where} {how}: {text}", _wait(headers), status)
     if status in (401, 403):
-        return ModelRefused(f"{where} does not accept the key ({status}): {message}; check model.api_key")
+        return ModelRefused(f"{where} does not accept the key ({status}): {text}; check model.api_key")
     if status == 404:
-        return ModelRefused(f"{where} has no {model} (404): {message}; check model.default and model.base_url")
+        return ModelRefused(f"{where} has no {model} (404): {text}; check model.default and model.base_url")
     if status is None:
-        return ModelUnreachable(f"the reply of {where} broke off: {message}")
-    if _NO_PICTURES.search(message):
+        return ModelUnreachable(f"the reply of {where} broke off: {text}")
+    if _NO_PICTURES.search(text):
         return ModelRefused(
-            f"{where} refused the request ({status}): {message}; if {model} can't see pictures, set one that can as"
+            f"{where} refused the request ({status}): {text}; if {model} can't see pictures, set one that can as"
             " gateway.media.vision_model, or remove the picture with /undo"
         )
-    return ModelRefused(f"{where} refused the request ({status}): {message}; check model.default and model.base_url")
+    return ModelRefused(f"{where} refused the request ({status}): {text}; check model.default and model.base_url")
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
