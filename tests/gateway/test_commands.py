@@ -118,7 +118,7 @@ def test_titles_before_and_after_the_first_message(talk: Talk) -> None:
     assert talk("/title") == "Title: Tulips & more"
     talk("hello")
     assert talk.session["title"] == "Tulips & more"
-    assert 'called "Roses" now' in talk("/title Roses")
+    assert 'now called "Roses"' in talk("/title Roses")
     assert talk.session["title"] == "Roses"
 
 
