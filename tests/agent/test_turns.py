@@ -234,7 +234,7 @@ def crash(context: Context, arguments: dict[str, Any]) -> str:
         ("weather", "{oops", "error: the arguments of weather are not JSON"),
         ("weather", "[1]", "error: the arguments of weather are an object"),
         ("weather", "{}", "error: weather needs city"),
-        ("weather", '{"city": 3}', "error: city of weather is of the kind string"),
+        ("weather", '{"city": 3}', "error: city of weather must be of type string"),
     ],
 )
 def test_a_failing_tool_is_a_result_and_the_turn_goes_on(
@@ -368,7 +368,7 @@ def test_a_second_turn_at_the_same_time_is_refused(aimock: Any, make_agent: Any)
     agent = make_agent(aimock(HI))
     turn = agent.turn("one")
     next(turn)
-    with pytest.raises(InvalidInput, match="under way"):
+    with pytest.raises(InvalidInput, match="a turn is running"):
         next(agent.turn("two"))
     list(turn)
     assert len(spoken(agent.db)) == 2

@@ -119,7 +119,7 @@ def test_resume_by_title_prefix_or_id_reopens_the_session(talk: Talk) -> None:
         assert talk.db.is_live(old)
     talk.type("more")
     assert [text for text in talk.said() if text in ("hello", "more")] == ["hello", "more"]
-    assert talk.type(f"/resume {old}") == "That is this session."
+    assert talk.type(f"/resume {old}") == "That is the current session."
 
 
 def test_resume_alone_offers_the_latest(talk: Talk) -> None:
@@ -186,7 +186,7 @@ def test_quit_leaves(talk: Talk) -> None:
 
 def test_undo_takes_back_exchanges_and_redo_brings_them_back(talk: Talk, server: ModelServer) -> None:
     numbered(server, 4)
-    assert "nothing to take back" in talk.type("/undo") and "nothing to bring back" in talk.type("/undo redo")
+    assert "nothing to undo" in talk.type("/undo") and "nothing to restore" in talk.type("/undo redo")
     for text in ("one", "two", "three"):
         talk.type(text)
     assert "/undo redo" in talk.type("/undo 2") and talk.said() == ["one", "answer 1"]
@@ -213,7 +213,7 @@ def test_undo_of_nonsense_changes_nothing(talk: Talk, words: str) -> None:
 
 
 def test_retry_asks_the_last_question_again(talk: Talk, server: ModelServer) -> None:
-    assert "nothing to ask again" in talk.type("/retry")
+    assert "nothing to answer again" in talk.type("/retry")
     numbered(server, 2)
     talk.type("one")
     talk.type("/retry")
@@ -318,7 +318,7 @@ def test_times_are_those_of_the_time_zone_in_the_config(make_talk: Make) -> None
 
 def test_history_shows_the_numbers_that_branch_takes(talk: Talk, server: ModelServer) -> None:
     numbered(server, 12)
-    assert "Nothing was said" in talk.type("/history")
+    assert "no messages yet" in talk.type("/history")
     for n in range(12):
         talk.type(f"question {n}.")
     heard = talk.type("/history")
@@ -338,7 +338,7 @@ def test_sessions_lists_and_searches(talk: Talk, server: ModelServer) -> None:
     assert heard.index(talk.session_id) < heard.index(zebra) and "(this one)" in heard
     found = talk.type("/sessions zebra")
     assert zebra in found and "where is the zebra kept?" in found and talk.session_id not in found
-    assert "Nothing was said about" in talk.type("/sessions unicorn")
+    assert "No messages match" in talk.type("/sessions unicorn")
 
 
 # ---------------------------------------------------------------------------------------------- completion

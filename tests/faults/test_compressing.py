@@ -53,7 +53,7 @@ def test_of_several_processes_that_compress_one_session_exactly_one_does(tmp_pat
     winners = [name for name, answer in answers.items() if answer == "done\n"]
     assert len(winners) == 1, answers
     winner = winners[0]
-    assert all(f"goes on as {winner}" in answer for name, answer in answers.items() if name != winner), answers
+    assert all(f"continues as {winner}" in answer for name, answer in answers.items() if name != winner), answers
 
     with SessionDB(db_path=path) as db:
         assert db.get_compression_tip("long") == winner

@@ -119,7 +119,7 @@ def test_other_commands_wait_for_the_reply(lab: PlainLab, model: Echo, hermes_ho
         lab.say("/title about it")
         shown = whole(lab, 2)
         assert shown[0] == "echo: pause=1 the reply"
-        assert 'called "about it" now' in shown[1]
+        assert 'now called "about it"' in shown[1]
 
 
 def test_a_long_turn_blocks_no_other_person_and_no_other_chat(lab: PlainLab, model: Echo, hermes_home: Path) -> None:

@@ -417,7 +417,7 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     assert store.together([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
         True
     ]  # what waits there does not move
-    assert store.together([lambda tx: instances.bury(tx, ["here:1:gateway:a"])]) == [1]
+    assert store.together([lambda tx: instances.remove_dead(tx, ["here:1:gateway:a"])]) == [1]
     assert store.together([lambda tx: instances.given(tx, "there:1:gateway:b")]) == [[1]]
     assert not db.is_live("s")
     assert db.lease_holder("platform:plain") is None
@@ -436,7 +436,7 @@ def test_one_whose_process_number_was_given_again_takes_nothing_with_it(db: Sess
     db.create_session("s", "plain")
     assert db.hold_session("s", "here:1:0002", 60.0)
     assert db.acquire_lease("platform:plain", "here:1:gateway:new", 60.0)
-    assert store.together([lambda tx: instances.bury(tx, ["here:1:gateway:old"])]) == [1]
+    assert store.together([lambda tx: instances.remove_dead(tx, ["here:1:gateway:old"])]) == [1]
     assert [one.name for one in store.instances()[0] if one.lives] == ["here:1:gateway:new"]
     assert db.renew_lease("gateway:here:1:gateway:new", token)
     assert db.is_live("s")

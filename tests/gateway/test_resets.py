@@ -231,7 +231,7 @@ def test_the_command_in_the_notice_brings_the_old_conversation_back_and_it_stays
         command = shown[1].split("`")[1]
         assert command == "/resume tulips & co"
         lab.say(command)
-        until(lambda: any("Going on with" in one for one in lab.shown()))
+        until(lambda: any("Continuing" in one for one in lab.shown()))
         clock.forward(50 * 60)  # less than the hour, but long after what was last said in it
         until(lambda: gateway.store.route("agent:main:plain:dm:dm-alice").session_id == old)
         say(lab, "and roses")
@@ -249,7 +249,7 @@ def test_going_back_is_the_first_thing_said_and_holds(lab: PlainLab, model: Echo
         clock.forward(2 * HOUR)
         until(lambda: ended(gateway, old) == "idle")
         lab.say(f"/resume {old}")
-        until(lambda: any("Going on with" in one for one in lab.shown()))
+        until(lambda: any("Continuing" in one for one in lab.shown()))
         clock.forward(50 * 60)  # what was last said here is nearly three hours ago, but they came back since
         assert say(lab, "and roses")[-1] == "echo: and roses"
         assert ended(gateway, old) is None

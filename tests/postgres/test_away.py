@@ -125,7 +125,7 @@ def test_a_commit_that_reaches_the_server_late_is_not_overtaken_by_who_looks_for
 ) -> None:
     """A program that looks, finds nothing and stores it again: the first commit must not arrive after that."""
     wire.hold_back(b"COMMIT", after=b"once")
-    with pytest.raises(StoreUnreachable, match="look before you repeat it") as raised:
+    with pytest.raises(StoreUnreachable, match="check before you repeat it") as raised:
         db.append_message("s", "user", "once")
     assert raised.value.maybe_stored and wire.held.is_set()
     if "once" not in words_of(db, "s"):

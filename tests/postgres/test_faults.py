@@ -161,7 +161,7 @@ def test_what_can_not_be_found_out_is_said_so(db: Any, wire: Wire, monkeypatch: 
     monkeypatch.setattr("hermes.store.db_messages._AGAIN", 0.0)
     db.append_message("s", "user", "first")
     wire.lose_answer(COMMITTED, for_good=True)
-    with pytest.raises(StoreUnreachable, match="look before you repeat it") as raised:
+    with pytest.raises(StoreUnreachable, match="check before you repeat it") as raised:
         db.append_message("s", "user", "perhaps")
     assert raised.value.maybe_stored
     wire.open()
@@ -345,7 +345,7 @@ def test_a_statement_that_takes_longer_than_the_server_allows_is_told(
 
 
 def test_a_failure_that_somebody_passed_over_is_not_taken_for_a_commit(db: Any) -> None:
-    with pytest.raises(StoreError, match="took back what was to be stored"), db._engine.write() as tx:
+    with pytest.raises(StoreError, match="rolled the transaction back"), db._engine.write() as tx:
         tx.run("UPDATE sessions SET model = 'x' WHERE id = 's'")
         try:
             tx.row("SELECT 1 / 0")

@@ -70,9 +70,9 @@ def test_an_owner_with_the_password_needs_nothing_else(server: Cluster, database
 @pytest.mark.parametrize(
     ("user", "password", "told"),
     [
-        ("owner", f"{SECRET}-but-wrong", "does not let this user in; look at the user name and the password"),
-        ("nobody", SECRET, "does not let this user in"),
-        ("owner", "", "does not let this user in"),
+        ("owner", f"{SECRET}-but-wrong", "rejects this user; check the user name and the password"),
+        ("nobody", SECRET, "rejects this user"),
+        ("owner", "", "rejects this user"),
     ],
 )
 def test_who_is_not_let_in_is_told_so(
@@ -117,7 +117,7 @@ def test_the_command_line_says_one_line_and_no_secret(server: Cluster, tmp_path:
     for words in (["sessions", "list"], ["sessions", "search", "x"], ["sessions", "stats"]):
         done = run(*words, home=tmp_path / "home", env={"HERMES_STORE_URL": wrong})
         told = done.out + done.err
-        assert done.status != 0 and "does not let this user in" in told
+        assert done.status != 0 and "rejects this user" in told
         assert "Traceback" not in told and SECRET not in told
 
 
@@ -137,7 +137,7 @@ def test_without_the_right_to_make_the_extension_it_is_named(server: Cluster, da
 def test_without_the_right_to_make_tables_it_is_said_so(server: Cluster, database: str, tmp_path: Path) -> None:
     server.sql("CREATE EXTENSION pg_trgm", "REVOKE CREATE ON SCHEMA public FROM PUBLIC", database=database)
     error = refused(url(server, database, "guest"), tmp_path)
-    assert isinstance(error, StoreReadOnly) and "look at its rights" in str(error)
+    assert isinstance(error, StoreReadOnly) and "check the user's rights" in str(error)
 
 
 def test_who_may_only_read_can_read(server: Cluster, database: str, tmp_path: Path) -> None:

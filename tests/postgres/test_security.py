@@ -230,7 +230,7 @@ def test_the_program_marks_a_tenants_own_sessions_and_writes_nothing_else(fresh:
             lambda: db.set_session_title("alices", "free"),
             lambda: db.delete_session("alices"),
         ):
-            with pytest.raises(StoreReadOnly, match="all else is the owner's"):
+            with pytest.raises(StoreReadOnly, match="only the owner can do more"):
                 write()
         assert len(db.get_messages("alices")) == 1
     home, at = tmp_path / "home", {"HERMES_STORE_URL": fresh.of(fresh.alice, tables=True)}

@@ -1,7 +1,7 @@
-"""Compression: the middle of a long conversation replaced by a summary, in a child that goes on where the session was.
+"""Compression: the middle of a long conversation replaced by a summary, in a child session that continues it.
 
 Nothing is deleted: the session stays as it was, ended by "compression", and is found by every search. The model is
-asked while the session is still untouched; the change itself is one transaction at the end. A lease keeps two
+called while the session is still unchanged; the change itself is one transaction at the end. A lease keeps two
 processes from compressing one session at the same time.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["compress", "estimate_tokens", "plan", "too_long"]
 
 LEASE_SECONDS = 60.0
 TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
-_TOOL_OUTPUT = 4_000  # characters of a tool's output that the summary is made from
+_TOOL_OUTPUT = 4_000  # characters of a tool's output that the summary call gets
 _OVERHEAD_TOKENS = 900
 _FENCE = re.compile(r"^```(?:markdown|md)?[ \t]*\n|\n```$")
 
@@ -58,7 +58,7 @@ _COUNTS = ("input_tokens", "cache_read_tokens", "cache_write_tokens")
 def too_long(messages: Sequence[Mapping[str, Any]], config: Config, model: Model) -> bool:
     """Whether the prompt has passed `compression.threshold` of the model's window; never when compression is off.
 
-    The endpoint's own count (input and cached tokens of the last reply, if the messages carry them) counts before the estimate.
+    The endpoint's own count (input and cached tokens of the last reply, if the messages carry them) is preferred to the estimate.
     """
     if not config.compression.enabled or not model.context_length:
         return False
@@ -66,7 +66,7 @@ def too_long(messages: Sequence[Mapping[str, Any]], config: Config, model: Model
 
 
 def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The size of the next prompt: as counted for the last reply plus what came since, else estimated whole."""
+    """The size of the next prompt: as counted for the last reply plus the messages since, else estimated."""
     newest = 0
     known: tuple[int, int] | None = None
     for number, message in enumerate(messages):
@@ -95,12 +95,12 @@ def compress(
     new_session_id: str | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> str:
-    """Continue a session in a compressed child; the child's id.
+    """Continue a session in a compressed child; returns the child's id.
 
     A session that was compressed before is followed to its newest child, and that is compressed. While another process
-    compresses the same session, InvalidInput says so; if that one finished in between, the id of its child is returned
+    compresses the same session, it raises InvalidInput; if that process finished in between, the id of its child is returned
     and nothing is compressed twice. InvalidInput also when there is nothing to leave out, ModelError when the model
-    gives no summary or `cancelled()` turns true; in each of these cases the session is exactly as it was.
+    gives no summary or `cancelled()` turns true; in each of these cases the session is unchanged.
     """
     if db.get_session(session_id) is None:
         raise SessionNotFound(session_id)
@@ -142,7 +142,7 @@ def _commit(
 ) -> str:
     head, tail = edges
     tail_from = messages[tail]["id"] if tail < len(messages) else None
-    if tail_from is None:  # what was said while the model wrote is carried over, too
+    if tail_from is None:  # messages stored while the model wrote are carried over as well
         known = {message["id"] for message in messages}
         tail_from = next((row["id"] for row in db.get_messages(session_id) if row["id"] not in known), None)
     if child is None:
@@ -156,14 +156,14 @@ def _commit(
         )
     except InvalidInput:
         tip = db.get_compression_tip(session_id)
-        if tip != session_id:  # someone else was quicker after all
+        if tip != session_id:  # another process compressed it first
             return tip
         raise
 
 
 @contextmanager
 def _alone(db: SessionDB, session_id: str) -> Iterator[int]:
-    """Hold the right to compress a session, renewed for as long as the model takes; the lease's token."""
+    """Hold a session's compression lock, renewed for as long as the model takes; gives the lease's token."""
     name, holder = f"compress:{session_id}", f"{os.getpid()}-{secrets.token_hex(4)}"
     token = db.acquire_lease(name, holder, LEASE_SECONDS)
     if token is None:
@@ -172,7 +172,7 @@ def _alone(db: SessionDB, session_id: str) -> Iterator[int]:
         with kept(db, KeptLease(name, token, LEASE_SECONDS)):
             yield token
     finally:
-        with suppress(StoreError):  # it runs out by itself; what was done must not look as if it had failed
+        with suppress(StoreError):  # it expires; the finished compression must not look like a failure
             db.release_lease(name, token)
 
 
@@ -204,7 +204,7 @@ def write_summary(
         except ContextTooLong:
             if room <= 1_000:
                 raise
-            room = max(1_000, min(room, whole) // 2)  # the estimate was too low for this model's way of counting
+            room = max(1_000, min(room, whole) // 2)  # the estimate was too low for this model's tokenizer
     raise ContextTooLong(
         f"{model.name} can't take even a small part of the conversation; set auxiliary.compression.model"
     )
@@ -245,7 +245,7 @@ def _prompt(notes: str, piece: str, focus: str | None, number: int, count: int) 
 
 
 def _chunks(messages: Sequence[Mapping[str, Any]], room: int) -> Iterator[str]:
-    """The messages as text, in pieces of at most `room` tokens; one that is longer by itself is cut."""
+    """The messages as text, in pieces of at most `room` tokens; a longer message is cut."""
     lines: list[str] = []
     used = 0
     for message in messages:
@@ -288,7 +288,7 @@ def _notes_in(message: Mapping[str, Any]) -> str:
 
 
 def _with_header(summary: str, middle: Sequence[Mapping[str, Any]], session_id: str) -> str:
-    """The message that stands for the middle: one line that says what it is, then the notes."""
+    """The message that replaces the middle: one line that explains it, then the notes."""
     count = len(middle)
     notes = _FENCE.sub("", summary.strip()).strip()
     return (
@@ -302,10 +302,10 @@ Plan = tuple[int | None, int | None]  # the last message of the head and the fir
 
 
 def plan(messages: Sequence[Row], config: Config) -> Plan | None:
-    """(head_until, tail_from): message ids, None for an empty head or tail. None when nothing is worth leaving out.
+    """(head_until, tail_from): message ids, None for an empty head or tail. None when there is nothing to leave out.
 
     The head is the first exchange (`compression.protect_first_n` messages, widened to whole turns, and system messages
-    before them), the tail the last `protect_last_n` messages, widened likewise. The messages are those of get_messages.
+    before them), the tail the last `protect_last_n` messages, widened in the same manner. The messages are those of get_messages.
     """
     edges = edges_of(messages, config)
     if edges is None:
@@ -341,7 +341,7 @@ def edges_of(messages: Sequence[Row], config: Config) -> tuple[int, int] | None:
 
 
 def cuts(messages: Sequence[Row]) -> list[int]:
-    """The places between messages (0: before the first) where no tool call is parted from its result."""
+    """The places between messages (0: before the first) where no tool call is separated from its result."""
     held = [False] * (len(messages) + 1)  # a call before this place has its result after it
     asked: dict[str, int] = {}
     for number, row in enumerate(messages):

@@ -1,9 +1,9 @@
-"""The conversations of one process: the agent of each, kept for the next turn, and the order of those who want to talk.
+"""The conversations of one process: the agent of each, cached for the next turn, and a queue of callers.
 
-A conversation has a name that outlives its sessions: the key of a chat, the first session of a chain. Its agent keeps the
-session's lease, its background processes and its open tools; it is replaced when the conversation goes over to another
-session, and closed when it was idle for long or too many others were used since. A caller that needs a conversation for
-itself queues up (`queue`, `leave`); a door that has an order of its own only takes the agent.
+A conversation has a name that outlives its sessions: the key of a chat, the first session of a chain. Its agent holds the
+session's lease, its background processes and its open tools; it is replaced when the conversation moves to another
+session, and closed after a long idle time or when too many others were used since. A caller that needs a conversation for
+itself queues up (`queue`, `leave`); an entry point with its own queue only takes the agent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hermes.agent.loop import Agent
 
 
-KEPT = 256  # agents that are kept between turns
+KEPT = 256  # agents cached between turns
 A = TypeVar("A", bound="Agent")
 
 
@@ -31,12 +31,12 @@ A = TypeVar("A", bound="Agent")
 class _Conversation(Generic[A]):
     name: str
     agent: A | None = None
-    users: int = 0  # the one that has it, and those that wait
+    users: int = 0  # the current user, and those that wait
     waiting: deque[Future[None]] = field(default_factory=deque)
     used_at: float = 0.0  # by the monotonic clock
 
     def is_idle(self) -> bool:
-        """Whether its agent can be closed: not while it works, or something runs in its background."""
+        """Whether its agent can be closed: not while it runs a turn, or has background processes."""
         agent = self.agent
         return not self.users and agent is not None and not agent.busy and not agent.background_running()
 
@@ -47,7 +47,7 @@ class Conversations(Generic[A]):
     def __init__(self, *, kept: int = KEPT, idle_seconds: float | None = None, patience: float = 0.0) -> None:
         """An agent is closed after `idle_seconds` (None: never), and the longest unused when there are more than `kept`.
 
-        `patience` is how long closing one waits for its title; a process that goes on need not wait.
+        `patience` is how long closing one waits for its title; a process that keeps running need not wait.
         """
         self._kept, self._idle_seconds, self._patience = kept, idle_seconds, patience
         self._changed = threading.Condition()
@@ -58,9 +58,9 @@ class Conversations(Generic[A]):
     # ------------------------------------------------------------------------------------------ order
 
     def queue(self, name: str) -> Future[None]:
-        """Ask for a conversation; done when it is the caller's, until `leave`. Cancelling it gives up the place in the queue.
+        """Queue for a conversation; the future is done when the caller has it, until `leave`. Cancelling it leaves the queue.
 
-        (Who can't cancel it has got it, and leaves.)
+        (A caller that can't cancel it has the conversation, and calls `leave`.)
         """
         from concurrent.futures import Future
 
@@ -83,7 +83,7 @@ class Conversations(Generic[A]):
                     one.users -= 1
 
     def leave(self, name: str) -> None:
-        """Let the next one have it."""
+        """Pass the conversation to the next caller in the queue."""
         following = None
         with self._changed:
             one = self._all[name]
@@ -103,7 +103,7 @@ class Conversations(Generic[A]):
             following.set_result(None)
 
     def users(self, name: str | None = None) -> int:
-        """How many have this conversation or wait for it; without a name: any."""
+        """How many callers have this conversation or wait for it; without a name: any conversation."""
         with self._changed:
             if name is None:
                 return sum(one.users for one in self._all.values())
@@ -112,12 +112,12 @@ class Conversations(Generic[A]):
     # ------------------------------------------------------------------------------------------ agents
 
     def get(self, name: str) -> A | None:
-        """The agent of a conversation, if one is kept."""
+        """The agent of a conversation, if one is cached."""
         with self._changed:
             return self._all[name].agent if name in self._all else None
 
     def take(self, name: str, session_id: str | None, make: Callable[[], A]) -> A:
-        """The agent of a conversation, made if there is none; one that talks in another session than this is replaced."""
+        """The agent of a conversation, created if there is none; an agent of another session is replaced."""
         with self._changed:
             one = self._all.pop(name, None) or _Conversation(name)
             self._all[name] = one  # as the newest
@@ -136,7 +136,7 @@ class Conversations(Generic[A]):
         return agent
 
     def drop(self, name: str) -> None:
-        """Close a conversation's agent and what it runs."""
+        """Close a conversation's agent and its background processes."""
         with self._changed:
             one = self._all.get(name)
             agent = None if one is None else one.agent
@@ -164,7 +164,7 @@ class Conversations(Generic[A]):
             threading.Thread(target=self._sweep, name="hermes-idle-agents", daemon=True).start()
 
     def _sweep(self) -> None:
-        """Close agents that were idle for long, until there are none. Who comes meanwhile waits for the end of it."""
+        """Close agents that were idle for long, until there are none. A caller that queues meanwhile waits until that is done."""
         assert self._idle_seconds is not None
         while True:
             with self._changed:
@@ -180,18 +180,18 @@ class Conversations(Generic[A]):
                 due = [one for one in resting if one.used_at + self._idle_seconds <= now]
                 gone = [one for one in due if one.is_idle()]
                 for one in due:
-                    one.used_at = now  # looked at again later, if something runs in its background
+                    one.used_at = now  # checked again later, if it has background processes
                 for one in gone:
                     one.users += 1
             for one in gone:
                 agent, one.agent = one.agent, None
                 if agent is not None:
-                    with suppress(Exception):  # a closed store: its lease runs out by itself
+                    with suppress(Exception):  # a closed store: its lease expires
                         agent.close(patience=0)
                 self.leave(one.name)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Close all agents within this time, except those of conversations that somebody has."""
+        """Close all agents within this time, except those of conversations in use."""
         end = time.monotonic() + seconds
         with self._changed:
             self._closed = True

@@ -1,8 +1,8 @@
 """The embedded model: a small language model inside this process, for when there is no key, no server and no network.
 
-It is small, so it is asked little (embedded_prompt.py): a short system prompt, the newest turns that fit, and, since it
-can't call tools, the best excerpts from the user's own history, quoted. The library and the file are loaded when the
-first question comes, once for the whole process; the work is done by one thread beside, so a reply can be broken off.
+It is small, so its prompts are short (embedded_prompt.py): a short system prompt, the newest turns that fit, and, since it
+can't call tools, the best excerpts from the user's own history, quoted. The library and the file are loaded for the
+first question, once per process; one separate thread does the work, so that a reply can be cancelled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 CONTEXT = 4096  # tokens; the file allows 8192, at twice the memory
-ROOM = 1000  # tokens of a question: on one thread, reading more than this takes longer than anyone waits
+ROOM = 1000  # tokens of a question: on one thread, reading more than this takes too long
 REPLY = 300  # tokens of an answer at most
 
 Chunk = dict[str, Any]
@@ -42,9 +42,9 @@ def find_model(home: Path) -> Path | None:
 
 
 class EmbeddedModel:
-    """SmolLM2 in this process: one for all conversations and threads, which it answers one after the other.
+    """SmolLM2 in this process: one instance for all conversations and threads, which it answers one after the other.
 
-    `session_id` is the conversation to leave out when looking things up, `user` whose history it is (None: all of it).
+    `session_id` is the conversation to leave out of the history search, `user` the owner of the history (None: all of it).
     """
 
     name = "smollm2"
@@ -64,13 +64,13 @@ class EmbeddedModel:
         return EmbeddedModel(self.path, self.db, session_id, user=user)
 
     def describe(self) -> str:
-        """What this is, plainly."""
+        """A one-line description for the user."""
         return "SmolLM2 (135M), a small embedded model: offline, no tools, simple answers; it is shown what your history says"
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
-        """Pieces as they come, then the whole Reply; the tools are not used."""
+        """The pieces as they arrive, then the whole Reply; the tools are not used."""
         try:
             notes = looked_up(self.db, messages, self._session_id, self._user)
         except HermesError:  # no excerpts are better than no answer
@@ -84,7 +84,7 @@ class EmbeddedModel:
                 yield Piece(text=piece)
         reply.content = "".join(text)
         if reply.finish_reason is None and not cancelled():
-            reply.finish_reason = "stop"  # it went round in circles: that was all it had to say
+            reply.finish_reason = "stop"  # it repeated itself: the reply ends here
         yield reply
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
@@ -103,7 +103,7 @@ class EmbeddedModel:
     def _asked(
         self, messages: Sequence[Message], notes: str | None, reply_tokens: int, cancelled: Callable[[], bool]
     ) -> Iterator[Chunk]:
-        """The chunks of an answer. Where the estimate was wrong and the text does not fit, half of it is tried."""
+        """The chunks of an answer. Where the estimate was wrong and the text does not fit, half of it is used."""
         engine = _engine(self.path)
         for room in (ROOM, ROOM // 2, None):
             if room is None:
@@ -111,7 +111,7 @@ class EmbeddedModel:
             try:
                 yield from engine.answer(_request(fitted(messages, room, notes), reply_tokens), cancelled)
                 return
-            except ContextTooLong:  # known before the first chunk
+            except ContextTooLong:  # raised before the first chunk
                 continue
 
 
@@ -126,7 +126,7 @@ def _request(messages: list[Message], reply_tokens: int) -> Chunk:
 
 
 def _take(chunk: Chunk, reply: Reply) -> str:
-    """The text of a chunk; what else it says goes into the reply."""
+    """The text of a chunk; its other fields go into the reply."""
     usage = chunk.get("usage")
     if usage:
         reply.usage = Usage(
@@ -146,7 +146,7 @@ _engines_lock = threading.Lock()
 
 
 def _engine(path: Path) -> _Engine:
-    """One engine per file and process, however many models ask for it."""
+    """One engine per file and process, shared by all models."""
     with _engines_lock:
         return _engines.setdefault(path, _Engine(path))
 
@@ -160,10 +160,10 @@ class _Engine:
         self._server: Any = None
 
     def answer(self, request: Chunk, cancelled: Callable[[], bool]) -> Iterator[Chunk]:
-        """The chunks of an answer as they come. Ends at once when `cancelled()`; the thread stops at its next word."""
+        """The chunks of an answer as they arrive. Ends at once when `cancelled()`; the thread stops at its next word."""
         arrived: queue.SimpleQueue[Chunk | Exception | None] = queue.SimpleQueue()
         abandoned = threading.Event()
-        # No daemon, even if the asking thread is one: the interpreter must not go away under the library, which would abort.
+        # No daemon, even if the caller is one: the interpreter must not exit under the library, which would abort.
         # It stops when the main thread has ended.
         threading.Thread(
             target=self._work, args=(request, arrived, abandoned), name="embedded-model", daemon=False
@@ -195,7 +195,7 @@ class _Engine:
             return bool(error) or stopped()
 
         try:
-            with self._busy:  # others may have been answered first, and this one given up meanwhile
+            with self._busy:  # others may have been answered first, and this one cancelled meanwhile
                 if not stopped():
                     self._loaded().handle_chat_completions(request, take)
         except HermesError as error:
@@ -214,7 +214,7 @@ class _Engine:
                 self._server = xllamacpp.Server(_parameters(xllamacpp.CommonParams(), self.path))
             except RuntimeError as error:
                 raise ModelError(
-                    f"{self.path} can't be loaded; `hermes model remove smollm2` and `install smollm2` bring a fresh one"
+                    f"{self.path} can't be loaded; `hermes model remove smollm2` and `install smollm2` fetch it again"
                 ) from error
         return self._server
 
@@ -228,7 +228,7 @@ def _refusal(error: Any) -> ModelError:
 
 
 def _parameters(settings: Any, path: Path) -> Any:
-    """How the library is run: one thread, small, silent."""
+    """The library's settings: one thread, small, silent."""
     import secrets
 
     settings.model.path = str(path)
@@ -239,7 +239,7 @@ def _parameters(settings: Any, path: Path) -> Any:
     settings.cache_ram_mib = 0
     settings.warmup = False
     settings.verbosity = -1
-    # The library also listens on a free port of this machine; nobody is told the key.
+    # The library also listens on a free port of this machine; its key is not shared.
     settings.hostnames = ["127.0.0.1"]
     settings.port = 0
     settings.api_keys = [secrets.token_hex(32)]

@@ -1,8 +1,8 @@
-"""The renewal of leases: one thread for each store, and one transaction a beat, however many leases there are.
+"""The renewal of leases: one thread per store, and one transaction per beat for any number of leases.
 
-Whatever holds a lease for longer than a moment hands it over here: the session and the turn of an agent, a compression, the
-gateway of a store, a handoff. A lease is renewed four times in its lifetime, so a beat that fails is no loss; one that passed
-to another process is reported to its keeper (`lost`).
+Every holder of a longer lease registers it here: the session and the turn of an agent, a compression, the
+gateway of a store, a handoff. A lease is renewed four times in its lifetime, so one failed beat does no harm; a lease that passed
+to another process is reported to its holder (`lost`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hermes.errors import HermesError, StoreClosed
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-GATHER = 0.1  # seconds in which leases to give back are gathered
+GATHER = 0.1  # seconds in which leases to release are collected
 BEATS = 4  # renewals in the lifetime of a lease
 
 Held = tuple[str, int, float]  # a lease: its name, token and time to live
 
 
 class LeaseKeeper(Protocol):
-    """What holds leases that are renewed together."""
+    """A holder of leases that are renewed together."""
 
     ttl: float
 
@@ -34,13 +34,13 @@ class LeaseKeeper(Protocol):
         """The leases to renew."""
 
     def renewed(self, still: Sequence[bool]) -> None:
-        """Each of these leases was renewed, or is no longer ours. HermesError when going by that failed."""
+        """Called with each of these leases that was renewed, or is lost. Raises HermesError when handling that failed."""
 
     def failed(self, error: HermesError) -> None:
-        """This beat could not renew them; the next one tries again."""
+        """Called when this beat could not renew them; the next one retries."""
 
     def parting(self) -> list[tuple[str, int]]:
-        """The leases to give back, if it has come to that: their names and tokens."""
+        """The leases to release now, if any: their names and tokens."""
 
 
 class KeptLease:
@@ -56,11 +56,11 @@ class KeptLease:
         self._over = False
 
     def held(self) -> list[Held]:
-        """The lease, as long as it is to be kept."""
+        """The lease, as long as it is held."""
         return [] if self._over or self._renew is not None else [(self.name, self.token, self.ttl)]
 
     def renewed(self, still: Sequence[bool]) -> None:
-        """Renew what goes with it; say so if it is lost."""
+        """Renew what depends on it; call `lost` if it is lost."""
         if self._over:
             return
         ours = self._renew() if self._renew is not None else all(still)
@@ -69,16 +69,16 @@ class KeptLease:
             self._lost()
 
     def failed(self, error: HermesError) -> None:
-        """Say so, as long as it is kept."""
+        """Call `failed`, as long as it is held."""
         if not self._over:
             self._failed(error)
 
     def parting(self) -> list[tuple[str, int]]:
-        """Nothing: its holder gives it back."""
+        """Nothing: its holder releases it."""
         return []
 
     def end(self) -> None:
-        """Renew it no longer."""
+        """Stop renewing it."""
         self._over = True
 
 
@@ -95,17 +95,17 @@ def kept(db: SessionDB, lease: KeptLease) -> Iterator[KeptLease]:
 
 
 class LeaseRenewer:
-    """Renews the leases of all keepers of one store, and gives back those they part with."""
+    """Renews the leases of all keepers of one store, and releases those they give up."""
 
     def __init__(self, db: SessionDB) -> None:
-        self._db = ref(db)  # a store that nothing else refers to need not be kept for this
+        self._db = ref(db)  # weak, so that this does not keep an unused store open
         self._lock = threading.Lock()
         self._keepers: WeakSet[LeaseKeeper] = WeakSet()
-        self._beaten: dict[float, float] = {}  # when those with this time to live were last renewed
+        self._beaten: dict[float, float] = {}  # when the leases with this time to live were last renewed
         self._changed = threading.Event()
         self._parting: list[LeaseKeeper] = []
-        self._gathering = threading.Lock()  # held while leases are given back
-        self._given: list[tuple[str, int]] = []  # leases that are to be given back
+        self._gathering = threading.Lock()  # held while leases are released
+        self._given: list[tuple[str, int]] = []  # leases to release
         self._thread: threading.Thread | None = None
 
     def keep(self, keeper: LeaseKeeper) -> None:
@@ -118,21 +118,21 @@ class LeaseRenewer:
             self._run()
 
     def leave(self, keeper: LeaseKeeper) -> None:
-        """No longer; with the last one the thread ends."""
+        """Stop renewing this keeper's leases; with the last keeper the thread ends."""
         with self._lock:
             self._keepers.discard(keeper)
             if not self._keepers:
                 self._changed.set()
 
     def part(self, keeper: LeaseKeeper) -> None:
-        """Give back in a moment what it parts with."""
+        """Release soon the leases that this keeper gives up."""
         with self._lock:
             self._parting.append(keeper)
             self._changed.set()
             self._run()
 
     def part_now(self) -> None:
-        """Give back without waiting for others what is to be given back."""
+        """Release pending leases now, without collecting more."""
         db = self._db()
         if db is not None:
             self._part(db)
@@ -153,7 +153,7 @@ class LeaseRenewer:
                 self._given = []
 
     def _next_beat(self) -> float | None:
-        """When leases are to be renewed next, by the monotonic clock; None when there are none."""
+        """When leases must be renewed next, by the monotonic clock; None when there are none."""
         kept = {keeper.ttl for keeper in self._keepers}
         self._beaten = {ttl: at for ttl, at in self._beaten.items() if ttl in kept}
         return min((at + ttl / BEATS for ttl, at in self._beaten.items()), default=None)
@@ -162,7 +162,7 @@ class LeaseRenewer:
         while True:
             with self._lock:
                 beat = self._next_beat()
-                if beat is None and not self._parting:  # what could not be given back runs out by itself
+                if beat is None and not self._parting:  # leases that could not be released expire
                     self._thread = None
                     return
             pause = GATHER if self._given or beat is None else max(0.0, beat - time.monotonic())
@@ -182,7 +182,7 @@ class LeaseRenewer:
                     self._parting.clear()
                     self._given = []
             except HermesError:
-                pass  # the store is busy: they are given back with the next ones
+                pass  # the store is busy: they are released with the next ones
             if db is None:
                 with self._lock:
                     self._thread = None
@@ -190,7 +190,7 @@ class LeaseRenewer:
             del db
 
     def _beat(self, db: SessionDB) -> None:
-        """Renew what is due, in one transaction."""
+        """Renew the leases that are due, in one transaction."""
         now = time.monotonic()
         with self._lock:
             due = {ttl for ttl, at in self._beaten.items() if now >= at + ttl / BEATS}
@@ -211,7 +211,7 @@ class LeaseRenewer:
                 keeper.renewed([next(results) for _ in some])
             except StoreClosed:
                 raise
-            except HermesError as error:  # its session was deleted, or the store is busy: the others go on
+            except HermesError as error:  # its session was deleted, or the store is busy: the others continue
                 keeper.failed(error)
 
 
@@ -220,7 +220,7 @@ _renewers_lock = threading.Lock()
 
 
 def renewer_of(db: SessionDB) -> LeaseRenewer:
-    """The one that renews the leases held through this store."""
+    """The renewer of the leases held through this store."""
     with _renewers_lock:
         if db not in _renewers:
             _renewers[db] = LeaseRenewer(db)

@@ -1,14 +1,14 @@
-"""The agent: one turn from the user's words to the last word of the reply.
+"""The agent: one turn from the user's message to the end of the reply.
 
-A turn is a series of events for whoever shows it. Behind them everything is stored the moment it exists: the user's
-message before the model is asked, each reply when it is whole (its pieces lie in a draft until then), each tool's
-result when there is one. So the process may die at any line, and the next one goes on from the record.
+A turn is a series of events for a display. Each message is stored as soon as it exists: the user's
+message before the model is called, each reply when it is complete (its pieces are in a draft until then), each tool's
+result when the tool ends. So the process may die at any line, and the next one continues from the store.
 
-A process that was stopped for so long that another went on with its session stores nothing more: the turn ends with
-Fenced (turn_session.py), and what it had heard stays in the draft.
+A process that was suspended for so long that another continued its session stores nothing more: the turn ends with
+Fenced (turn_session.py), and the pieces it had received stay in the draft.
 
-A reply whose stream breaks off is asked for again from its beginning: a Notice says so, the pieces that follow begin
-anew, and the record gets the whole reply once. If no try succeeds, what had arrived is kept as an interrupted reply.
+A reply whose stream breaks off is requested again from its beginning: a Restarted event reports it, the pieces start
+over, and the whole reply is stored once. If no retry succeeds, the received pieces are stored as an interrupted reply.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 ROUNDS = 40
-_LOOK = 0.2  # seconds between two looks whether another process still answers
+_LOOK = 0.2  # seconds between two checks whether another process still runs a turn
 _ALWAYS_FITS = 6_000  # characters
 _CONCLUDE = (
     f"You have used your tools {ROUNDS} times in a row, which is the limit for one turn. Answer now, without tools:"
@@ -56,17 +56,17 @@ _CONCLUDE = (
 )
 
 
-def _nobody(question: str) -> bool:
-    """Nobody is there to ask: no."""
+def _refuse(question: str) -> bool:
+    """No user can be asked: refuse."""
     return False
 
 
 class Agent:
-    """Talks in one session. Not for several turns at once; `interrupt` may come from any thread."""
+    """Runs turns in one session, one at a time; `interrupt` may be called from any thread."""
 
-    titles = True  # whether sessions are given a title by a model
-    gathers = False  # whether the turn is given back by the door's `let_go` alone; cheaper where there are many
-    first_wait = 1.0  # seconds before the second try of a call that failed; doubled each time
+    titles = True  # whether a model titles new sessions
+    gathers = False  # whether only the entry point's `let_go` releases the turn; cheaper with many sessions
+    first_wait = 1.0  # seconds before the first retry of a failed call; doubled each time
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Agent:
         session_id: str,
         source: str = "cli",
         tools: Iterable[Tool] = (),
-        confirm: Callable[[str], bool] = _nobody,
+        confirm: Callable[[str], bool] = _refuse,
         user: User | None = None,
         home: Path | None = None,
         cwd: Path | None = None,
@@ -85,10 +85,10 @@ class Agent:
         parent_session_id: str | None = None,
         kind: str | None = None,
     ) -> None:
-        """`user` is whose sessions may be seen (`context.user` may be changed between turns).
+        """`user` is the user whose sessions may be seen (`context.user` may be changed between turns).
 
-        `user_id` (None: that user's), `parent_session_id` and `kind` are what the session's row gets if the first turn
-        has to make it.
+        `user_id` (None: that user's), `parent_session_id` and `kind` are the columns of the session's row if the first turn
+        has to create it.
         """
         from hermes.home import get_hermes_home
 
@@ -96,14 +96,14 @@ class Agent:
         self.config = config
         self.model = model
         self.tools = {tool.name: tool for tool in tools}
-        self.confirm = confirm  # asked before something is done that could do harm; may be changed between turns
+        self.confirm = confirm  # called before a dangerous tool call; may be changed between turns
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
         self._busy = threading.Lock()
-        self._compressed_at: int | None = None  # messages there were when the conversation was last compressed
+        self._compressed_at: int | None = None  # the number of messages at the last compression
         self._titling: Titling | None = None
         self._titled = False
-        self.shared = False  # whether several people talk here; for the prompt of a session that begins
+        self.shared = False  # whether several people use this conversation; for the prompt of a new session
         self.context = Context(
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
             confirm=self._ask_user, cancelled=lambda: self._cancel.is_set(), user=user,
@@ -118,7 +118,7 @@ class Agent:
 
     @property
     def session_id(self) -> str:
-        """The session that is talked in; another one after a compression (the event Followed tells)."""
+        """The current session; another one after a compression (the event Followed reports it)."""
         return self.context.session_id
 
     @session_id.setter
@@ -127,7 +127,7 @@ class Agent:
 
     @property
     def cwd(self) -> Path:
-        """Where the tools work."""
+        """The directory in which the tools work."""
         return self.context.cwd
 
     @cwd.setter
@@ -136,7 +136,7 @@ class Agent:
 
     @property
     def busy(self) -> bool:
-        """Whether a turn is under way."""
+        """Whether a turn is running."""
         return self._busy.locked()
 
     def background_running(self) -> int:
@@ -146,9 +146,9 @@ class Agent:
         return running(self.context)
 
     def turn(self, content: Content, *, keep: Keep | None = None) -> Turn:
-        """Say something and get the reply as events; the last is Done. ModelError when the model can't be had.
+        """Send a message and get the reply as events; the last is Done. ModelError when the model does not answer.
 
-        The message (text, or a list of OpenAI content parts) is stored before anything else happens, whatever becomes
+        The message (text, or a list of OpenAI content parts) is stored before anything else happens, regardless
         of the reply. `keep(session_id, content)`, if given, stores it instead of append_message and returns its id.
         """
         return self._begin(partial(self._talked, content=content, keep=keep))
@@ -156,19 +156,19 @@ class Agent:
     def _talked(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
         with self._underway(cancel):
             if (yield from self._session.enter(self.model, self._new_prompt)):
-                yield Notice("the last reply had been cut off by a crash; what had arrived of it was kept")
+                yield Notice("The last reply was cut off by a crash; the part that had arrived was stored.")
             try:
                 self._session.say(content, keep)
-            except Fenced:  # stopped for long in this very moment: somebody was here meanwhile
+            except Fenced:  # suspended at this moment: another process used the session meanwhile
                 if keep is not None:
-                    raise  # and may have taken this message, too
+                    raise  # and may have stored this message as well
                 yield from self._session.enter(self.model, self._new_prompt)
                 self._session.say(content)
             yield from self._session.untold()
             yield from self._answer()
 
     def hear(self, content: Content, *, keep: Keep | None = None) -> Turn:
-        """Store something as `turn` does, without an answer: the next turn reads it."""
+        """Store a message as `turn` does, without an answer: the next turn reads it."""
         return self._begin(partial(self._heard, content=content, keep=keep))
 
     def _heard(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
@@ -179,12 +179,12 @@ class Agent:
             yield Done("")
 
     def go_on(self, message_id: int | None = None) -> Turn:
-        """Take up a turn that a killed process left: answer the user's last message, if it has no whole reply yet.
+        """Continue a turn that a killed process left: answer the user's last message, if it has no complete reply yet.
 
-        A reply that was cut off begins anew; a tool that was running is not run again, its result is said to be lost.
-        If the record has the whole reply, there is only Done with its text. InvalidInput when there is no message.
-        `message_id` is the message that is to be answered: if the conversation has gone on after it, with another process,
-        there is only Done, with the reply it got or a word about that.
+        A reply that was cut off starts over; a tool that was running is not run again, its result is reported as lost.
+        If the complete reply is stored, there is only Done with its text. InvalidInput when there is no message.
+        `message_id` is the message to answer: if another process has continued the conversation after it,
+        there is only Done, with the reply it got or a note about that.
         """
         return self._begin(partial(self._resumed, message_id=message_id))
 
@@ -200,16 +200,16 @@ class Agent:
             yield from self._answer()
 
     def retry(self) -> Turn:
-        """Take back the last reply and answer the last message again. InvalidInput when there is none."""
+        """Undo the last reply and answer the last message again. InvalidInput when there is none."""
         return self._begin(self._retried)
 
     def _retried(self, cancel: threading.Event) -> Events:
         with self._underway(cancel):
             if self.db.get_session(self.session_id) is None:
-                raise InvalidInput("there is nothing to answer again: this conversation has not begun")
+                raise InvalidInput("there is nothing to answer again: this conversation has no messages yet")
             yield from self._session.enter(self.model, self._new_prompt)
             if not self._session.take_back():
-                raise InvalidInput("there is nothing to answer again: no message of yours is here")
+                raise InvalidInput("there is nothing to answer again: this conversation has no message from you")
             yield from self._answer()
 
     def _begin(self, events: Callable[[threading.Event], Events]) -> Turn:
@@ -220,12 +220,12 @@ class Agent:
         return Turn(events(cancel), cancel)
 
     def interrupt(self) -> None:
-        """End the turn soon that is under way, or that exists and has not begun; what was said is kept."""
+        """End the turn that runs, or that exists and has not begun; received text is stored."""
         self._cancel.set()
 
     @contextmanager
     def at_work(self, stop: Stop | None = None) -> Iterator[Callable[[], bool]]:
-        """For work that is no turn but can be interrupted like one: gives what tells whether it is to end."""
+        """For work that is no turn but can be interrupted like one: gives the function that reports an interrupt."""
         cancel = threading.Event()
         if stop is not None:
             stop.bind(Work(cancel))
@@ -237,41 +237,41 @@ class Agent:
         return self._session.hold()
 
     def answering(self) -> str | None:
-        """Be the one who answers in the session from now on, before a turn begins; else who does (`cli`, `telegram` …).
+        """Take the session's turn lease before a turn begins; None, else the source of its holder (`cli`, `telegram` …).
 
-        Given back when the turn is over, or with `let_go`. A turn that begins while another answers ends with SessionBusy.
+        Released when the turn is over, or with `let_go`. A turn that begins while another runs ends with SessionBusy.
         """
         return self._session.answering()
 
     def wait_for_turn(self, waiting: Callable[[str], None], pause: Callable[[float], object]) -> bool:
-        """Be the one who answers, as soon as no other process does; `waiting` is called once with who does.
+        """Take the turn lease as soon as no other process holds it; `waiting` is called once with its holder's source.
 
-        `pause(seconds)` passes the time between two looks; when it returns something true, the wait is given up with False.
+        `pause(seconds)` waits between two checks; when it returns a true value, the wait ends with False.
         """
-        told = False
+        announced = False
         while (who := self.answering()) is not None:
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 waiting(who)
             if pause(_LOOK):
                 return False
         return True
 
     def fenced(self) -> AbstractContextManager[None]:
-        """What is stored in this block is stored only if the session did not pass to another since we took hold of it."""
+        """In this block, writes are stored only if no other process has taken the session since we took it."""
         return self._session.fenced()
 
     def let_go(self, *, soon: bool = False) -> None:
-        """Between turns: the session is no longer live, and others may go on with it; the next turn takes it again.
+        """Between turns: the session is no longer live, and other processes may continue it; the next turn takes it again.
 
-        `soon`: in a moment, together with others; cheaper where there are many.
+        `soon`: a moment later, together with others; cheaper with many sessions.
         """
         self._session.let_go(soon=soon)
 
     def close(self, *, patience: float = 10.0) -> None:
-        """Let go of everything: background processes and connections of the tools, and the session.
+        """Close everything: background processes and connections of the tools, and the session.
 
-        `patience` is how long a title in the making is waited for; whoever goes on living need not.
+        `patience` is how long to wait for a title in progress; a process that keeps running need not wait.
         """
         self._cancel.set()
         if self._titling is not None and patience > 0:
@@ -285,7 +285,7 @@ class Agent:
     @contextmanager
     def _underway(self, cancel: threading.Event) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
-            raise InvalidInput("a turn is under way in this conversation; wait for it or interrupt it")
+            raise InvalidInput("a turn is running in this conversation; wait for it or interrupt it")
         try:
             self._cancel = cancel
             yield
@@ -298,20 +298,20 @@ class Agent:
         from hermes.agent.prompt_messages import system_prompt
 
         names = set(self.tools) if self.model.calls_tools else set()
-        cwd = self.cwd if self.context.user is None and not self.shared else None  # the owner's alone
+        cwd = self.cwd if self.context.user is None and not self.shared else None  # only for the owner
         return system_prompt(self.config, self.context.home, cwd, tools=names, shared=self.shared)
 
     # ------------------------------------------------------------------------------------------ answering
 
     def _answer(self) -> Iterator[Event]:
-        """Rounds of asking and running tools, until there is a reply without calls."""
+        """Rounds of model calls and tool calls, until there is a reply without tool calls."""
         if self.model.kind == "endpoint":
             load_prices()
         self._compressed_at = None
         for number in range(ROUNDS + 1):
             concluding = number == ROUNDS
             if concluding:
-                yield Notice(f"{ROUNDS} rounds of tools in one turn are the limit; asking for a conclusion")
+                yield Notice(f"Limit of {ROUNDS} tool rounds in one turn reached; asking the model for a conclusion…")
             reply = yield from self._ask(concluding=concluding)
             calls = reply.tool_calls and not concluding
             if calls:
@@ -321,17 +321,17 @@ class Agent:
                 break
         if reply.finish_reason in ("length", "content_filter"):
             why = "the limit for one reply" if reply.finish_reason == "length" else "the endpoint's content filter"
-            yield Notice(f"the reply ends here because of {why}")
+            yield Notice(f"The reply ends here because of {why}.")
         if not self._cancel.is_set():
             self._title()
         yield Done(reply.content or "", interrupted=self._cancel.is_set())
 
     def _ask(self, *, concluding: bool) -> Generator[Event, None, Reply]:
-        """One whole reply, stored. Tries again where that may help, makes room where it is needed."""
+        """One complete reply, stored. Retries where that may help, compresses where the context is full."""
         session, model = self._session, self.model
         draft = session.draft(model)
         budget, tries, overflows = TOOL_BUDGET, 0, 0
-        heard: list[str] = []  # the words shown of this try, or of the last one that had any
+        heard: list[str] = []  # the text shown of this try, or of the last one that had any
         try:
             while True:
                 if overflows == 0 and (yield from self._make_room()):
@@ -348,7 +348,7 @@ class Agent:
                     if smaller is None:
                         raise
                     budget = smaller
-                    yield Notice("the conversation no longer fits; long results of tools are shown shortened")
+                    yield Notice("Context limit reached; the model gets long tool results shortened.")
                 except (RateLimited, ModelUnreachable) as error:
                     tries += 1
                     wait = pause(tries, error, first=self.first_wait, heard=bool(heard))
@@ -357,32 +357,32 @@ class Agent:
                     if heard:
                         yield Restarted(f"{error} (the reply starts over in {wait:.0f} s)")
                     else:
-                        yield Notice(f"{error} (trying again in {wait:.0f} s)")
+                        yield Notice(f"{error} (retrying in {wait:.0f} s)")
                     if self._cancel.wait(wait):
                         return session.keep(Reply(finish_reason="interrupted"), model, heard)
                     draft.restart()
         except Fenced:
-            raise  # another process goes on here
-        except BaseException as error:  # also when nobody listens any more, or Ctrl-C: what was shown is kept
+            raise  # another process continues this session
+        except BaseException as error:  # also when the display is gone, or Ctrl-C: text that was shown is stored
             if heard and not (isinstance(error, StoreError) and error.maybe_stored):
                 session.keep(Reply(finish_reason="interrupted"), model, heard)
             if isinstance(error, ModelError):
                 self._note_failure(error)
             raise
         finally:
-            # Words that could not be stored now are found by the next turn, which looks first whether they were stored after all.
+            # Text that could not be stored now stays in the draft for the next turn, which checks whether it was stored.
             draft.close(keep=bool(heard))
 
     def _note_failure(self, error: ModelError) -> None:
-        """The record tells that there was no answer, and why. That it can't be noted must not hide the error itself."""
+        """Record that there was no answer, and why. A failure to record it must not hide the error itself."""
         with suppress(HermesError), self._session.fenced():
             self.db.record_event(self.session_id, MODEL_ERROR, str(error))
 
     def _listen(
         self, messages: list[Message], draft: Draft, heard: list[str], concluding: bool
     ) -> Generator[Event, None, Reply]:
-        """One try at a reply, as it comes."""
-        if self._cancel.is_set():  # in the moment before
+        """One try at a reply, as it arrives."""
+        if self._cancel.is_set():  # interrupted just before
             return Reply(finish_reason="interrupted")
         schemas = [tool.schema() for tool in self.tools.values()] if self.model.calls_tools else []
         if concluding:
@@ -411,7 +411,7 @@ class Agent:
                 raise ModelUnreachable(f"{self.model.name} ended without a reply")
             reply = Reply(finish_reason="interrupted")
         if concluding:
-            reply.tool_calls = []  # no one would answer them
+            reply.tool_calls = []  # their results would never come
         return reply
 
     def _run_tools(self, reply: Reply) -> Iterator[Event]:
@@ -420,16 +420,16 @@ class Agent:
             for call in calls:
                 self._session.store(Result(call, INTERRUPTED, False, 0.0))
             return
-        self.context.state["model"] = self.model  # session_search has it summarise what it finds
+        self.context.state["model"] = self.model  # session_search summarises with it
         yield from run_calls(calls, self.tools, self.context, self._session.store, stop=self._cancel.set)
 
     def _ask_user(self, question: str) -> bool:
-        """One question at a time, though tools run side by side."""
+        """One question at a time, although tools run in parallel."""
         with self._one_question:
             return not self._cancel.is_set() and self.confirm(question)
 
     def _title(self) -> None:
-        """Have the session titled in the background after its first exchange; the titler does so once and for all."""
+        """Have the session titled in the background after its first exchange; the titler does so once per session."""
         if self._titled or not self.titles:
             return
         self._titled = True
@@ -441,16 +441,16 @@ class Agent:
     # ------------------------------------------------------------------------------------------ making room
 
     def _make_room(self) -> Generator[Event, None, bool]:
-        """Compress before the call when the conversation has grown past its share of the window.
+        """Compress before the call when the conversation exceeds its share of the context window.
 
-        Not again before something was said that could be left out.
+        Not again before there are new messages that could be left out.
         """
         settings, before = self.config.compression, self._compressed_at
-        if not settings.enabled or self.model.kind == "extractive":  # that one reads no conversation, only the question
+        if not settings.enabled or self.model.kind == "extractive":  # it reads only the question
             return False
         if before is not None and len(self._session.history) - before <= settings.protect_last_n:
             return False
-        if self._session.is_short(_ALWAYS_FITS):  # asking the server about its window can wait
+        if self._session.is_short(_ALWAYS_FITS):  # no need to ask the server for its window yet
             return False
         from hermes.agent.compress import too_long
 
@@ -459,7 +459,7 @@ class Agent:
         return (yield from self._compress())
 
     def _compress(self) -> Generator[Event, None, bool]:
-        """Go on in a compressed child; False when that is not possible, and then nothing has changed."""
+        """Continue in a compressed child; False when that is not possible, and then nothing has changed."""
         from hermes.agent.compress import compress, edges_of
         from hermes.agent.model_choice import auxiliary_model
 
@@ -467,9 +467,9 @@ class Agent:
         self._compressed_at = len(self._session.history)
         if edges_of(self._session.history, self.config) is None:  # one long question: there is nothing to leave out
             if self.model.kind == "embedded":
-                yield Notice("that is more than this small model can read: it is shown the beginning and the end of it")
+                yield Notice("This is more than this small model can read: it gets the beginning and the end of it.")
             return False
-        yield Notice("the conversation grows too long for the model; compressing it (nothing is deleted)")
+        yield Notice("Context limit reached; compressing the conversation… (nothing is deleted)")
         try:
             with self._session.fenced():
                 child = compress(
@@ -479,7 +479,7 @@ class Agent:
         except Fenced:
             raise
         except HermesError as error:
-            yield Notice(f"the conversation could not be compressed ({error}); it goes on as it is")
+            yield Notice(f"The conversation could not be compressed ({error}); it continues uncompressed.")
             return False
         if child == old:
             return False
@@ -489,6 +489,6 @@ class Agent:
         return True
 
     def _moved(self, draft: Draft) -> Draft:
-        """The draft for the session the conversation goes on in."""
+        """The draft for the session the conversation continues in."""
         draft.close(keep=False)
         return self._session.draft(self.model)

@@ -1,4 +1,4 @@
-"""What a model is to the rest of the program, whoever answers: an endpoint, a local server, the embedded model, or none."""
+"""The interface of a model: an endpoint, a local server, the embedded model, or none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Message = Mapping[str, Any]  # an OpenAI chat message; one that was read or sent
 
 @dataclass(slots=True)
 class Usage:
-    """What one call used, as the endpoint counted it. Input is what did not come from the cache or go into it."""
+    """What one call used, as the endpoint counted it. `input` excludes tokens read from or written to the cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Reply:
-    """A whole reply. `tool_calls` are as OpenAI sends them; reasoning fields are as they came, so that they can be replayed."""
+    """A whole reply. `tool_calls` are as OpenAI sends them; reasoning fields are unchanged, so that they can be replayed."""
 
     content: str | None = None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Reply:
 
 
 class Model(Protocol):
-    """Someone who answers."""
+    """A model that answers."""
 
     name: str
     kind: str  # "endpoint", "local", "embedded" or "extractive"
@@ -63,13 +63,13 @@ class Model(Protocol):
     provider: str | None
 
     def describe(self) -> str:
-        """One line that says plainly what this is."""
+        """A one-line description for the user."""
         ...
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
-        """Pieces as they come, then the whole Reply. When `cancelled()` turns true it ends with what there is.
+        """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends with what has arrived.
 
         Raises ModelError (errors.py): ContextTooLong, ModelRefused, ModelUnreachable, RateLimited.
         """
@@ -82,12 +82,12 @@ class Model(Protocol):
 
 @runtime_checkable
 class LooksUp(Protocol):
-    """A model that can't call tools and looks the question up in the history by itself."""
+    """A model that can't call tools and searches the history for the question itself."""
 
     def speaking_in(self, session_id: str, user: User | None) -> Model:
-        """The same model for one conversation, which is no news to it, with a user who is told what they may see.
+        """The same model for one conversation, which it leaves out of its search, limited to what the user may see.
 
-        A light view: nothing is shared that changes, so one model serves any number of conversations and threads.
+        A light view: no mutable state is shared, so one model serves any number of conversations and threads.
         """
         ...
 

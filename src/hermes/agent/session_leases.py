@@ -1,10 +1,10 @@
-"""The lease of a session: as long as a process works with it, it counts as live and is never pruned or deleted.
+"""The lease of a session: while a process uses it, it is live and never pruned or deleted.
 
-The process that answers in a session holds the lease of its turn besides: a terminal keeps a session for hours, and other
-processes may answer in it between its turns.
+The process that runs a turn also holds its turn lease: a terminal holds a session for hours, and other
+processes may run turns in it between its own.
 
-A holder is named `host:pid:…:source`. A lease runs out two minutes after its last renewal; if its holder was a process of this
-machine which no longer runs, nothing waits for it.
+A holder is named `host:pid:…:source`. A lease expires two minutes after its last renewal; if its holder was a process of this
+machine which no longer runs, it is released at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hermes.errors import HermesError
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-TTL = 120.0  # a crashed process lets go after this many seconds
+TTL = 120.0  # seconds after which a crashed process's lease expires
 
 
 class SessionLease:
@@ -37,13 +37,13 @@ class SessionLease:
         self._lock = threading.Lock()
         self._session_id: str | None = None
         self._token: int | None = None
-        self._sure_at = 0.0  # when it was last certain that the lease is ours; the clock that leases run by
+        self._sure_at = 0.0  # when the lease was last known to be ours, by the clock of leases
         self._leaving = False
         self._turn: int | None = None  # the token of the turn
         self._renewing: int | None = None  # the token the session had when its renewal began
 
     def take(self, session_id: str) -> bool:
-        """Hold this session (and no other); False while another process does. It must exist."""
+        """Take the lease of this session (and no other); False while another process has it. The session must exist."""
         with self._lock:
             self._leaving = False
             if self._session_id == session_id and self._token is not None:
@@ -60,18 +60,18 @@ class SessionLease:
             return self._token is not None
 
     def take_turn(self, session_id: str) -> str | None:
-        """Hold this session and be the one who answers in it; else who does (`cli`, `telegram` …). It must exist.
+        """Take the leases of this session and its turn; None, else the holder's source (`cli`, `telegram` …). It must exist.
 
-        That another process has the session open does not keep us from answering in it.
+        A turn is possible although another process has the session open.
         """
         busy = self._take_turn(session_id)
-        if busy is not None and (not busy or is_ours(busy)):  # free by now, or a hold that is given back in a moment
+        if busy is not None and (not busy or is_ours(busy)):  # free since, or a lease that is about to be released
             renewer_of(self._db).part_now()
             busy = self._take_turn(session_id)
         return None if busy is None else source_of(busy)
 
     def _take_turn(self, session_id: str) -> str | None:
-        """Take the turn; else the name of its holder."""
+        """Take the turn lease; None, else the name of its holder."""
         with self._lock:
             if self._session_id == session_id and self._turn is not None:
                 if 0 <= time.time() - self._sure_at < self.ttl / 2:
@@ -86,7 +86,7 @@ class SessionLease:
             if held is None and release_dead(self._db, session_id):
                 held = self._db.hold_session(session_id, self._holder, self.ttl)
             if self._session_id != session_id:
-                self._let_go()  # only now: nobody comes in between where a conversation goes on in a child
+                self._let_go()  # only now: no other process gets in between when a conversation continues in a child
             self._session_id, self._token, self._turn = session_id, held, turn
             self._leaving = False
             self._sure_at = time.time()
@@ -94,14 +94,14 @@ class SessionLease:
             return None
 
     def end_turn(self) -> None:
-        """Others may answer; the session stays held."""
+        """Release the turn lease; the session lease stays."""
         with self._lock:
             turn, self._turn = self._turn, None
             if turn is not None:
                 try:
                     self._db.release_lease(f"turn:{self._session_id}", turn)
                 except HermesError:
-                    pass  # a closed or read-only store: the lease runs out by itself
+                    pass  # a closed or read-only store: the lease expires
 
     def turn(self) -> tuple[str, int] | None:
         """The lease of the turn, its name and token; None while there is none."""
@@ -109,13 +109,13 @@ class SessionLease:
             return None if self._turn is None else (f"turn:{self._session_id}", self._turn)
 
     def release(self) -> None:
-        """Let go; the session is no longer live."""
+        """Release both leases; the session is no longer live."""
         renewer_of(self._db).leave(self)
         with self._lock:
             self._let_go()
 
     def release_soon(self) -> None:
-        """Let go in a moment, together with others that do; unless it is taken again before."""
+        """Release both leases a moment later, together with others; unless they are taken again before."""
         with self._lock:
             if self._token is None and self._turn is None:
                 self._session_id = None
@@ -124,7 +124,7 @@ class SessionLease:
         renewer_of(self._db).part(self)
 
     def parting(self) -> list[tuple[str, int]]:
-        """What to give back, as it has come to that; nothing when it was taken again."""
+        """The leases to release now; none when they were taken again."""
         with self._lock:
             if not self._leaving:
                 return []
@@ -134,7 +134,7 @@ class SessionLease:
             return given
 
     def doubt(self) -> None:
-        """A write was fenced off: the lease is another process's, or was. The next `take` asks the store again."""
+        """A write was fenced off: another process has the lease, or had it. The next `take` asks the store again."""
         self._sure_at = -self.ttl
 
     def session(self) -> tuple[str, int] | None:
@@ -149,7 +149,7 @@ class SessionLease:
             return [(*lease, self.ttl) for lease in self._leases()]
 
     def renewed(self, still: Sequence[bool]) -> None:
-        """Take a session again that was lost, or one that another process held before: perhaps it is free."""
+        """Try to take again a session lease that was lost, or that another process held before."""
         with self._lock:
             if self._renewing is not None and still[0]:
                 self._sure_at = time.time()
@@ -157,7 +157,7 @@ class SessionLease:
                 self._token = self._acquired(self._session_id)
 
     def failed(self, error: HermesError) -> None:
-        """The next beat tries again; the lease lasts for three more."""
+        """The next beat retries; the lease lasts for three more."""
 
     def _acquired(self, session_id: str) -> int | None:
         token = self._db.hold_session(session_id, self._holder, self.ttl)
@@ -176,22 +176,22 @@ class SessionLease:
             try:
                 self._db.release_leases(leases)
             except HermesError:
-                pass  # a closed or read-only store: the lease runs out by itself
+                pass  # a closed or read-only store: the lease expires
         self._session_id = self._token = self._turn = None
 
 
 def release_dead(db: SessionDB, session_id: str, kind: str = "session") -> bool:
-    """Give back what a crashed process of this machine held (`session`, or its `turn`); whether there was such a one."""
+    """Release the lease of a crashed process of this machine (`session`, or its `turn`); returns whether there was one."""
     name = f"{kind}:{session_id}"
     holder = db.lease_holder(name)
     if holder is None or not is_gone(holder):
         return False
-    token = db.acquire_lease(name, holder, 1.0)  # in its name: a living one would not be ousted by this
+    token = db.acquire_lease(name, holder, 1.0)  # under its own name: this does not take it from a running process
     return token is not None and db.release_lease(name, token)
 
 
 def source_of(holder: str | None) -> str:
-    """Which door a holder speaks through: `cli`, `telegram` …"""
+    """The entry point of a holder: `cli`, `telegram` …"""
     parts = (holder or "").split(":", 3)
     return parts[3] if len(parts) == 4 else "another program"
 

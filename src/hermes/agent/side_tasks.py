@@ -1,5 +1,5 @@
-"""Asking a model for something on the side (a summary, a title): whether it can write, its answer freed of thinking
-aloud, and several such questions at once."""
+"""Side tasks of a model (a summary, a title): whether the model can write, its answer without thinking
+text, and several such calls at once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _THINKING_OPEN = re.compile(r"(?is)<(?:think|thinking|thought|reasoning|scratchp
 def can_write(model: Model | None) -> bool:
     """Whether side tasks may go to this model.
 
-    The extractive assistant writes nothing, and the small embedded model is kept for the conversation itself: what it
-    would make of a long text is worse than the text's own sentences, and it would hold up the next reply.
+    The extractive assistant writes nothing, and the small embedded model is reserved for the conversation itself: what it
+    would write about a long text is worse than the text's own sentences, and it would delay the next reply.
     """
     return model is not None and model.kind not in ("extractive", "embedded")
 
@@ -59,7 +59,7 @@ def in_parallel(
 ) -> list[str | Exception | None]:
     """The answers of the jobs, at most `workers` at a time; an error in its place, None where there was no time left.
 
-    Threads that don't come back are left behind: they are daemons and start nothing new.
+    Threads that don't return in time are abandoned: they are daemons and start nothing new.
     """
     answers: list[str | Exception | None] = [None] * len(jobs)
     waiting = list(range(len(jobs)))[::-1]

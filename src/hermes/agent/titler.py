@@ -1,7 +1,7 @@
 """A title for a new conversation, made in the background after its first exchange.
 
-Once per session, over all processes, and never over a title that a user set, not even while the model is still writing.
-A lease keeps two processes from titling one session at the same time; a row of state_meta says that it was done, and goes
+Once per session, over all processes, and never replacing a title that a user set, not even while the model is still writing.
+A lease keeps two processes from titling one session at the same time; a row of state_meta records that it was done, and ends
 with the session. A failure costs the title and nothing else.
 """
 
@@ -33,7 +33,7 @@ TIMEOUT = 60.0
 _LEASE_SECONDS = 300.0  # a crashed attempt is repeated after this time
 _LONGEST = 100  # characters of a title
 _TRIES = 20
-AT_ONCE = 4  # titles in the making at one time
+AT_ONCE = 4  # titles in progress at one time
 _READ = 3_000
 
 INSTRUCTIONS = f"""Give a conversation its title: 3 to 7 words in its own language that say what it is about.
@@ -59,7 +59,7 @@ _EDGES = " \t\"'`*_#~>“”„‘’«»‹›「」『』【】《》〈〉()[
 
 
 class Titling:
-    """A title in the making."""
+    """A title in progress."""
 
     def __init__(self, db: SessionDB, session_id: str, model: Model | None) -> None:
         self._task = (db, session_id, model)
@@ -70,29 +70,29 @@ class Titling:
         self._over.wait(timeout)
 
     def is_alive(self) -> bool:
-        """Whether it is still to come."""
+        """Whether it is still in progress."""
         return not self._over.is_set()
 
     def run(self) -> None:
         """Make it."""
         try:
             _title(*self._task)
-        except Exception:  # the store was closed, is full, …: a missing title is no reason to disturb anyone
+        except Exception:  # the store was closed, is full, …: a missing title must not disturb the conversation
             pass
         finally:
             self._over.set()
 
 
 def start_titling(db: SessionDB, session_id: str, model: Model | None) -> Titling | None:
-    """Begin to title a session in the background; None when it has a title or nothing was said.
+    """Begin to title a session in the background; None when it has a title or no messages.
 
-    Costs the caller one look at the session. A program about to end joins what it began, with a timeout.
+    Costs the caller one read of the session. A program about to end joins the titles it began, with a timeout.
     """
     try:
         session = db.get_session(session_id)
         if db.read_only or session is None or session["title"] or not session["message_count"]:
             return None
-    except Exception:  # the promise: titling never disturbs a conversation
+    except Exception:  # promised: titling never disturbs a conversation
         return None
     titling = Titling(db, session_id, model)
     _titler.take(titling)
@@ -108,7 +108,7 @@ class _Titler:
         self._threads = 0
 
     def take(self, titling: Titling) -> None:
-        """Do it as soon as there is a hand free."""
+        """Run it as soon as a thread is free."""
         with self._lock:
             self._waiting.append(titling)
             if self._threads < AT_ONCE:
@@ -134,7 +134,7 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
         return
     lease, done = titling_lease(session_id), titled_key(session_id)
     token = db.acquire_lease(lease, f"{os.getpid()}-{secrets.token_hex(4)}", _LEASE_SECONDS)
-    if token is None:  # another process is at it; or an earlier version did it, which kept the lease for ever
+    if token is None:  # another process is titling it; or an earlier version did, which held the lease for ever
         return
     if db.get_meta(done) is None:
         _set_title(db, session_id, asked, answered, model)
@@ -151,11 +151,11 @@ def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model:
             db.set_session_title(session_id, _free_title(db, session_id, title, asked, answered), only_if_untitled=True)
             break
         except TitleClash:
-            continue  # another session took it between the two calls
+            continue  # another session took the title between the two calls
 
 
 def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered: str) -> str:
-    """The title; where another session has it, with a word or the date that tells the two apart.
+    """The title; where another session has it, with a word or the date that distinguishes the two.
 
     A number is the last resort: "Title #2" would look as if it continued "Title".
     """
@@ -173,9 +173,9 @@ def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered
 
 
 def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
-    """Give a session the title that `user` chose for it, or one like it if another session has that by now; the title.
+    """Give a session the title that `user` chose for it, or a similar one if another session has it; returns the title.
 
-    A number at its end would tell that others have sessions of this name: only a user who may see those gets one.
+    A number at its end would reveal that others have sessions of this name: only a user who may see those gets one.
     """
     try:
         db.set_session_title(session_id, wanted)
@@ -189,9 +189,9 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
 
 
 def title_apart(db: SessionDB, session_id: str, title: str) -> str:
-    """A title like this one that no session has; for who may not see which one has it, so without a number that would tell.
+    """A similar title that no session has; for users who may not see the other session, so without a number that reveals it.
 
-    It is made different by a word of this conversation or by its date, as the titles are that sessions get by themselves.
+    It is made different by a word of this conversation or by its date, like automatic titles.
     """
     from hermes.agent.offline.title import told_apart
 
@@ -225,12 +225,12 @@ def _by_model(asked: str, answered: str, model: Model | None) -> str | None:
     prompt = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": f"{quoted(said)}\n\nThe title:"}]
     try:
         return clean_title(model.complete(prompt, max_tokens=500, timeout=TIMEOUT))
-    except Exception:  # any failure means: the words of the conversation will do
+    except Exception:  # any failure: use the words of the conversation instead
         return None
 
 
 def clean_title(answer: str) -> str | None:
-    """The title in a model's answer, of 3 to 7 words; None when there is none to be found."""
+    """The title in a model's answer, of 3 to 7 words; None when there is none."""
     from hermes.agent.offline.title import cut_title, word_count
 
     text = without_thinking(clean(answer))[:2000]

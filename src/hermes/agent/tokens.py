@@ -1,4 +1,4 @@
-"""How many tokens a text will be, by rule of thumb, for when no endpoint has counted."""
+"""Estimates the number of tokens of a text, for when no endpoint has counted them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text_tokens(text: str) -> int:
 
 
 def estimate_tokens(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]] = ()) -> int:
-    """What the messages (and the tools offered with them) take of a context window."""
+    """How many tokens the messages (and the tools offered with them) take."""
     total = sum(_value_tokens(tool) for tool in tools)
     for message in messages:
         content = message.get("content")
@@ -38,7 +38,7 @@ def estimate_tokens(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mappi
             if message.get(name):
                 total += _value_tokens(message[name])
                 if name == "reasoning_content":
-                    break  # `reasoning` says the same
+                    break  # `reasoning` has the same text
     return total
 
 
@@ -49,7 +49,7 @@ def _content_tokens(content: Any) -> int:
 
 
 def _is_attachment(part: Any) -> bool:
-    """Whether a part holds bytes: their number says nothing about the tokens a model makes of them."""
+    """Whether a part holds bytes: their number does not determine the number of tokens."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     return isinstance(kind, str) and any(sign in kind for sign in ("image", "audio", "video", "file"))
 

@@ -1,4 +1,4 @@
-"""Running the tools of one message: side by side, each failure a result, none of them able to stop the turn."""
+"""Runs the tool calls of one message in parallel; a failure is a result too, and none can stop the turn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(slots=True)
 class Result:
-    """What came of a call."""
+    """The outcome of a call."""
 
     call: Call
     text: str
@@ -41,13 +41,13 @@ class Result:
 
 
 def read_call(raw: Mapping[str, Any], tools: Mapping[str, Tool]) -> Call:
-    """A call from a reply, with what is wrong with it."""
+    """A call from a reply, with its problem, if any."""
     function = raw.get("function")
     function = function if isinstance(function, Mapping) else {}
     name, text = str(function.get("name") or ""), function.get("arguments")
     call = Call(str(raw.get("id") or ""), name, {})
     if name not in tools:
-        call.problem = f"there is no tool called {name!r}; there are: {', '.join(sorted(tools)) or 'none'}"
+        call.problem = f"there is no tool called {name!r}; available: {', '.join(sorted(tools)) or 'none'}"
         return call
     try:
         arguments = json.loads(text) if isinstance(text, str) and text.strip() else text or {}
@@ -70,9 +70,9 @@ def run_calls(
     *,
     stop: Callable[[], None] = lambda: None,
 ) -> Iterator[ToolStarted | ToolFinished]:
-    """Run the calls side by side. `store` gets each result, in their order, as soon as it and those before exist.
+    """Run the calls in parallel. `store` gets each result, in their order, as soon as it and those before it exist.
 
-    When nobody listens any more, `stop` is called, which is to make `context.cancelled()` true: no tool shall work on
+    When the consumer is gone, `stop` is called, which must make `context.cancelled()` true: no tool continues
     for a turn that is over.
     """
     crew = _Crew(tools, context)
@@ -93,7 +93,7 @@ def run_calls(
         for number, result in crew.done(sum(result is None for result in results[: crew.given])):
             results[number] = result
         raise
-    finally:  # also when the one who shows all this has gone: no call stays without a result
+    finally:  # also when the consumer is gone: no call stays without a result
         crew.dismiss()
         for number in range(stored, len(calls)):
             late = results[number]
@@ -104,7 +104,7 @@ def run_calls(
 
 
 class _Crew:
-    """A few threads that run calls; each result comes back with the number of its call."""
+    """A few threads that run calls; each result has the number of its call."""
 
     def __init__(self, tools: Mapping[str, Tool], context: Context) -> None:
         self._tools, self._context = tools, context
@@ -113,14 +113,14 @@ class _Crew:
         self.given = 0
 
     def give(self, number: int, call: Call) -> None:
-        """Have a call run as soon as there is a hand free."""
+        """Run a call as soon as a thread is free."""
         self._waiting.put((number, call))
         self.given += 1
         if self.given <= AT_ONCE:
             threading.Thread(target=self._work, name=f"hermes-tool-{call.name}", daemon=True).start()
 
     def done(self, count: int) -> Iterator[tuple[int, Result]]:
-        """The next so many results as they come; fewer when an interruption does not bring them in a moment."""
+        """The next `count` results as they arrive; fewer when interrupted calls do not end soon."""
         deadline: float | None = None
         while count:
             try:
@@ -133,7 +133,7 @@ class _Crew:
                         return
 
     def dismiss(self) -> None:
-        """There are no more calls."""
+        """Signal that there are no more calls."""
         for _ in range(min(self.given, AT_ONCE)):
             self._waiting.put(None)
 
@@ -147,13 +147,13 @@ class _Crew:
 
 
 def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> tuple[str, bool]:
-    """The text of a result, and whether it is one of success."""
+    """The text of a result, and whether the call succeeded."""
     if call.problem is not None:
         return f"error: {call.problem}", False
     try:
         return str(tools[call.name].run(context, call.arguments)), True
     except ToolError as error:
         text = str(error) or f"{call.name} failed"
-    except BaseException as error:  # a tool may do anything; the conversation goes on
+    except BaseException as error:  # a tool may raise anything; the conversation continues
         text = f"{call.name} failed: {type(error).__name__}: {error}"
     return (text if text.startswith("error:") else f"error: {text}"), False

@@ -1,8 +1,8 @@
-"""One turn under way: its events, its own cancel flag and, where a door wants one, its own thread.
+"""One running turn: its events, its own cancel flag and, where an entry point wants one, its own thread.
 
-The flag belongs to the turn from the moment the turn exists, so an interrupt is never lost: not one that comes before the
-first event is asked for, and not one that was meant for the turn before. A door that may be told to stop before it has a
-turn (the message still waits, its files are being fetched) keeps a `Stop` and binds the turn to it.
+The flag belongs to the turn from the moment the turn exists, so an interrupt is never lost: neither one before the
+first event is requested, nor one meant for the previous turn. An entry point that may have to stop before it has a
+turn (the message still waits, its files are being fetched) holds a `Stop` and binds the turn to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 @dataclass(slots=True, frozen=True)
 class Text:
-    """The next piece of the reply. `anew`: its first one after a try that broke off; the pieces of that try are void."""
+    """The next piece of the reply. `anew`: the first one after a try that broke off; discard the pieces of that try."""
 
     text: str
     anew: bool = False
@@ -39,7 +39,7 @@ class ToolStarted:
 
 @dataclass(slots=True, frozen=True)
 class ToolFinished:
-    """A tool has run; a failure is a result as well."""
+    """A tool call has ended; a failure is a result as well."""
 
     call_id: str
     name: str
@@ -50,19 +50,19 @@ class ToolFinished:
 
 @dataclass(slots=True, frozen=True)
 class Notice:
-    """Something the user should know, in one line."""
+    """A one-line message for the user."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
 class Restarted(Notice):
-    """A notice that the reply starts over: the pieces shown so far are void."""
+    """A notice that the reply starts over: discard the pieces shown so far."""
 
 
 @dataclass(slots=True, frozen=True)
 class Followed:
-    """The conversation goes on in another session (it was compressed)."""
+    """The conversation continues in another session (it was compressed)."""
 
     old_session_id: str
     session_id: str
@@ -83,7 +83,7 @@ Events = Generator[Event, None, None]
 
 
 class Turn(Iterator[Event]):
-    """The events of one turn, the last one Done. They are made as they are asked for, in the thread that asks."""
+    """The events of one turn, the last one Done. They are produced on demand, in the thread that iterates."""
 
     def __init__(self, events: Events, cancel: threading.Event) -> None:
         self._events = events
@@ -93,36 +93,36 @@ class Turn(Iterator[Event]):
         return next(self._events)
 
     def interrupt(self) -> None:
-        """End the turn soon, with Done(interrupted=True); what was said is kept. From any thread, at any time."""
+        """End the turn soon, with Done(interrupted=True); received text is stored. From any thread, at any time."""
         self._cancel.set()
 
     @property
     def interrupted(self) -> bool:
-        """Whether the turn was told to end."""
+        """Whether the turn was interrupted."""
         return self._cancel.is_set()
 
     def close(self) -> None:
-        """Give the turn up; what was said is kept."""
+        """Abandon the turn; received text is stored."""
         self._events.close()
 
     def start(
         self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str = "hermes-turn"
     ) -> threading.Thread:
-        """Run the turn in a thread of its own. It calls `tell` with each event and, at the end, `over` with the error."""
+        """Run the turn in its own thread. It calls `tell` with each event and, at the end, `over` with the error."""
         return run_turn(lambda: self, tell, over, name=name)
 
 
 def run_turn(
     begin: Callable[[], Turn], tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str
 ) -> threading.Thread:  # fmt: skip
-    """Make a turn and run it, in a thread of its own. `tell` gets each event; `over` the error at the end, if there is one."""
+    """Create a turn and run it in its own thread. `tell` gets each event; `over` the error at the end, if there is one."""
 
     def work() -> None:
         error: BaseException | None = None
         try:
             for event in begin():
                 tell(event)
-        except BaseException as problem:  # whatever it is, the door must hear of it
+        except BaseException as problem:  # any error must reach the entry point
             error = problem
         over(error)
 
@@ -143,7 +143,7 @@ Interruptible = TypeVar("Interruptible", Turn, Work)
 
 
 class Stop:
-    """A wish that something ends, which may come before the turn exists that it is about."""
+    """A request to stop, which may be made before its turn exists."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class Stop:
 
     @property
     def wanted(self) -> bool:
-        """Whether it is to end."""
+        """Whether a stop was requested."""
         return self._wanted
 
     def want(self) -> None:
@@ -164,7 +164,7 @@ class Stop:
             bound.interrupt()
 
     def bind(self, work: Interruptible) -> Interruptible:
-        """The same turn or work, which ends when this is wanted, or at once if it was."""
+        """The same turn or work, which ends when a stop is requested, or at once if it was."""
         with self._lock:
             self._bound = work
             wanted = self._wanted

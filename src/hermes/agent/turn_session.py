@@ -1,13 +1,13 @@
-"""The session as a turn sees it: entered, read, spoken in, and followed when it goes on elsewhere.
+"""The session of a turn: opened, read, appended to, and followed when it continues in another session.
 
-The history is read from the record when a turn begins and grows with it in memory; each message is in the record before
-it is in the history. What the model said a moment ago is shown to it as it was, not as the record masks it.
+The history is read from the store when a turn begins and grows with it in memory; each message is stored before
+it is in the history. The model's own text of this turn is sent back to it unmasked, unlike the stored text.
 
-A turn that held the session when it began stores only as long as it still does: if its process was stopped for long and
-another went on with the session, it ends with `Fenced`, and what had arrived of a reply stays in its draft. (The lease of
+A turn that held the session when it began stores only as long as it still does: if its process was suspended for long and
+another continued the session, it ends with `Fenced`, and the received part of a reply stays in its draft. (The lease of
 that beginning counts: one that was lost and taken again in between does not.)
 
-One process answers at a time: while another does, a turn does not begin (`SessionBusy`). Doors that can wait ask
+One process runs a turn at a time: while another does, a turn does not begin (`SessionBusy`). Callers that can wait use
 `answering` first.
 """
 
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
 LEAST_BUDGET = 2_000
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
-WENT_ON = "(The conversation went on elsewhere before this was answered. Say it again if it still matters.)"
+WENT_ON = "(The conversation continued elsewhere before this was answered. Send it again if it still matters.)"
 Content = str | list[Any]
-Keep = Callable[[str, Content], int]  # stores what the user says in a session; the message's id
+Keep = Callable[[str, Content], int]  # stores a user message in a session; returns its id
 
 
 class TurnSession:
     """One conversation at a time: the session that `context` names, in its store."""
 
     def __init__(self, context: Context, source: str, **columns: Any) -> None:
-        """`columns` are what the session's row gets (by the names of create_session) if the first turn has to make it."""
+        """`columns` are the columns of the session's row (named as in create_session) if the first turn has to create it."""
         self._context = context
         self._db = context.db
         self._source, self._columns = source, columns
         self._hold = SessionLease(context.db, source=source)
-        self._fence: tuple[str, int] | None = None  # the lease this turn stores under; None: another had it before us
+        self._fence: tuple[str, int] | None = None  # the lease that fences this turn; None: another's
         self._told = False  # that another program is here too
         self._masking_told = False
-        self._recovered = recover(context.db, context.session_id)  # here already, so that a recap shows it
+        self._recovered = recover(context.db, context.session_id)  # done here, so that a recap shows it
         self.history: list[Message] = []
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
-        self.moves: list[Event] = []  # that nobody was told of yet
+        self.moves: list[Event] = []  # not reported yet
         self._replayed = CachedConversation()
-        # what `messages` gave last, and of what it was made
+        # the last result of `messages`, and its inputs
         self._prepared: tuple[tuple[list[Message], int, str | None, int], list[Message]] | None = None
 
     @property
@@ -65,9 +65,9 @@ class TurnSession:
         return self._context.session_id
 
     def enter(self, model: Model, new_prompt: Callable[[], str]) -> Generator[Event, None, bool]:
-        """Open, reopen or follow the session, make it live, and read what is there.
+        """Open, reopen or follow the session, make it live, and read its messages.
 
-        Gives whether a reply had been cut off by a crash: what had arrived of it is in the record now.
+        Returns whether a reply had been cut off by a crash: its received part is stored now.
         """
         busy = self.answering()
         if busy is not None:
@@ -90,9 +90,9 @@ class TurnSession:
             if self.prompt is None:
                 self.prompt = new_prompt()
                 self._db.update_system_prompt(self.session_id, self.prompt)
-        if session is None or self.session_id != before:  # the turn that is ours may be another session's
+        if session is None or self.session_id != before:  # our turn lease may be of another session
             busy = self.answering()
-            if busy is not None:  # somebody else's turn, in the moment in which this one found the end of the chain
+            if busy is not None:  # another process took the turn while this one followed the chain
                 raise SessionBusy(self.session_id, busy)
         if self._hold.session() is None and not self._told:
             self._told = True
@@ -122,12 +122,12 @@ class TurnSession:
         return self._fence is not None
 
     def answering(self) -> str | None:
-        """Be the one who answers in the session, until `end_turn`; else who does (`cli`, `telegram` …).
+        """Take the session's turn lease, until `end_turn`; None, else the source of its holder (`cli`, `telegram` …).
 
-        A session that does not exist yet is nobody's; of one that was compressed its last child counts.
+        A session that does not exist yet is free; of a compressed one the last child counts.
         """
         while True:
-            ours = self._hold.turn()  # then nobody else answers there; whether it goes on elsewhere is looked at below
+            ours = self._hold.turn()  # no other process runs a turn there; followed below if it continues elsewhere
             mine = ours is not None and ours[0] == f"turn:{self.session_id}"
             tip = self.session_id if mine else self._db.get_compression_tip(self.session_id)
             try:
@@ -141,16 +141,16 @@ class TurnSession:
                 return None
 
     def _lease(self) -> tuple[str, int] | None:
-        """What this turn stores under: the session, or its turn alone where another process has it open."""
+        """The lease that fences this turn: the session's, or the turn's where another process has the session open."""
         return self._hold.session() or self._hold.turn()
 
     def end_turn(self) -> None:
-        """The turn is over; others may answer."""
+        """End the turn; other processes may run one."""
         self._hold.end_turn()
 
     @contextmanager
     def fenced(self) -> Iterator[None]:
-        """What is stored in this block is stored only if the session did not pass to another since it was held."""
+        """In this block, writes are stored only if no other process has taken the session since."""
         if self._fence is None:
             yield
             return
@@ -162,16 +162,16 @@ class TurnSession:
             raise
 
     def let_go(self, *, soon: bool = False) -> None:
-        """The session is no longer live, at once or (cheaper, where there are many) in a moment."""
+        """The session is no longer live, at once or (cheaper with many sessions) a moment later."""
         if soon:
             self._hold.release_soon()
         else:
             self._hold.release()
 
     def go_to(self, session_id: str) -> None:
-        """Go on in another session, which this one was compressed into.
+        """Continue in another session, which this one was compressed into.
 
-        If we held this one, we go on only where nobody else does: not if another holds the other one, or has answered in it.
+        If we held this one, we continue only if no other process holds the other one or has run a turn in it.
         """
         held, old = self._fence, self.session_id
         self._context.session_id = session_id
@@ -187,7 +187,7 @@ class TurnSession:
         self.last_id = rows[-1]["id"]
 
     def _here(self) -> str:
-        """Where to store: if another process has compressed the session during the turn, it goes on in the child."""
+        """The session to store in: if another process has compressed it during the turn, its child."""
         old = self.session_id
         tip = self._db.get_compression_tip(old)
         if tip != old:
@@ -197,7 +197,7 @@ class TurnSession:
 
     @contextmanager
     def _telling_of_secrets(self, where: str) -> Iterator[None]:
-        """Tell once in a conversation that a secret was masked in what is stored in this block."""
+        """Report once per conversation that a secret was masked in what this block stores."""
         before = self._db.secrets_masked
         yield
         if self._db.secrets_masked > before and not self._masking_told:
@@ -205,14 +205,14 @@ class TurnSession:
             self.moves.append(Notice(MASKED.format(where)))
 
     def untold(self) -> list[Event]:
-        """What happened beside the turn and was not told yet; each is given once."""
+        """Events from outside the turn that were not reported yet; each is given once."""
         moves, self.moves = self.moves, []
         return moves
 
     # ------------------------------------------------------------------------------------------ speaking
 
     def say(self, content: Content, keep: Keep | None = None) -> None:
-        """Store what the user says; `keep` does it where more has to happen in the same transaction."""
+        """Store the user's message; `keep` does it where more has to happen in the same transaction."""
         with self.fenced(), self._telling_of_secrets("your message"):
             if keep is None:
                 self.last_id = self._db.append_message(self.session_id, "user", content)
@@ -221,7 +221,7 @@ class TurnSession:
         self.history.append({"role": "user", "content": content})
 
     def take_back(self) -> bool:
-        """Take back everything after the user's last message; False when there is no such message."""
+        """Undo everything after the user's last message; False when there is no such message."""
         asked = [row["id"] for row in self._db.get_messages(self.session_id) if row["role"] == "user"]
         if asked:
             with self.fenced():
@@ -231,13 +231,13 @@ class TurnSession:
         return bool(asked)
 
     def answered(self, message_id: int | None = None) -> str | None:
-        """The whole reply to the user's last message (or to this one), if the record has it.
+        """The complete reply to the user's last message (or to this one), if it is stored.
 
-        A word about it if there is none and the conversation has gone on since. InvalidInput when there is no message.
+        A note if there is none and the conversation has continued since. InvalidInput when there is no message.
         """
         rows = self._db.get_messages(self._db.get_compression_tip(self.session_id))
         if not any(row["role"] == "user" for row in rows):
-            raise InvalidInput("there is nothing to answer: no message of yours is here")
+            raise InvalidInput("there is nothing to answer: this conversation has no message from you")
         place = next((number for number, row in enumerate(rows) if row["id"] == message_id), len(rows))
         later = next((number for number in range(place + 1, len(rows)) if rows[number]["role"] == "user"), None)
         last = next(row for row in reversed(rows[:later]) if row["role"] != "system")
@@ -247,7 +247,7 @@ class TurnSession:
         return content_text(last["content"]) if whole else None
 
     def take_up(self) -> None:
-        """Be where a turn was left: what had arrived of the reply that was cut off is taken back, since it begins anew."""
+        """Return to where a turn was left: the received part of the interrupted reply is undone, since it starts over."""
         rows = self._db.get_messages(self.session_id)
         kept = len(rows)
         while _is_cut_off(rows[kept - 1]):
@@ -259,7 +259,7 @@ class TurnSession:
             self.load()
 
     def keep(self, reply: Reply, model: Model, heard: list[str]) -> Reply:
-        """Store a reply; of an interrupted one whatever was heard. One that says nothing at all is not a message."""
+        """Store a reply; of an interrupted one the received text. An empty one is not stored."""
         if reply.finish_reason == "interrupted":
             reply.content = "".join(heard) or reply.content
             reply.tool_calls = []
@@ -268,25 +268,25 @@ class TurnSession:
             here = self._here()
             with self.fenced(), self._telling_of_secrets("the reply"):
                 self.last_id = keep_reply(self._db, here, model, reply)
-            heard.clear()  # stored: from here on no error may lead to its being stored again
+            heard.clear()  # stored: from here on no error may cause it to be stored again
             self.history.append(as_message(reply))
         return reply
 
     def store(self, result: Result) -> None:
-        """Store what came of a call."""
+        """Store the result of a call."""
         here = self._here()
         with self.fenced(), self._telling_of_secrets("what a tool gave"):
             self.last_id, message = keep_result(self._db, here, result)
         self.history.append(message)
 
     def draft(self, model: Model) -> Draft:
-        """Where the words of the reply that begins now lie until it is whole."""
+        """The draft that holds the reply that begins now until it is complete."""
         return Draft(self._db.path, self.session_id, after=self.last_id, model=model.name, mask=self._db.masked)
 
     # ------------------------------------------------------------------------------------------ showing
 
     def messages(self, budget: int = TOOL_BUDGET) -> list[Message]:
-        """The conversation as the model is shown it; `budget` is the room of one tool's result, in characters."""
+        """The conversation as sent to the model; `budget` is the limit of one tool result, in characters."""
         seen = (self.history, len(self.history), self.prompt, budget)
         if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
             attachments = self._db.attachments_dir
@@ -295,13 +295,13 @@ class TurnSession:
         return list(self._prepared[1])
 
     def is_short(self, characters: int) -> bool:
-        """Whether fewer characters were said, roughly: a cheap look before a real measure."""
-        said = len(self.prompt or "")
+        """Whether the history has fewer characters, roughly: a cheap check before a real count."""
+        length = len(self.prompt or "")
         for message in self.history:
-            if said >= characters:
+            if length >= characters:
                 return False
-            said += len(str(message.get("content")))
-        return said < characters
+            length += len(str(message.get("content")))
+        return length < characters
 
     def smaller(self, budget: int) -> int | None:
         """The next smaller budget that would make a difference; None when none would."""

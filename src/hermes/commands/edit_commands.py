@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import MessageRow
 
 
-@command("title", "[text]", "name this session; without a text: its name")
+@command("title", "[text]", "name this session; alone: show its name")
 def title(host: Host, arguments: str) -> None:
     row = host.db.get_session(host.session_id)
     if not arguments:
@@ -22,28 +22,28 @@ def title(host: Host, arguments: str) -> None:
         return
     wanted = host.db.sanitize_title(arguments)
     if wanted is None:
-        raise InvalidInput("nothing of this can be seen; a title needs letters, digits or signs")
+        raise InvalidInput("this title has no visible characters; use letters, digits or signs")
     holder = host.db.get_session_by_title(wanted)
     if holder is not None and holder["id"] != host.session_id:
         if host.db.get_session(holder["id"], visible_to=host.user) is not None:
-            raise TitleClash(f'session {holder["id"]} is called "{wanted}" already; take another title')
-        if row is not None:  # whose it is, and that there is one, is not for this user to know
+            raise TitleClash(f'session {holder["id"]} is already called "{wanted}"; choose another title')
+        if row is not None:  # this user may not learn that such a session exists
             from hermes.agent.titler import title_apart
 
             wanted = title_apart(host.db, host.session_id, wanted)
     if row is None:
         host.pending_title = wanted
-        host.say(f'Noted: this session is called "{wanted}" from your first message on.')
+        host.say(f'This session will be called "{wanted}" from your first message on.')
         return
     host.db.set_session_title(host.session_id, wanted)
-    host.say(f'This session is called "{wanted}" now.')
+    host.say(f'This session is now called "{wanted}".')
 
 
 def _tags_here(host: Host) -> list[str]:
     return host.db.get_tags(host.session_id)
 
 
-@command("tag", "[words | -word]", "add tags, or take one away; alone: show them", complete=_tags_here)
+@command("tag", "[words | -word]", "add tags, or remove one; alone: show them", complete=_tags_here)
 def tag(host: Host, arguments: str) -> None:
     if not _exists(host, "tag"):
         return
@@ -62,13 +62,13 @@ def tag(host: Host, arguments: str) -> None:
     )
 
 
-@command("pin", "[off]", "never prune this session; off: let go", complete=lambda host: ["off"])
+@command("pin", "[off]", "never prune this session; off: unpin it", complete=lambda host: ["off"])
 def pin(host: Host, arguments: str) -> None:
     if arguments not in ("", "on", "off"):
         raise InvalidInput(f"/pin or /pin off, not {arguments!r}")
     if _exists(host, "pin"):
         host.db.pin_session(host.session_id, arguments != "off")
-        host.say("Not pinned any more." if arguments == "off" else "Pinned: it is never pruned. /pin off lets go.")
+        host.say("Not pinned any more." if arguments == "off" else "Pinned: it is never pruned. /pin off unpins it.")
 
 
 def _exists(host: Host, what: str) -> bool:
@@ -81,27 +81,27 @@ def _exists(host: Host, what: str) -> bool:
 @command(
     "undo",
     "[n | redo]",
-    "take back the last n exchanges (1); redo: bring back",
+    "undo the last n exchanges (1); redo: restore them",
     complete=lambda host: ["redo"],
 )
 def undo(host: Host, arguments: str) -> None:
     if arguments == "redo":
         back = host.db.unrewind(host.session_id) if host.db.get_session(host.session_id) else 0
-        host.say(f"Brought back {counted(back, 'message')}." if back else "There is nothing to bring back.")
+        host.say(f"Restored {counted(back, 'message')}." if back else "There is nothing to restore.")
         return
     number = whole_number(arguments, "/undo", default=1)
     rows = host.db.get_messages(host.session_id)
     starts = exchanges(rows)
     if not starts:
-        host.say("There is nothing to take back yet.")
+        host.say("There is nothing to undo yet.")
         return
     number = min(number, len(starts))
     first = starts[-number]
     hidden = host.db.rewind(host.session_id, rows[first - 1]["id"] if first else 0)
     about = shortened_line(content_text(rows[first]["content"]), 60)
     host.say(
-        f'Took back {counted(number, "exchange")} ({counted(hidden, "message")}), from "{about}" on.'
-        " /undo redo brings it back."
+        f'Undid {counted(number, "exchange")} ({counted(hidden, "message")}), from "{about}" on.'
+        " /undo redo restores it."
     )
 
 
@@ -117,10 +117,10 @@ def is_summary(row: MessageRow) -> bool:
     return row["role"] == "user" and content_text(row["content"]).startswith(SUMMARY_MARK)
 
 
-@command("retry", "", "ask the last question again")
+@command("retry", "", "answer your last message again")
 def retry(host: Host, arguments: str) -> None:
     if not exchanges(host.db.get_messages(host.session_id)):
-        host.say("There is nothing to ask again yet.")
+        host.say("There is nothing to answer again yet.")
         return
     host.show(host.agent.retry())
 
@@ -140,6 +140,6 @@ def compress(host: Host, arguments: str) -> None:
     host.follow(new)
     name = host.db.get_session_title(new)
     host.say(
-        f"Compressed. The conversation goes on as {new}" + (f' ("{name}")' if name else "") + ".\n"
-        f"Nothing was deleted: all of it stays in {old}, and is found by searching."
+        f"Compressed. The conversation continues as {new}" + (f' ("{name}")' if name else "") + ".\n"
+        f"Nothing was deleted: all messages stay in {old}, and search finds them."
     )

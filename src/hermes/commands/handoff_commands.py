@@ -1,4 +1,4 @@
-"""Commands that take a conversation elsewhere: /handoff, and /sethome, which says where it arrives."""
+"""Commands that move a conversation: /handoff, and /sethome, which sets the chat where it arrives."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-PATIENCE = "HERMES_HANDOFF_SECONDS"  # the variable that says how long the other side may give no sign of life
+PATIENCE = "HERMES_HANDOFF_SECONDS"  # the variable with the seconds that the other side may take without a heartbeat
 LONGEST = 600.0
 _LOOK = 0.25
-NOBODY = "no gateway took it over"
-LATER = "The gateway is being restarted; the handoff goes on after that."
+NOT_CLAIMED = "no gateway took it over"
+LATER = "The gateway is being restarted; the handoff continues after that."
 
 
 def patience() -> float:
-    """Seconds the other side of a handoff may give no sign of life: a gateway that is to notice it, or that has claimed it."""
+    """Seconds without a heartbeat before a handoff fails: of a gateway that should claim it, or that has claimed it."""
     try:
         return max(1.0, float(os.environ.get(PATIENCE, "60")))
     except ValueError:
@@ -34,7 +34,7 @@ def _platforms(host: Host) -> list[str]:
     return host.config.enabled_platforms
 
 
-@command("handoff", "<platform>", "go on with this conversation on a chat platform", complete=_platforms)
+@command("handoff", "<platform>", "continue this conversation on a chat platform", complete=_platforms)
 def handoff(host: Host, arguments: str) -> None:
     platform = arguments.strip().casefold()
     if not host.is_owner:
@@ -44,22 +44,20 @@ def handoff(host: Host, arguments: str) -> None:
     if platform not in _platforms(host):
         raise InvalidInput(f"{platform} is not switched on. {_offered(host)}")
     if platform == host.platform:
-        raise InvalidInput(f"this conversation is on {platform} already")
+        raise InvalidInput(f"this conversation is already on {platform}")
     if not has_home(host.db, host.config, platform):
-        raise InvalidInput(f"{platform} has no home chat yet: say /sethome in the chat where handoffs should arrive")
+        raise InvalidInput(f"{platform} has no home chat yet: send /sethome in the chat where handoffs should arrive")
     session_id = host.session_id
     if host.db.get_session(session_id) is None:
         raise InvalidInput("there is nothing to hand over yet: the session begins with your first message")
     if host.agent.busy:
-        raise InvalidInput("a reply is being written; wait for it, or stop it, and hand over then")
+        raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
     if not host.agent.hold():
-        raise InvalidInput(
-            "another program is talking in this conversation; hand it over from there, or leave it there"
-        )
+        raise InvalidInput("another program has this conversation open; hand it over from there, or close it there")
     if not host.db.request_handoff(session_id, platform):
-        raise InvalidInput("a handoff of this conversation is under way already")
+        raise InvalidInput("a handoff of this conversation is already in progress")
     host.agent.let_go()
-    host.say(f"Handing over to {platform} …")
+    host.say(f"Handing over to {platform}…")
     problem = wait(host.db, session_id, stopped=lambda: bool(getattr(host, "stopping", False)))
     if problem == LATER:
         host.say(problem)
@@ -67,21 +65,21 @@ def handoff(host: Host, arguments: str) -> None:
     if problem is not None:
         if host.where == TERMINAL:
             host.agent.hold()
-        host.say(f"The handoff did not work: {problem}\nThis conversation is as it was; go on here, or try again.")
+        host.say(f"The handoff did not work: {problem}\nThis conversation is unchanged; continue here, or try again.")
         return
     name = host.db.get_session_title(host.db.get_compression_tip(session_id)) or session_id
     done = f"↻ Handoff complete. The session is now active on {platform}."
     if host.where == TERMINAL:
         host.say(f"{done}\nResume it on this CLI later with:\n\n  /resume {name}\n")
     else:
-        host.say(f"{done}\nWhat you say here next begins a new one; `/resume {name}` brings this one back.")
+        host.say(f"{done}\nYour next message here begins a new session; `/resume {name}` returns to this one.")
     host.leave(ending=False)
 
 
 def _offered(host: Host) -> str:
     names = [name for name in _platforms(host) if name != host.platform]
     if not names:
-        return "No chat platform is set up: `hermes gateway setup` does that."
+        return "No chat platform is set up; run `hermes gateway setup`."
     return "There are: " + ", ".join(names)
 
 
@@ -93,7 +91,7 @@ def has_home(db: SessionDB, config: Config, platform: str) -> bool:
 
 
 def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda: False) -> str | None:
-    """Wait until a handoff has arrived; None, or what went wrong. What is not taken within a minute is taken back.
+    """Wait until a handoff is completed; None, or the problem. A request not claimed within a minute is cancelled.
 
     LATER when `stopped()` turns true meanwhile.
     """
@@ -102,21 +100,21 @@ def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda
         state = db.get_handoff_state(session_id)
         waited = time.monotonic() - begun
         if state is None or state["state"] in (None, "failed"):
-            return (state["error"] if state is not None else None) or NOBODY
+            return (state["error"] if state is not None else None) or NOT_CLAIMED
         if state["state"] == "completed":
             return None
-        if state["state"] == "pending" and waited > limit and db.withdraw_handoff(session_id, NOBODY):
-            return f"{NOBODY} within {limit:.0f} seconds. Is it running? `hermes gateway status` tells."
+        if state["state"] == "pending" and waited > limit and db.withdraw_handoff(session_id, NOT_CLAIMED):
+            return f"{NOT_CLAIMED} within {limit:.0f} seconds. Is it running? See `hermes gateway status`."
         left = db.handoff_seconds_left(session_id)
         if waited > LONGEST or (left is not None and left < -limit):
-            why = "the gateway did not finish it" if waited > LONGEST else "the gateway died while it took it over"
+            why = "the gateway did not finish it" if waited > LONGEST else "the gateway ended during the handoff"
             db.fail_handoff(session_id, why)
             return f"{why}."
         time.sleep(_LOOK)
     return LATER
 
 
-@command("sethome", "", "handoffs and deliveries come to this chat", frozenset({GATEWAY}))
+@command("sethome", "", "send handoffs and deliveries to this chat", frozenset({GATEWAY}))
 def sethome(host: Host, arguments: str) -> None:
     if not host.is_owner:
         who = f"{host.platform}:{host.user[1]}" if host.user else host.platform
@@ -125,6 +123,6 @@ def sethome(host: Host, arguments: str) -> None:
 
     place = host.place
     if place is None:
-        raise InvalidInput("there is no chat here")
+        raise InvalidInput("this is not a chat")
     GatewayDB(host.db).set_home(host.platform, place, host.platform)
-    host.say(f"This is home now: `/handoff {host.platform}` in the terminal brings a conversation here.")
+    host.say(f"This is home now: `/handoff {host.platform}` in the terminal moves a conversation here.")

@@ -1,4 +1,4 @@
-"""Commands that only tell: /help, /start, /status, /usage, /history, /sessions."""
+"""Commands that only show something: /help, /start, /status, /usage, /history, /sessions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def help_(host: Host, arguments: str) -> None:
 
 @command("start", "", "", frozenset({GATEWAY}))
 def start(host: Host, arguments: str) -> None:
-    """What some platforms send for people when they open a chat for the first time."""
+    """The command that some platforms send when a user opens a chat for the first time."""
     host.say("Hello! I am Hermes, and I remember what we talk about. Just write to me.")
     help_(host, "")
 
@@ -48,7 +48,7 @@ def status(host: Host, arguments: str) -> None:
     facts = {"Session": host.session_id if row else "not saved yet: it begins with your first message"}
     if row is None:
         if host.pending_title:
-            facts["Title"] = f"{host.pending_title} (from the first message on)"
+            facts["Title"] = f"{host.pending_title} (set with the first message)"
     else:
         facts["Title"] = row["title"] or "—"
         facts["Messages"] = f"{message_count(host.db, row):,}, {counted(row['tool_call_count'] or 0, 'tool call')}"
@@ -99,7 +99,7 @@ def _cost(row: SessionRow, kind: str) -> str:
 
 
 def _listed(host: Host, facts: dict[str, str], *, code: bool = False) -> list[str]:
-    """Names and what belongs to them: in columns where letters have one width, as a list where they don't."""
+    """Names and values: in columns where the font is monospaced, else as a list."""
     if host.where == TERMINAL:
         width = max(map(len, facts))
         return [f"{name:<{width}}  {value}" for name, value in facts.items()]
@@ -112,7 +112,7 @@ def history(host: Host, arguments: str) -> None:
     rows = host.db.get_messages(host.session_id, visible_to=host.user)
     starts = [place for place, row in enumerate(rows) if row["role"] == "user"]
     if not rows:
-        host.say("Nothing was said yet.")
+        host.say("There are no messages yet.")
         return
     first = starts[-number] if len(starts) >= number else 0
     lines = [f"... {counted(first, 'earlier message')} ..."] if first else []
@@ -136,7 +136,7 @@ def _line(host: Host, row: MessageRow) -> str | None:
 
 
 def whole_number(words: str, name: str, *, default: int) -> int:
-    """A count a person typed; InvalidInput when it is none."""
+    """A count that the user typed; InvalidInput when it is not a number."""
     if not words:
         return default
     if not (words.isascii() and words.isdigit()) or len(words) > 9 or int(words) == 0:
@@ -144,7 +144,7 @@ def whole_number(words: str, name: str, *, default: int) -> int:
     return int(words)
 
 
-@command("sessions", "[words]", "recent sessions, or those where this was said")
+@command("sessions", "[words]", "recent sessions, or those with these words")
 def sessions(host: Host, arguments: str) -> None:
     if arguments:
         host.say(_search(host, arguments))
@@ -153,7 +153,7 @@ def sessions(host: Host, arguments: str) -> None:
     if not rows:
         host.say("There are no sessions yet.")
         return
-    host.say("\n".join(session_line(host, row) for row in rows) + "\n\n/resume goes on with one of them.")
+    host.say("\n".join(session_line(host, row) for row in rows) + "\n\n/resume continues one of them.")
 
 
 def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:

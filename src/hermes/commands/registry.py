@@ -32,30 +32,30 @@ _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
 
 class Host(Protocol):
-    """Where a command was typed, and what it may do there."""
+    """The place where a command was typed, and what it may do there."""
 
     where: str  # TERMINAL or GATEWAY
     platform: str  # the source of the sessions made here: "cli", "telegram", …
     config: Config
     db: SessionDB
-    user: User | None  # whose sessions may be seen; None: the owner's, all
+    user: User | None  # the user whose sessions may be seen; None: the owner, who sees all
     pending_title: str | None  # a title given before the first message
-    is_owner: bool  # whether the one who types owns this machine
-    stop: Stop | None  # ends what the command does, where somebody can say so meanwhile
+    is_owner: bool  # whether the user owns this machine
+    stop: Stop | None  # stops the command's work, where the user can do that meanwhile
 
     @property
     def agent(self) -> Agent:
-        """Who answers here."""
+        """The agent of this conversation."""
         ...
 
     @property
     def stopped(self) -> bool:
-        """Whether the command has stopped a reply by being typed (in the terminal Ctrl-C does that)."""
+        """Whether typing the command has stopped a reply (in the terminal Ctrl-C does that)."""
         ...
 
     @property
     def place(self) -> str | None:
-        """The chat this is, as the store keeps it; None in the terminal."""
+        """This chat, as the store stores it; None in the terminal."""
         ...
 
     @property
@@ -65,19 +65,19 @@ class Host(Protocol):
 
     @property
     def session_id(self) -> str:
-        """The session this is; its row exists from the first message on."""
+        """The current session; its row exists from the first message on."""
         ...
 
     def say(self, text: str) -> None:
-        """Tell the user something."""
+        """Show the user a text."""
         ...
 
     def ask(self, question: str) -> bool:
-        """Yes or no; no when there is nobody to ask."""
+        """Ask yes or no; no when the user can't be asked."""
         ...
 
     def choose(self, question: str, options: Sequence[str]) -> int | None:
-        """Which of these; None for none, or when it can only be shown here, not asked."""
+        """Let the user choose one of these; None for none, or where a list can only be shown."""
         ...
 
     def show(self, turn: Turn) -> None:
@@ -85,21 +85,21 @@ class Host(Protocol):
         ...
 
     def switch(self, session_id: str | None, *, ending: str | None) -> None:
-        """Go on in another session (None: a new one). `ending` is the reason the present one ends with; None: it doesn't."""
+        """Switch to another session (None: a new one). `ending` is the end reason of the current one; None: it does not end."""
         ...
 
     def follow(self, session_id: str) -> None:
-        """The same conversation goes on in another session: it was compressed."""
+        """Continue the same conversation in another session: it was compressed."""
         ...
 
     def leave(self, *, ending: bool = True) -> None:
-        """The user wants to go; unless `ending`, the session goes on elsewhere."""
+        """The user leaves; unless `ending`, the session continues elsewhere."""
         ...
 
 
 @dataclass(slots=True, frozen=True)
 class Command:
-    """A slash command. `complete` offers what may stand after it. One without a `help` works and is not listed."""
+    """A slash command. `complete` offers its arguments. One without a `help` works and is not listed."""
 
     name: str
     arguments: str
@@ -139,14 +139,14 @@ def load() -> dict[str, Command]:
 
 
 def known(where: str) -> list[Command]:
-    """The commands that work there, as a person meets them: beginning, finding, changing, looking, leaving."""
+    """The commands that work there, in the order of help: beginning, finding, changing, showing, leaving."""
     place = {name: number for number, name in enumerate(_ORDER)}
     here = [one for one in load().values() if where in one.where and one.help]
     return sorted(here, key=lambda one: place.get(one.name, len(place)))
 
 
 def is_known(name: str, where: str) -> bool:
-    """Whether there is such a command there, by any of its names."""
+    """Whether a command of this name (or alias) works there."""
     found = load().get(ALIASES.get(name, name))
     return found is not None and where in found.where
 
@@ -178,7 +178,7 @@ def run_command(host: Host, line: str) -> bool:
     else:
         try:
             found.run(host, arguments)
-        except HermesError as error:  # a command that can't be done is a line, not the end of the conversation
+        except HermesError as error:  # a failed command prints a line and does not end the conversation
             host.say(f"/{found.name}: {error}")
     return True
 

@@ -1,7 +1,7 @@
-"""The session a person means by what they typed.
+"""Finds the session that a user means by an id or a title.
 
-An exact id comes first, then an exact title, then the beginning of an id if only one begins so. A numbered title such as
-"Bug #2" is a title of its own: the number says nothing about where a session came from. Resuming goes on from the
+An exact id comes first, then an exact title, then an id prefix if it is unique. A numbered title such as
+"Bug #2" is a title of its own: the number does not show where a session came from. Resuming continues from the
 session found to the end of its chain of compressions (`continued`); every other command acts on the session found.
 """
 
@@ -30,7 +30,7 @@ class ChosenSession:
 
 
 def find(db: SessionDB, words: str, *, visible_to: User | None = None, resuming: bool = False) -> ChosenSession:
-    """Look a session up by id, title or the beginning of an id.
+    """Look a session up by id, title or id prefix.
 
     `resuming` also finds a compressed conversation by its first part's title when that part was deleted.
     """
@@ -78,7 +78,7 @@ def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
 
 
 def continued(db: SessionDB, session_id: str) -> str:
-    """Where a session goes on: the end of its chain of compressions, or the first after it that holds messages."""
+    """Where a session continues: the end of its chain of compressions, or the first after it that has messages."""
     tip = db.get_compression_tip(session_id)
     return db.get_compression_tip(db.resolve_resume_session_id(tip))
 

@@ -1,4 +1,4 @@
-"""Commands that go somewhere else: /new, /resume, /branch, /stop, /quit."""
+"""Commands that switch to another session: /new, /resume, /branch, /stop, /quit."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ USER_EXIT = "user_exit"
 BRANCHED = "branched"
 
 
-@command("new", "", "a new session; this one is kept")
+@command("new", "", "a new session; this one stays stored")
 def new(host: Host, arguments: str) -> None:
     kept = host.db.get_session(host.session_id) is not None
     old = host.session_id
     host.switch(None, ending=USER_EXIT)
-    host.say(f"A new session. /resume {old} brings the old one back." if kept else "A new session.")
+    host.say(f"A new session. /resume {old} returns to the old one." if kept else "A new session.")
 
 
 def _names(host: Host) -> list[str]:
-    """What /resume may be followed by: titles, and ids of those without."""
+    """Completions of /resume: titles, and ids of sessions without one."""
     return [row["title"] or row["id"] for row in recent(host, 200)]
 
 
-@command("resume", "[id | title]", "go on with another session; alone: choose one", complete=_names)
+@command("resume", "[id | title]", "continue another session; alone: choose one", complete=_names)
 def resume(host: Host, arguments: str) -> None:
     target = _named(host, arguments) if arguments else _chosen(host)
     if target is None:
         return
     if target == host.session_id:
-        host.say("That is this session.")
+        host.say("That is the current session.")
         return
     host.switch(target, ending=USER_EXIT)
     if host.where == GATEWAY:  # the terminal shows a recap
@@ -40,18 +40,15 @@ def resume(host: Host, arguments: str) -> None:
 
 
 def _arrived(host: Host, session_id: str) -> str:
-    """Which conversation this is now, and what was said last in it."""
+    """The name of the conversation, and its last reply."""
     row = host.db.get_session(session_id)
     if row is None:
-        return "This session is no longer there."
+        return "This session no longer exists."
     name = f'"{row["title"]}"' if row["title"] else f"`{session_id}`"
-    told = f"↻ Going on with {name} ({counted(message_count(host.db, row), 'message')})."
+    line = f"↻ Continuing {name} ({counted(message_count(host.db, row), 'message')})."
     last = next((one for one in reversed(host.db.get_messages(session_id)) if one["role"] == "assistant"), None)
-    return (
-        f"{told} The last reply: {shortened_line(content_text(last['content']), 300)}"
-        if last and last["content"]
-        else told
-    )
+    text = shortened_line(content_text(last["content"]), 300) if last else ""
+    return f"{line} The last reply: {text}" if text else line
 
 
 def _named(host: Host, words: str) -> str | None:
@@ -61,7 +58,7 @@ def _named(host: Host, words: str) -> str | None:
     if found.candidates:
         lines = [f"{_quoted(host, one)}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
         lines += ["… and more"] if found.more else []
-        host.say(f"Several sessions begin with {words}; name more of one of these:\n" + "\n".join(lines))
+        host.say(f"Several sessions begin with {words}; type more of one of these ids:\n" + "\n".join(lines))
         return None
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
     host.say(
@@ -72,7 +69,7 @@ def _named(host: Host, words: str) -> str | None:
 
 
 def _quoted(host: Host, session_id: str) -> str:
-    """An id in a list, as one reads it there."""
+    """An id as a list shows it."""
     return session_id if host.where == TERMINAL else f"- `{session_id}`"
 
 
@@ -85,7 +82,7 @@ def _chosen(host: Host) -> str | None:
     return None if place is None else continued(host.db, rows[place]["id"])
 
 
-@command("branch", "[message]", "go another way from here, or from that message on")
+@command("branch", "[message]", "branch off here, or after that message")
 def branch(host: Host, arguments: str) -> None:
     old = host.session_id
     row = host.db.get_session(old)
@@ -101,7 +98,7 @@ def branch(host: Host, arguments: str) -> None:
     made_id = new_session_id(gateway=host.where == GATEWAY)
     made = host.db.branch_session(old, made_id, at_message=int(number) if number else None, title=name)
     host.switch(made, ending=BRANCHED)
-    host.say(f"This is a branch now; the other way is untouched: /resume {old}")
+    host.say(f"This is a branch now; the original is unchanged: /resume {old}")
 
 
 def _branch_title(host: Host, title: str) -> str:
@@ -110,7 +107,7 @@ def _branch_title(host: Host, title: str) -> str:
     return host.db.get_next_title_in_lineage(base)
 
 
-@command("stop", "", "stop the agent, and what it runs in the background")
+@command("stop", "", "stop the agent and its background processes")
 def stop(host: Host, arguments: str) -> None:
     from hermes.agent.tools.processes import background
 
@@ -127,6 +124,6 @@ def stop(host: Host, arguments: str) -> None:
         host.say(f"Nothing runs in the background{hint}")
 
 
-@command("quit", "", "leave; the session is kept", frozenset({TERMINAL}))
+@command("quit", "", "leave; the session stays stored", frozenset({TERMINAL}))
 def quit_(host: Host, arguments: str) -> None:
     host.leave()

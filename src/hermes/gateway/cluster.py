@@ -205,7 +205,7 @@ class Cluster:
         gone = [one.name for one in everyone if one.lives and one.boot == here and is_gone(one.name)]
         dead = [one.name for one in everyone if not one.lives and one.name != self.name]
         if gone or (dead and clock() >= self._trusting_until) or astray:
-            if self._store.bury(gone):
+            if self._store.remove_dead(gone):
                 _log.warning("%s gave no sign of life any more; what was theirs is given to others", [*gone, *dead])
             everyone, _ = self._store.instances()
         return everyone
@@ -262,7 +262,7 @@ class Cluster:
         with self._lock:
             self._left = True
             try:
-                self._store.bury([self.name])
+                self._store.remove_dead([self.name])
             except HermesError as error:  # others notice it when the lease runs out
                 _log.info("that this gateway ends could not be noted: %s", error)
 

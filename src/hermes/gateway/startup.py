@@ -220,7 +220,7 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
                 asyncio.get_running_loop().add_signal_handler(number, _asked_to_end, ending)
             gateway = Gateway(db, config, model, made.adapters, home)
             if token is not None:  # there is no other: what an instance of this file held is free at once
-                await asyncio.to_thread(gateway.store.bury, [one.name for one in gateway.store.instances()[0]])
+                await asyncio.to_thread(gateway.store.remove_dead, [one.name for one in gateway.store.instances()[0]])
             for name, problem in made.left_out.items():
                 _log.error("%s does not start: %s", name, problem)
                 await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))

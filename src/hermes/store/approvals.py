@@ -1,7 +1,7 @@
-"""Who may talk to the gateway beyond those named in the configuration, and where each platform's home is.
+"""The users approved by pairing, beyond those in the configuration, and each platform's home chat.
 
-A pairing code is stored as a digest only, holds for an hour, works once, and guesses are counted. What is left of one
-after that is the fact that its person has to be told.
+A pairing code is stored as a digest only, is valid for an hour, works once, and guesses are counted. After that its row only
+records that the user still has to be notified.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hermes.store.engines.base import Tx
 
 TRIES_A_MINUTE = 5
 LASTS = 3600.0  # seconds
-WAITING_AT_MOST = 20  # codes of one platform that nobody has approved yet
+WAITING_AT_MOST = 20  # codes of one platform that are not approved yet
 
 
 class Person(TypedDict):
@@ -63,12 +63,12 @@ def digest(code: str) -> str:
 
 
 def may_talk(tx: Tx, platform: str, user_id: str) -> bool:
-    """Whether somebody was let in by pairing."""
+    """Whether a user was approved by pairing."""
     return tx.row("SELECT 1 FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)) is not None
 
 
 def let_in(tx: Tx, platform: str, user_id: str, name: str | None, now: float) -> None:
-    """From now on this person may talk."""
+    """Approve a user."""
     tx.run(
         "INSERT INTO gateway_people(platform, user_id, name, since) VALUES(?, ?, ?, ?)"
         " ON CONFLICT(platform, user_id) DO UPDATE SET name = excluded.name",
@@ -77,7 +77,7 @@ def let_in(tx: Tx, platform: str, user_id: str, name: str | None, now: float) ->
 
 
 def shut_out(tx: Tx, platform: str, user_id: str) -> bool:
-    """This person may no longer talk; False when they were not let in by pairing. A code of theirs goes, too."""
+    """Revoke a user's approval; False when they were not approved by pairing. Their code is deleted as well."""
     tx.run("DELETE FROM gateway_pairings WHERE platform = ? AND user_id = ?", (platform, user_id))
     return bool(tx.run("DELETE FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)))
 
@@ -97,7 +97,7 @@ def waiting(tx: Tx, now: float) -> list[WaitingPairing]:
 
 
 def make_pairing(tx: Tx, code: str, platform: str, user_id: str, name: str | None, chat: str, now: float) -> bool:
-    """Note a code for somebody; False while they have one that holds, or too many wait."""
+    """Store a code for a user; False while the user has a valid one, or too many wait."""
     tx.run("DELETE FROM gateway_pairings WHERE used_at IS NULL AND expires_at <= ?", (now,))
     open_ = "FROM gateway_pairings WHERE platform = ? AND used_at IS NULL AND expires_at > ?"
     if tx.row(f"SELECT 1 {open_} AND user_id = ?", (platform, now, user_id)) is not None:
@@ -143,13 +143,13 @@ def newcomers(tx: Tx) -> list[Newcomer]:
     return tx.dicts("SELECT platform, chat, code_hash AS name FROM gateway_pairings WHERE used_at IS NOT NULL")
 
 
-def told(tx: Tx, name: str) -> bool:
-    """One of `newcomers` is told now; False when somebody else does it."""
+def mark_notified(tx: Tx, name: str) -> bool:
+    """Mark one of `newcomers` as notified; False when another process does it."""
     return bool(tx.run("DELETE FROM gateway_pairings WHERE code_hash = ? AND used_at IS NOT NULL", (name,)))
 
 
 def set_home(tx: Tx, platform: str, chat: str, by: str | None, now: float) -> None:
-    """Where handoffs and deliveries to a platform go."""
+    """Set the home chat for handoffs and deliveries to a platform."""
     tx.run(
         "INSERT INTO gateway_homes(platform, chat, set_by, set_at) VALUES(?, ?, ?, ?)"
         " ON CONFLICT(platform) DO UPDATE SET chat = excluded.chat, set_by = excluded.set_by, set_at = excluded.set_at",

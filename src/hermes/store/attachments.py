@@ -1,9 +1,9 @@
-"""Attachments: bytes lie in files named by their hash, not in the database.
+"""Attachments: bytes are stored in files named by their hash, not in the database.
 
-A base64 payload inside a message is lifted out when the message is stored; in its place stays a reference,
-`attachment:sha256:<hex>`. The table `attachments` says which messages refer to which file, so that a file goes when the
-last of them is gone. A store that several hosts share has the bytes in a table, too; the folder is then what this host has
-seen of them.
+A base64 payload inside a message is lifted out when the message is stored; a reference replaces it,
+`attachment:sha256:<hex>`. The table `attachments` records which messages refer to which file, so a file is deleted when the
+last of them is. A store that several hosts share has the bytes in a table as well; the folder is then this host's
+cache of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _MAGIC = (
 
 
 def mime_of(data: bytes) -> str:
-    """What bytes are, by how they begin, where nobody has told."""
+    """The MIME type of bytes, detected from their beginning, where no message gives it."""
     if data[:4] == b"RIFF":
         return "image/webp" if data[8:12] == b"WEBP" else "audio/wav"
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
@@ -71,12 +71,12 @@ def mime_of(data: bytes) -> str:
 
 _PIECE = 1 << 20  # bytes hashed at once
 GONE = "is gone"
-ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: an import brought messages without these bytes
-HAD = "attachments_kept"  # the key of state_meta that says that this store has had attachments
+ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: messages were imported without these bytes
+HAD = "attachments_kept"  # the key of state_meta that records that this store has had attachments
 
 
 def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
-    """Note which bytes are here and which never came along, so that `check` can tell the latter from those that are gone."""
+    """Record which bytes are here and which were never imported, so that `check` can distinguish these from lost ones."""
     for digest in here:
         if tx.row("SELECT 1 FROM state_meta WHERE key = ?", (HAD,)) is None:
             tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (HAD,))
@@ -86,7 +86,7 @@ def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
 
 
 def noted(tx: Tx) -> tuple[bool, set[str]]:
-    """Whether this store has had attachments, and the hashes of those that never came along."""
+    """Whether this store has had attachments, and the hashes of those that were never imported."""
     rows = tx.rows("SELECT key FROM state_meta WHERE key = ? OR key LIKE ?", (HAD, ABSENT + "%"))
     keys = {str(row[0]) for row in rows}
     return HAD in keys, {key.removeprefix(ABSENT) for key in keys if key.startswith(ABSENT)}
@@ -99,11 +99,11 @@ class Attachments:
         self.folder = folder
 
     def path(self, digest: str) -> Path:
-        """Where the bytes with this SHA-256 lie."""
+        """The path of the bytes with this SHA-256."""
         return self.folder / digest[:2] / digest
 
     def keep(self, data: bytes) -> str:
-        """Store bytes once; their hash."""
+        """Store bytes once; returns their hash."""
         import hashlib
 
         digest = hashlib.sha256(data).hexdigest()
@@ -129,7 +129,7 @@ class Attachments:
             self.take_over(other, digest)
 
     def take_over(self, other: Path, digest: str) -> bool:
-        """Have what another store's folder has; whether it was not here yet."""
+        """Copy the bytes from another store's folder; returns whether they were missing here."""
         source = other / digest[:2] / digest
         if not source.is_file() or self.has(digest):
             return False
@@ -137,25 +137,25 @@ class Attachments:
         return True
 
     def has(self, digest: str) -> bool:
-        """Whether the bytes are kept."""
+        """Whether the bytes are stored."""
         return self.path(digest).exists()
 
     def size(self, digest: str) -> int | None:
-        """How many bytes are kept under this hash; None when none are."""
+        """The size of the bytes stored under this hash; None when there are none."""
         try:
             return self.path(digest).stat().st_size
         except OSError:
             return None
 
     def damage(self, digest: str) -> str | None:
-        """What is wrong with the bytes that are kept under this name, or None."""
+        """What is wrong with the bytes stored under this name, or None."""
         import hashlib
 
         try:
             with self.path(digest).open("rb", buffering=0) as file:
                 start = file.read(_PIECE)
                 hashed = hashlib.sha256(start)
-                while start:  # most are over after the first piece
+                while start:  # most files end after the first piece
                     start = file.read(_PIECE) if len(start) == _PIECE else b""
                     hashed.update(start)
                 found = hashed.hexdigest()
@@ -166,26 +166,26 @@ class Attachments:
         return None if found == digest else "is damaged: its bytes are not those that were stored"
 
     def any_here(self) -> bool:
-        """Whether there is a place with attachments at all."""
+        """Whether the attachments folder exists."""
         return self.folder.is_dir()
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
-        """A message that refers to these is being stored: see to it that the bytes stay."""
+        """A message that refers to these is being stored: make sure that the bytes stay."""
         if lifted:
             note(tx, [digest for digest, _, _ in lifted], [])
 
     def fetch(self, tx: Tx, digests: Iterable[str]) -> None:
-        """Somebody is about to read these: see to it that the files are here."""
+        """These are about to be read: make sure that the files are here."""
 
     def forget(self, digests: Iterable[str]) -> None:
-        """Remove files nobody refers to any more."""
+        """Remove files that no message refers to any more."""
         for digest in digests:
             self.path(digest).unlink(missing_ok=True)
 
     def inlined(self, content: Any, kinds: Mapping[str, str], depth: int = 0) -> Any:
-        """The content with payloads in place of references; `kinds` tells by hash what a message said they are.
+        """The content with payloads in place of references; `kinds` has by hash the MIME type that a message gave.
 
-        Inside a longer text only what was lifted from there goes back: a text may speak of a file as well.
+        Inside a longer text only references lifted from there are replaced: a text may also mention a file.
         """
         if depth > 50:
             return content
@@ -208,7 +208,7 @@ class Attachments:
         data = self._bytes(found[1]) if whole or kind else None
         if data is None:
             return found[0]
-        mime = kind if "/" in kind else mime_of(data)  # a bare format ("wav") was told by another part
+        mime = kind if "/" in kind else mime_of(data)  # a bare format ("wav") was given by another part
         return f"data:{mime};base64,{base64.b64encode(data).decode()}"
 
     def _bytes(self, digest: str) -> bytes | None:
@@ -220,7 +220,7 @@ class Attachments:
     def lift(self, content: Any) -> tuple[Any, Lifted]:
         """The content with each base64 payload replaced by a reference, and the attachments it refers to.
 
-        A reference to bytes that are kept here keeps them; one to bytes that are not is only text.
+        A reference to bytes stored here keeps them stored; one to unknown bytes is only text.
         """
         lifted: list[tuple[str, str, int]] = []
         if isinstance(content, str):
@@ -232,7 +232,7 @@ class Attachments:
             content = self._walk(content, lifted, 0)
         if len(lifted) < 2:
             return content, tuple(lifted)
-        told = {digest: mime for digest, mime, _ in lifted if mime}  # one that says its type goes before a mention
+        told = {digest: mime for digest, mime, _ in lifted if mime}  # one with a type overrides a mere mention
         return content, tuple({digest: (digest, told.get(digest, ""), size) for digest, _, size in lifted}.values())
 
     def _note(self, text: str, lifted: list[tuple[str, str, int]]) -> None:
@@ -280,26 +280,26 @@ class Attachments:
 
 
 class SharedAttachments(Attachments):
-    """The attachments of a store that several hosts share: in a table by hash, and in a folder where they were needed."""
+    """The attachments of a store that several hosts share: in a table by hash, and in the folders of hosts that used them."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         super().__init__(folder)
         self._engine = engine
 
     def keep(self, data: bytes) -> str:
-        """Store bytes once; their hash."""
+        """Store bytes once; returns their hash."""
         digest = super().keep(data)
         with self._engine.write(alone=False) as tx:
             self._put(tx, digest)
         return digest
 
     def has(self, digest: str) -> bool:
-        """Whether the bytes are kept for everybody."""
+        """Whether the bytes are in the shared table."""
         with self._engine.read() as tx:
             return tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is not None
 
     def size(self, digest: str) -> int | None:
-        """How many bytes are kept under this hash, here or for everybody."""
+        """The size of the bytes under this hash, here or in the shared table."""
         found = super().size(digest)
         if found is not None:
             return found
@@ -308,7 +308,7 @@ class SharedAttachments(Attachments):
         return None if length is None else int(length)
 
     def damage(self, digest: str) -> str | None:
-        """What is wrong with the bytes that everybody gets under this name, or None."""
+        """What is wrong with the bytes in the shared table under this name, or None."""
         import hashlib
 
         with self._engine.read() as tx:
@@ -320,7 +320,7 @@ class SharedAttachments(Attachments):
         return None
 
     def any_here(self) -> bool:
-        """Whether any are kept for everybody."""
+        """Whether the shared table has any."""
         with self._engine.read() as tx:
             return tx.row("SELECT 1 FROM attachment_data LIMIT 1") is not None
 
@@ -330,14 +330,14 @@ class SharedAttachments(Attachments):
             tx.run("INSERT INTO attachment_data(hash, data) VALUES(?, ?) ON CONFLICT DO NOTHING", (digest, data))
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
-        """Put back what another host removed a moment ago, because nobody referred to it then."""
+        """Store again what another host just removed because no message referred to it then."""
         for digest, _, _ in lifted:
             if self.path(digest).is_file():
                 self._put(tx, digest)
         super().secure(tx, lifted)
 
     def fetch(self, tx: Tx, digests: Iterable[str]) -> None:
-        """Bring the files here that other hosts have stored."""
+        """Fetch the files that other hosts have stored."""
         for digest in digests:
             if not self.path(digest).exists():
                 data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
@@ -345,7 +345,7 @@ class SharedAttachments(Attachments):
                     super().keep(data)
 
     def forget(self, digests: Iterable[str]) -> None:
-        """Remove what nobody refers to any more."""
+        """Remove files that no message refers to any more."""
         gone = list(digests)
         super().forget(gone)
         if gone:

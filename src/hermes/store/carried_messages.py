@@ -1,8 +1,8 @@
-"""Whose the messages are that a session shows without owning them, when sessions come in one by one.
+"""The owners of messages that a session shows without owning them, when sessions are imported one by one.
 
-An import may bring a session whose parent is not here. The carried messages then belong to a shell, as those of a deleted
-session do, under an id made of the parent's: whoever else carries them finds them there, and the parent takes them over when
-it comes. No message is stored twice, and every session goes on showing what it showed.
+An imported session may have a parent that is not here. The carried messages then belong to a shell, as those of a deleted
+session do, under an id made of the parent's: other sessions that carry them find them there, and the parent gets them when
+it is imported. No message is stored twice, and every session still shows the same messages.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from hermes.store import codec, lineage, messages
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
 
-SHELL = "~deleted~"  # how the id of what is kept of an absent session begins
+SHELL = "~deleted~"  # the prefix of a shell's id
 HIGHEST = 1 << 62
 Identity = tuple[Any, ...]
 
 
 @dataclass(slots=True)
 class Touched:
-    """Which sessions were changed beside the one that came in, so that their transcripts follow."""
+    """Which sessions besides the imported one were changed, so that their transcripts are updated."""
 
-    shells: set[str] = field(default_factory=set)  # made, or with other messages than before
-    gone: set[str] = field(default_factory=set)  # shells that nothing is left of
-    referring: set[str] = field(default_factory=set)  # sessions whose ranges were restated
+    shells: set[str] = field(default_factory=set)  # created, or with other messages than before
+    gone: set[str] = field(default_factory=set)  # shells that were deleted
+    referring: set[str] = field(default_factory=set)  # sessions whose ranges were rewritten
     children: set[str] = field(default_factory=set)  # sessions that found their parent
 
     def all(self) -> set[str]:
-        """Every session whose files have to follow."""
+        """Every session whose files have to be updated."""
         return self.shells | self.gone | self.referring | self.children
 
 
 def shell_of(owner: str) -> str:
-    """The shell that keeps messages of a session that is not here."""
+    """The shell that holds messages of a session that is not here."""
     if owner.startswith(SHELL):
         return owner
-    import hashlib  # few sessions come without their parent
+    import hashlib  # few sessions are imported without their parent
 
     return SHELL + hashlib.sha256(owner.encode()).hexdigest()[:16]
 
@@ -62,7 +62,7 @@ def _identity(message: Mapping[str, Any]) -> Identity:
 
 
 class _Stored:
-    """The messages of some sessions that are here, each to be taken once."""
+    """The messages of some sessions that are here, each used at most once."""
 
     def __init__(self, tx: Tx, owners: Iterable[str]) -> None:
         self._tx, self._owners = tx, list(owners)
@@ -72,7 +72,7 @@ class _Stored:
     def take(self, message: Mapping[str, Any], preferred: Any) -> Place | None:
         """Where this very message is stored: under the id it is expected to have, else wherever its like is.
 
-        An earlier version of a message is like it in all but the text: it is no one's like.
+        An earlier version of a message differs only in the text: it equals no message.
         """
         if message.get("hidden") == REPLACED:
             return None
@@ -106,7 +106,7 @@ class _Stored:
 def keep(
     engine: Engine, tx: Tx, owner: str, entries: Sequence[Mapping[str, Any]], ids: dict[int, int], touched: Touched
 ) -> dict[int, Place]:
-    """Where the messages of one owner that a session carries are found here; those that are not come into its shell."""
+    """Where the messages of one owner that a session carries are stored here; missing ones go into the owner's shell."""
     shell = shell_of(owner)
     stored = _Stored(tx, dict.fromkeys([owner, *_named(tx, owner), shell]))
     places: dict[int, Place] = {}
@@ -132,7 +132,7 @@ def keep(
 
 
 def _named(tx: Tx, owner: str) -> list[str]:
-    """The session that is here and that a shell's id stands for."""
+    """The session in this store that a shell's id stands for."""
     if not owner.startswith(SHELL) or tx.row("SELECT 1 FROM sessions WHERE id = ?", (owner,)) is not None:
         return []
     return [row[0] for row in tx.rows("SELECT id FROM sessions WHERE purged IS NULL") if shell_of(row[0]) == owner]
@@ -161,7 +161,7 @@ def _insert(engine: Engine, tx: Tx, session_id: str, entry: Mapping[str, Any]) -
 def bring_own(
     engine: Engine, tx: Tx, session_id: str, entries: Sequence[Mapping[str, Any]], touched: Touched
 ) -> list[int]:
-    """Store a session's own messages in their order; the id of each. Those that its shell has kept come from there."""
+    """Store a session's own messages in their order; returns the id of each. Those in its shell are moved from there."""
     shell = shell_of(session_id)
     kept: list[Place | None] = [None] * len(entries)
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (shell,)) is not None:
@@ -206,7 +206,7 @@ def _drop(engine: Engine, tx: Tx, ids: Sequence[int]) -> None:
 
 
 def _settle(tx: Tx, shell: str, touched: Touched) -> None:
-    """A shell whose messages were taken over goes, if none is left."""
+    """Delete a shell if none of its messages is left."""
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (shell,)) is not None:
         touched.shells.add(shell)
         return
@@ -216,9 +216,9 @@ def _settle(tx: Tx, shell: str, touched: Touched) -> None:
 
 @contextmanager
 def _ranges_kept(tx: Tx, owner: str, touched: Touched) -> Iterator[dict[int, Place]]:
-    """While messages come to an owner or leave it, those who refer to it go on showing the same ones.
+    """While an owner gains or loses messages, the sessions that refer to it still show the same ones.
 
-    A range is every message between two ids, so ranges are restated afterwards; `moved` tells what became of a message.
+    A range is every message between two ids, so ranges are rewritten afterwards; `moved` maps old places to new ones.
     """
     before = tx.rows(
         "SELECT session_id, ord, first_id, last_id FROM session_refs WHERE from_session = ? ORDER BY session_id, ord",
@@ -270,11 +270,11 @@ def state(tx: Tx, session_id: str, refs: Sequence[Sequence[Any]]) -> None:
 
 # ------------------------------------------------------------------------------------------ parents that come later
 
-AWAITED = "parent_of:"  # in state_meta: the session whose child this one is, once it is here
+AWAITED = "parent_of:"  # in state_meta: the session whose child this one is, once that one is imported
 
 
 def await_parent(tx: Tx, child: str) -> None:
-    """A session whose parent is not here has none, until that one comes."""
+    """Clear a parent that is not here, and record it until that session is imported."""
     parent = tx.value(
         "SELECT s.parent_session_id FROM sessions s WHERE s.id = ? AND NOT EXISTS"
         " (SELECT 1 FROM sessions p WHERE p.id = s.parent_session_id AND p.purged IS NULL)",
@@ -290,12 +290,12 @@ def await_parent(tx: Tx, child: str) -> None:
 
 
 def await_no_more(tx: Tx, child: str) -> None:
-    """A session is deleted: whoever gets its id later has another parent."""
+    """A session is deleted: a later session with its id does not get this parent."""
     tx.run("DELETE FROM state_meta WHERE key = ?", (AWAITED + child,))
 
 
 def find_children(tx: Tx, parent: str, touched: Touched) -> None:
-    """A session has come in: sessions that were waiting for it are its children again."""
+    """A session was imported: the sessions that recorded it as their parent are its children again."""
     for (key,) in tx.rows("SELECT key FROM state_meta WHERE value = ? AND key LIKE ?", (parent, AWAITED + "%")):
         child = str(codec.restored(key)).removeprefix(AWAITED)
         if tx.run(

@@ -1,4 +1,4 @@
-"""The command `python -m hermes.store.check FILE`: is a store sound, and with `--repair` mend it if not."""
+"""The command `python -m hermes.store.check FILE`: check a store, and with `--repair` repair it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _USES: tuple[set[str], ...] = (set(), {"--repair"}, {"--repair", "--from-transcr
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m hermes.store.check FILE [--repair …]`: 0 sound, 1 problems found (or left), 2 wrong usage."""
+    """`python -m hermes.store.check FILE [--repair …]`: 0 sound, 1 problems found (or remaining), 2 wrong usage."""
     files = [argument for argument in arguments if not argument.startswith("-")]
     options = {argument for argument in arguments if argument.startswith("-")}
     if len(files) != 1 or options not in _USES:
         print(f"usage: python -m hermes.store.check {_USAGE}", file=sys.stderr)
         return 2
-    path, mend = settled(files[0]), "--repair" in options
+    path, repairing = settled(files[0]), "--repair" in options
     side = {"from_transcripts": "--from-transcripts" in options, "from_database": "--from-database" in options}
     if not path.exists():
-        print(f"{path} does not exist; name a state.db", file=sys.stderr)
+        print(f"{path} does not exist; give the path of a state.db", file=sys.stderr)
         return 2
     try:
         with SessionDB(db_path=path) as db:
             found = db.check()
             _print(found)
-            if not mend or (db.read_only and not found):
+            if not repairing or (db.read_only and not found):
                 return 1 if found else 0
             for step in db.repair(rebuild_index=True, **side):
                 print(f"repaired: {step}")
             left = db.check()
     except StoreCorrupt as error:
         print(f"corruption: {error}")
-        if not mend or path.is_dir():
+        if not repairing or path.is_dir():
             return 1 if not path.is_dir() else 2
         for step in salvage(path, companion(path, "sessions")):
             print(f"repaired: {step}")

@@ -1,8 +1,8 @@
 """How one message becomes a row and a row becomes a message again.
 
-What goes in comes out: text, lists of parts and JSON fields keep their type, lone surrogates and NULs included.
-Tool output over 2 KB keeps its first 256 characters as text (so that anyone reading the table sees what it is) and
-the rest as one zstd frame beside it; what people and models wrote is never compressed.
+A round trip is exact: text, lists of parts and JSON fields keep their type, lone surrogates and NULs included.
+Tool output over 2 KB has its first 256 characters as text (readable in the table) and
+the rest as one zstd frame in another column; what people and models wrote is never compressed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FOREIGN_PARTS = "\0json:"  # how other programs mark a text column that holds a 
 
 
 class Blob(bytes):
-    """Bytes that are bytes (compressed text, attachments). Any others in a parameter are text that is no valid UTF-8."""
+    """Bytes that mean bytes (compressed text, attachments). Other bytes in a parameter are text that is no valid UTF-8."""
 
     __slots__ = ()
 
 
 def _encode(value: Any) -> bytes:
-    """Loads the JSON library when it is first needed and takes its place."""
+    """Loads the JSON library when it is first needed and replaces itself by it."""
     global _encode
     import msgspec
 
@@ -47,7 +47,7 @@ def _decode(text: Any) -> Any:
 
 
 def storable(text: str) -> str | bytes:
-    """Text as the database can hold it: lone surrogates are no valid UTF-8, so such text goes as bytes."""
+    """Text as the database can hold it: lone surrogates are no valid UTF-8, so such text is stored as bytes."""
     if text.isascii():
         return text
     try:
@@ -58,7 +58,7 @@ def storable(text: str) -> str | bytes:
 
 
 def restored(value: Any) -> Any:
-    """The inverse of storable(); anything else as it is."""
+    """The inverse of storable(); any other value unchanged."""
     if type(value) is not bytes:
         return value
     try:
@@ -74,13 +74,13 @@ def to_json(value: Any) -> str:
     except (TypeError, ValueError, UnicodeEncodeError, OverflowError, RecursionError):
         pass
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=True)  # lone surrogates stay what they are
+        return json.dumps(value, ensure_ascii=False, allow_nan=True)  # lone surrogates stay unchanged
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"this value can't be stored as JSON: {error}") from error
 
 
 def from_json(text: Any) -> Any:
-    """The value of stored JSON; text that is no JSON (written by another program) comes back as it is."""
+    """The value of stored JSON; text that is no JSON (written by another program) is returned unchanged."""
     if text is None:
         return None
     try:
@@ -99,7 +99,7 @@ def literal_format(text: str) -> str | None:
 
 
 def content_value(text: Any, form: Any) -> Any:
-    """What a content column means: parts as a list (or one object), anything else as the text it is.
+    """The value of a content column: parts as a list (or one object), anything else as text.
 
     Without a format, a text that begins with FOREIGN_PARTS holds the parts of a message another program wrote.
     """
@@ -113,7 +113,7 @@ def content_value(text: Any, form: Any) -> Any:
 
 
 def number(value: Any, kind: str) -> int | float | None:
-    """A value of a file as a column of this type (INTEGER or REAL) takes it; None for what is no such number."""
+    """A value of a file converted for a column of this type (INTEGER or REAL); None for what is no such number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) >= 2**63:
         return None
     if kind.startswith("INTEGER"):
@@ -122,18 +122,18 @@ def number(value: Any, kind: str) -> int | float | None:
 
 
 def json_field(value: Any) -> str | None:
-    """The text of a JSON column: lists and dicts encoded; text is taken for JSON already made."""
+    """The text of a JSON column: lists and dicts encoded; text is assumed to be JSON."""
     return value if value is None or isinstance(value, str) else to_json(value)
 
 
-_local = threading.local()  # zstd contexts are costly to make and belong to one thread
+_local = threading.local()  # zstd contexts are costly to create and not shared between threads
 
 
 def _packer() -> Any:
     if not hasattr(_local, "packer"):
         from zstandard import ZstdCompressor
 
-        _local.packer = ZstdCompressor(level=_LEVEL, write_checksum=True)  # a flipped bit must not go unnoticed
+        _local.packer = ZstdCompressor(level=_LEVEL, write_checksum=True)  # a flipped bit must be detected
     return _local.packer
 
 
@@ -177,7 +177,7 @@ def joined(head: str | bytes | None, rest: bytes | None) -> str | None:
     try:
         tail: str = _unpacker().decompress(rest).decode("utf-8", "surrogatepass")
     except Exception as error:
-        from zstandard import ZstdError  # here, as it takes a tenth of the time of unpacking
+        from zstandard import ZstdError  # here, as the import takes a tenth of the time of unpacking
 
         if not isinstance(error, (ZstdError, UnicodeDecodeError)):
             raise

@@ -1,7 +1,7 @@
-"""Is everything there, and does everything agree?
+"""Checks that a store is complete and consistent.
 
-`check` looks at the file, every value of every row, the index, the references, the counters, the attachments and the
-transcripts. Others may write meanwhile: what they could have had a hand in is looked at again before it is reported.
+`check` reads the file, every value of every row, the index, the references, the counters, the attachments and the
+transcripts. Other processes may write meanwhile: findings that a write could explain are checked again first.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _IN_LIST = 500  # sessions asked for in one statement
 _AT_ONCE = 32  # sessions compared within one view of the database
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 UNDECIDED = "transcript-differs"
-DECIDE = "`hermes sessions repair --from-transcripts` takes the transcript's, `--from-database` the database's"
+DECIDE = "`hermes sessions repair --from-transcripts` uses the transcript's version, `--from-database` the database's"
 
 
 def check(
     engine: Engine, scribe: TranscriptWriter, attachments: Attachments, progress: Progress | None = None
 ) -> list[Finding]:
-    """Everything that is wrong, [] when the store is sound. `progress` is told (what, done, of)."""
+    """Everything that is wrong, [] when the store is sound. `progress` is called with (subject, done, total)."""
     found: list[Finding] = []
     looked = Looked(engine, scribe)
     try:
@@ -59,7 +59,7 @@ def check(
         found += _attachments(engine, attachments, progress)
         found += [one for one, _ in transcripts(engine, scribe, progress, looked)]
     except StoreCorrupt as error:
-        if not any(one["kind"] == "damaged-row" for one in found):  # else that is why
+        if not any(one["kind"] == "damaged-row" for one in found):  # else that is the cause
             found.append(finding("corruption", "file", str(error)))
     return found
 
@@ -90,7 +90,7 @@ def _orphans(tx: Tx) -> list[Finding]:
 
 
 def _cut_short(engine: Engine, scribe: TranscriptWriter) -> list[Finding]:
-    """Deletions that were cut short, not those that are just being made."""
+    """Deletions that were interrupted, not those in progress."""
     with engine.read() as tx:
         found = _half_deleted(tx)
     for pause in _LOOKS[1:]:
@@ -105,7 +105,7 @@ def _cut_short(engine: Engine, scribe: TranscriptWriter) -> list[Finding]:
 
 def _half_deleted(tx: Tx) -> list[Finding]:
     return [
-        finding("half-deleted", f"session {session_id}", "its deletion was cut short")
+        finding("half-deleted", f"session {session_id}", "its deletion was interrupted")
         for (session_id,) in tx.rows(
             "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
             f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
@@ -149,7 +149,7 @@ def _counters_of(tx: Tx, session_ids: Sequence[str]) -> list[Row]:
 
 
 def _counters(tx: Tx, done: set[str]) -> list[Finding]:
-    """Sessions that count other messages than they have, beside those that were looked at already."""
+    """Sessions with wrong counters, without those that were already checked."""
     found = []
     left = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE purged IS NULL") if row[0] not in done]
     for start in range(0, len(left), _IN_LIST):
@@ -161,15 +161,15 @@ def _counters(tx: Tx, done: set[str]) -> list[Finding]:
         own: dict[str, list[Row]] = {}
         for session_id, *counted in rows:
             own.setdefault(session_id, []).append(tuple(counted))
-        for session_id, *says in _counters_of(tx, some):
+        for session_id, *counters in _counters_of(tx, some):
             columns = zip(*own.get(session_id, ()), strict=True)
             right = _counted(dict(zip(("hidden", "tool_calls", "timestamp"), columns, strict=False)))
-            found += _miscounted(session_id, says, right)
+            found += _miscounted(session_id, counters, right)
     return found
 
 
 def _counted(columns: MessageColumns) -> list[Any]:
-    """What a session must count: the messages it shows, their tool calls, and when the last one came."""
+    """The right counters of a session: the messages it shows, their tool calls, and the time of the last one."""
     if not columns:
         return [0, 0, None]
     hidden, calls, stamps = columns["hidden"], columns["tool_calls"], columns["timestamp"]
@@ -182,22 +182,22 @@ def _counted(columns: MessageColumns) -> list[Any]:
 
 def _calls_in(text: Any) -> int:
     try:
-        return len(_LIST.decode(text))  # of what is in the list, nothing need be known
+        return len(_LIST.decode(text))  # only the length of the list matters
     except (msgspec.DecodeError, UnicodeEncodeError):
         return messages.count_calls(codec.restored(text))
 
 
-def _miscounted(session_id: str, says: Sequence[Any], right: list[Any]) -> list[Finding]:
-    if list(says) == right:
+def _miscounted(session_id: str, counters: Sequence[Any], right: list[Any]) -> list[Finding]:
+    if list(counters) == right:
         return []
-    return [finding("counters", f"session {session_id}", f"says {list(says)}, its messages say {right}")]
+    return [finding("counters", f"session {session_id}", f"the row has {list(counters)}, its messages give {right}")]
 
 
 def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
-    """Files that are gone or whose bytes are not those that were stored: their name is their SHA-256.
+    """Files that are missing or whose bytes do not match their name, which is their SHA-256.
 
-    What an import of sessions alone did not bring is noted and no finding. Files of before that was noted: without any
-    place for attachments none was ever here.
+    Attachments that an import did not bring are recorded and no finding. In stores older than that record: without any
+    attachments folder none was ever stored.
     """
     with engine.read() as tx:
         had_some, absent = noted(tx)
@@ -208,7 +208,7 @@ def _attachments(engine: Engine, attachments: Attachments, progress: Progress | 
         detail = attachments.damage(digest)
         if detail == GONE and (
             not size or not may_be_gone or digest in absent
-        ):  # a text may name one that never was here
+        ):  # a text may name one that was never stored here
             detail = None
         if detail is not None:
             with engine.read() as tx:  # it may have been deleted meanwhile
@@ -226,12 +226,12 @@ Difference: TypeAlias = "tuple[Finding, Comparison | Path]"
 
 
 def _has_transcripts(engine: Engine, scribe: TranscriptWriter) -> bool:
-    """Of a shared store each host has the transcripts of what it served: copies, not the record."""
+    """With a shared store each host has the transcripts of the sessions it served: copies, not the store itself."""
     return scribe.which != "off" and not engine.shared and scribe.journal.folder.is_dir()
 
 
 class Looked:
-    """Sessions looked at while the engine reads their messages: their counters, and their transcripts."""
+    """Checks sessions while the engine reads their messages: their counters, and their transcripts."""
 
     def __init__(self, engine: Engine, scribe: TranscriptWriter) -> None:
         self._engine, self._journal = engine, scribe.journal
@@ -242,8 +242,8 @@ class Looked:
         self.differing: dict[str, Comparison] = {}
 
     def at(self, tx: Tx, session_ids: Sequence[str]) -> Callable[[str, MessageColumns | None], None]:
-        """Look at these sessions within one view of the database."""
-        counters = {session_id: says for session_id, *says in _counters_of(tx, session_ids)}
+        """Check these sessions within one snapshot of the database."""
+        counters = {session_id: counters for session_id, *counters in _counters_of(tx, session_ids)}
         comparer = None
         if self._has_transcripts:
             comparer = Comparer(self._engine, tx, self._journal.path, session_ids, self._prompt)
@@ -262,7 +262,7 @@ class Looked:
 def transcripts(
     engine: Engine, scribe: TranscriptWriter, progress: Progress | None = None, looked: Looked | None = None
 ) -> list[Difference]:
-    """Where sessions and transcripts differ: the finding, and what repair needs to know."""
+    """Where sessions and transcripts differ: the finding, and the details that repair needs."""
     if not _has_transcripts(engine, scribe):
         return []
     looked = looked or Looked(engine, scribe)
@@ -286,8 +286,8 @@ def transcripts(
     found: list[Difference] = []
     for session_id, one in compared.items():
         where = f"session {session_id}"
-        if one.mendable():
-            found.append((finding("transcript", where, "; ".join(one.mendable())), one))
+        if one.repairable():
+            found.append((finding("transcript", where, "; ".join(one.repairable())), one))
         if one.undecided():
             found.append((finding(UNDECIDED, where, f"{'; '.join(one.undecided())}; {DECIDE}"), one))
     return [*found, *left]
@@ -319,12 +319,12 @@ def _without_session(engine: Engine, scribe: TranscriptWriter, files: list[Any] 
 
 
 def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
-    """A transcript without its session: was the session deleted, or lost?"""
+    """The finding for a transcript without its session, which was deleted or lost."""
     session_id = transcript_replay.read_transcript(path).columns["id"]
     if tx.row("SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)) is not None:
         return finding("transcript-left", path.name, f"session {session_id} was deleted, its transcript was not")
-    told = read(path, session_id)
-    rows = {i: tx.row("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in told.session.messages}
+    content = read(path, session_id)
+    rows = {i: tx.row("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in content.session.messages}
     changed = set()
     if engine.has_table(tx, "changed_messages"):
         changed = {row[0] for row in tx.rows("SELECT id FROM changed_messages")} & rows.keys()
@@ -332,9 +332,10 @@ def _judge_file(engine: Engine, tx: Tx, path: Path) -> Finding:
         detail = f"session {session_id} was deleted with SQL, its transcript was not"
         return finding("transcript-left", path.name, detail)
     top = tx.last_number("messages")
-    lost = any(i > top or (row is not None and _is_other(tx, i, told.session.messages[i])) for i, row in rows.items())
+    lines = content.session.messages
+    lost = any(i > top or (row is not None and _is_other(tx, i, lines[i])) for i, row in rows.items())
     orphaned = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
-    if lost or orphaned or told.session.loose or tx.row("SELECT 1 FROM sessions") is None:
+    if lost or orphaned or content.session.loose or tx.row("SELECT 1 FROM sessions") is None:
         return finding("lost-session", path.name, f"session {session_id} is not in the database")
     detail = f"session {session_id} is not in the database (deleted, or lost); {DECIDE}"
     return finding(UNDECIDED, path.name, detail)

@@ -1,4 +1,4 @@
-"""Reading a conversation again and again, by those who take turns in it: only what is new is decoded."""
+"""Reads a conversation repeatedly, turn after turn: only new rows are decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CachedConversation:
-    """A conversation as it was read last: of what has not changed since, the same messages are given again."""
+    """A cached conversation: for unchanged rows, the same message objects are returned again."""
 
     __slots__ = ("_known",)
 
@@ -23,7 +23,7 @@ class CachedConversation:
     def read(self, db: SessionDB, session_id: str) -> list[ChatMessage]:
         """What get_messages_as_conversation gives, attachments as references. Not to be changed by who gets them.
 
-        Every row is read and compared with what it was, so that whatever anybody did to it meanwhile is seen.
+        Every row is read and compared with the cached one, so that any change made meanwhile is seen.
         """
         with db._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, None):

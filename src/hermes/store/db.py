@@ -1,8 +1,8 @@
-"""SessionDB: the record's public face.
+"""SessionDB: the public API of the store.
 
 One flat class, written in parts by subject: db_sessions.py, db_messages.py, db_exchange.py and db_keeping.py, on top of
-db_open.py. Each method opens a transaction and makes one short call into the module that knows the subject. After a
-change is committed, a line about it goes to the session's transcript.
+db_open.py. Each method opens a transaction and calls one function of the module for that subject. After a
+change is committed, a line that records it is appended to the session's transcript.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ __all__ = ["SessionDB"]
 class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
     """Every conversation in one place.
 
-    `SessionDB()` opens `<home>/state.db`, `SessionDB(db_path=…)` another file (made if it is not there).
+    `SessionDB()` opens `<home>/state.db`, `SessionDB(db_path=…)` another file (created if it does not exist).
     Safe to share between threads; any number of processes may have the same file open. A file of an older version is
-    brought up to date at once and stays searchable while its index is rebuilt; one of a newer or foreign version opens
-    read-only. `read_only=True` never alters a file, whatever its version. `SessionDB(url="postgresql://…")` opens a
-    record that several hosts share; transcripts and the like then lie beside `db_path` (the default one's place) on each.
-    `SessionDB(":memory:")` is empty, private (a temporary folder), without transcripts, and gone when it is closed.
+    migrated when it is opened and stays searchable while its index is rebuilt; one of a newer or foreign version opens
+    read-only. `read_only=True` never alters a file of any version. `SessionDB(url="postgresql://…")` opens a
+    store that several hosts share; each host has its transcripts and attachments next to `db_path` (or the default path).
+    `SessionDB(":memory:")` is new, private (a temporary folder), without transcripts, and deleted when it is closed.
 
     durability "full" survives power loss, "normal" a crash of the program. Secrets are masked when a message is
     stored, unless `redact_secrets=False`. Transcripts are written for "all" sessions, for those of the "gateway", or "off".
-    `prepared_statements` ("auto", "on", "off") is about PostgreSQL: "auto" uses none where a pooler is in front of the server.
-    `timeout` is how many seconds such a server may leave a call unanswered before it is asked whether it is still there.
+    `prepared_statements` ("auto", "on", "off") applies to PostgreSQL: "auto" uses none behind a connection pooler.
+    `timeout`: after this many seconds without an answer to a call, the server is probed whether it is still alive.
 
     Errors are those of `hermes.errors`: an unknown session is SessionNotFound where a message would be lost (append,
-    branch, compress, rewind), and None / False / [] where a question simply has no answer.
+    branch, compress, rewind), and None / False / [] from a query without a result.
     """
 
     MAX_TITLE_LENGTH = MAX_TITLE
@@ -51,10 +51,10 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
     # ------------------------------------------------------------------------------------------ the record as a whole
 
     def import_database(self, path: Path | str) -> dict[str, int]:
-        """Bring in every session of another state.db, of any version; that file is not altered. Values that programs
-        have set there (set_meta) come along where there is none of that name here.
+        """Import every session of another state.db, of any version; that file is not altered. Values that programs
+        have set there (set_meta) are imported where this store has none of that name.
 
-        → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped.
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped.
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
             counts = self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
@@ -65,16 +65,16 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
         return counts
 
     def backup(self, path: Path | str) -> None:
-        """A consistent copy of the database while others write. The target must not exist.
+        """Write a consistent copy of the database while others write to it. The target must not exist.
 
-        Of a server's record it is a SQLite file with everything in it; the attachments lie beside it.
+        Of a server's store, the copy is a complete SQLite file with an attachments folder next to it.
         """
         target = Path(path)
         if not self._engine.shared:
             self._engine.backup(target)
             return
         if target.exists():
-            raise InvalidInput(f"{target} exists already; name a file that does not")
+            raise InvalidInput(f"{target} exists already; choose the name of a new file")
         from hermes.store.store_copy import snapshot
 
         with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
@@ -83,7 +83,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
     def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
         """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.
 
-        `progress` is called with what is being looked at, how much of it is done, and of how much.
+        `progress` is called with the current subject, the number of items done, and their total.
         """
         from hermes.store import consistency
 
@@ -92,12 +92,12 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
     def repair(
         self, *, rebuild_index: bool = False, from_transcripts: bool = False, from_database: bool = False
     ) -> list[str]:
-        """Mend what check() finds, after a backup beside the file; what was done. Nothing is dropped.
+        """Repair what check() finds, after a backup next to the file; returns the list of repairs. Nothing is dropped.
 
-        The database is the truth: what someone changed or removed with SQL is not brought back, what damage took is.
-        Findings of the kind `transcript-differs`, where that can't be told apart, are left as they are, unless
-        `from_transcripts` brings back what the transcripts have, or `from_database` writes the transcripts anew.
-        `rebuild_index` makes the full-text index anew in any case: a flipped bit in it can go unnoticed.
+        The database is authoritative: changes and deletions made with SQL stay, content lost to damage is restored.
+        Findings of the kind `transcript-differs`, where the cause is unknown, are left as they are, unless
+        `from_transcripts` restores what the transcripts hold, or `from_database` rewrites the transcripts.
+        `rebuild_index` always rebuilds the full-text index: a flipped bit in it can go undetected.
         """
         from hermes.store import repair
 
@@ -105,20 +105,20 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             raise InvalidInput("repair takes from_transcripts or from_database, not both")
         side = repair.TRANSCRIPTS if from_transcripts else repair.DATABASE if from_database else None
 
-        def mended(rebuild: bool) -> list[str] | None:
+        def repaired(rebuild: bool) -> list[str] | None:
             place = (self._engine, self._scribe, self._attachments, self.path, self.backup)
             return repair.repair(*place, rebuild_index=rebuild, side=side)
 
-        done = mended(rebuild_index)
+        done = repaired(rebuild_index)
         if done and not self._engine.shared and any(one["kind"] == "corruption" for one in self._engine.problems()):
-            done = None  # damage that shows only once something is written
+            done = None  # damage that only a write reveals
         if done is None and self._engine.shared:
             raise StoreCorrupt(f"{self.where} is damaged; restore it from a backup of the server")
-        if done is None:  # the file itself is damaged: what can be saved goes into a new one
+        if done is None:  # the file itself is damaged: readable content is copied into a new one
             self.close()
             done = repair.salvage(self.path, self.sessions_dir)
             self._open()
-            done += mended(False) or []
+            done += repaired(False) or []
         return done
 
 
@@ -131,21 +131,21 @@ class Transactions:
         self.make_tables = db._engine.make_tables
 
     def write(self, *, lasting: bool = True) -> AbstractContextManager[Tx]:
-        """A write transaction that this thread's fences hold for (see SessionDB.fenced, Engine.write)."""
+        """A write transaction under this thread's fences (see SessionDB.fenced, Engine.write)."""
         return self._db._changing(lasting=lasting)
 
     def masked(self, text: str | None) -> str | None:
-        """A text as the store keeps it, if there is one."""
+        """The text as the store would store it (secrets masked); None stays None."""
         return self._db._masked(text)
 
     def store_message(self, session_id: str, message: dict[str, Any], also: Callable[[Tx, int], None]) -> int:
-        """Store a message as `append_message` does; `also` does what belongs to it in the same transaction, given its id.
+        """Store a message as `append_message` does; `also`, given its id, writes related rows in the same transaction.
 
-        If the server went away in the middle and nothing was stored, it is tried again, and `also` called again.
+        If the server connection is lost and nothing was stored, the call is retried, and `also` is called again.
         """
         return self._db._append(session_id, self._db._ready(message), also=also)
 
 
 def transactions(db: SessionDB) -> Transactions:
-    """The transactions of an open SessionDB, for what is kept in the same store (gateway_db.py)."""
+    """The transactions of an open SessionDB, for other tables in the same store (gateway_db.py)."""
     return Transactions(db)

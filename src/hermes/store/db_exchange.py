@@ -36,7 +36,7 @@ _STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreGone, St
 
 
 class ExchangeCalls(OpenStore):
-    """Sessions taken out of the record and brought in."""
+    """Export and import of sessions."""
 
     # ------------------------------------------------------------------------------------------ export and import
 
@@ -76,7 +76,7 @@ class ExchangeCalls(OpenStore):
         return done is not None
 
     def _files_came(self, session_id: str, folder: Path | None) -> None:
-        """Take the attachments of a session that came in from a folder, and note which of them are not there."""
+        """Copy the attachments of an imported session from a folder, and record which of them are missing."""
         with self._engine.read() as tx:
             wanted = messages.attachments_shown(tx, session_id)
         if not wanted:
@@ -95,18 +95,18 @@ class ExchangeCalls(OpenStore):
         refused: Callable[[Mapping[str, Any], Exception], None] | None = None,
         update: bool = False,
     ) -> dict[str, int]:
-        """Store exported sessions one after the other; ids keep their meaning between them. Attachments are copied
-        from `attachments_dir`, if it is given. A session that can't be taken is an error, or, with `refused`, told to it.
+        """Store exported sessions one after the other; references between them stay valid. Attachments are copied
+        from `attachments_dir`, if it is given. A session that can't be imported raises, or goes to `refused`, if given.
 
-        → {"sessions": n, "messages": n, "skipped": n}; sessions that are here already are skipped. With `update`, those
-        that were imported from another program get what is new there: {"updated": n} counts them.
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped. With `update`, those
+        that were imported from another program get the new messages from there: {"updated": n} counts them.
         """
         counts = {"sessions": 0, "messages": 0, "skipped": 0, **({"updated": 0} if update else {})}
         ids: dict[int, int] = {}
         for data in exported:
             try:
                 done = self._import(data, ids, None if attachments_dir is None else Path(attachments_dir))
-            except _STORE_TROUBLE:  # not this session's fault: the next would fare no better
+            except _STORE_TROUBLE:  # the store failed, not this session: the next one would fail as well
                 raise
             except (HermesError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
                 if refused is None:
@@ -115,8 +115,8 @@ class ExchangeCalls(OpenStore):
                 continue
             if done:
                 counts["sessions"] += 1
-                told = data.get("messages") or ()
-                counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in told)
+                rows = data.get("messages") or ()
+                counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in rows)
             elif update and (made := self._update_import(data)):
                 counts["updated"] += 1
                 counts["messages"] += len(made.added)
@@ -125,7 +125,7 @@ class ExchangeCalls(OpenStore):
         return counts
 
     def foreign_message_ids(self, session_id: str) -> set[str]:
-        """The ids that a session's messages had on the platform or in the program they come from."""
+        """The ids that a session's messages had on their platform or in the program they come from."""
         with self._engine.read() as tx:
             sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
             return {str(codec.restored(row[0])) for row in tx.rows(sql, (codec.storable(session_id),))}
@@ -135,14 +135,14 @@ class ExchangeCalls(OpenStore):
         session_id = data["id"]
         data = foreign_rows.lifted_export(data, self._attachments)
         with self._writing(session_id) as tx:
-            if not sessions.is_shown(tx, session_id, None):  # in the trash: it stays there as it is
+            if not sessions.is_shown(tx, session_id, None):  # in the trash: it stays there unchanged
                 return import_updates.Update()
             made = import_updates.update(self._engine, tx, session_id, session_exports.with_attachments(data))
         if made.changed or made.hidden:
             self._scribe.rewritten(session_id)
         else:
             for message_id, ready in made.added:
-                self._scribe.said(session_id, message_id, ready)
+                self._scribe.message_stored(session_id, message_id, ready)
         if made:
             self._files_came(session_id, None)
         return made

@@ -1,4 +1,4 @@
-"""The part of SessionDB about keeping and removing, meta, leases and handoffs."""
+"""The part of SessionDB about retention, deletion, meta values, leases and handoffs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Keeping(OpenStore):
     # ------------------------------------------------------------------------------------------ keeping and removing
 
     def delete_session(self, session_id: str, sessions_dir: Path | str | None = None, *, by: str = "") -> bool:
-        """Delete a session at once, with its transcript and attachments; children live on without a parent."""
+        """Delete a session at once, with its transcript and attachments; its children stay, without a parent."""
         from hermes.store import drafts
 
         self._scribe.also_in = None if sessions_dir is None else Path(sessions_dir)
@@ -64,9 +64,9 @@ class Keeping(OpenStore):
         whole: bool = False,
         by: str = "prune",
     ) -> int:
-        """Remove ended sessions whose last activity is older than this; how many. Pinned and live ones are never touched.
+        """Remove ended sessions whose last activity is older than this; returns how many. Never pinned or live ones.
 
-        With `whole`, the parts of a compressed conversation go together, and only if all of them may.
+        With `whole`, the parts of a compressed conversation are removed together, and only if all of them qualify.
         """
         ids = self.prunable_sessions(older_than_days, source, whole=whole)
         if whole:
@@ -81,14 +81,14 @@ class Keeping(OpenStore):
     def prunable_sessions(
         self, older_than_days: float = 90, source: str | None = None, *, whole: bool = False
     ) -> list[str]:
-        """The ids that prune_sessions would remove; with `whole`, of each conversation its newest part."""
+        """The ids that prune_sessions would remove; with `whole`, the newest part of each conversation."""
         with self._engine.read() as tx:
             return retention.prunable(tx, older_than_days, source, whole)
 
     def trash_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
-        """Put a session in the trash: nobody sees or finds it, its title is free, and it can be restored.
+        """Put a session in the trash: it is neither listed nor found, its title is free, and it can be restored.
 
-        With `whole`, all parts of a compressed conversation go, or none.
+        With `whole`, all parts of a compressed conversation are moved, or none.
         """
         now = time.time()
         moved = self._each_part(session_id, lambda tx, part: retention.trash(tx, part, by, now), whole=whole)
@@ -98,7 +98,7 @@ class Keeping(OpenStore):
 
     def restore_session(self, session_id: str, *, whole: bool = False) -> bool:
         """Take a session (with `whole`, all parts of its conversation) out of the trash, with its title or the next
-        number of it."""
+        number of that title."""
         moved = self._each_part(session_id, retention.restore, whole=whole)
         for part in moved:
             self._scribe.changed(part, "restore", *retention.MOVED)
@@ -110,7 +110,7 @@ class Keeping(OpenStore):
             return retention.trashed(tx)
 
     def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
-        """Delete for good what has been in the trash longer than this; how many sessions."""
+        """Delete the sessions that have been in the trash longer than this; returns how many."""
         with self._engine.read() as tx:
             ids = retention.trashed_before(tx, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
@@ -121,13 +121,13 @@ class Keeping(OpenStore):
             return tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
 
     def prune_empty_ghost_sessions(self, sessions_dir: Path | str | None = None) -> int:
-        """Remove untitled, ended sessions without messages that are older than a day; how many."""
+        """Remove untitled, ended sessions without messages that are older than a day; returns how many."""
         with self._engine.read() as tx:
             ids = retention.ghosts(tx)
         return sum(self.delete_session(session_id, sessions_dir, by="prune_empty_ghost_sessions") for session_id in ids)
 
     def finalize_orphaned_compression_sessions(self) -> int:
-        """End compression children older than a week that never made a model call; how many."""
+        """End compression children older than a week that never made a model call; returns how many."""
         with self._engine.write() as tx:
             ids = retention.close_orphaned_compressions(tx)
         for session_id in ids:
@@ -135,7 +135,7 @@ class Keeping(OpenStore):
         return len(ids)
 
     def vacuum(self) -> None:
-        """Give free space back to the file system now, however little it is."""
+        """Return free space to the file system now, regardless of the amount."""
         self._engine.reclaim(full=True)
 
     def maybe_auto_prune_and_vacuum(
@@ -148,7 +148,7 @@ class Keeping(OpenStore):
         """Prune, at most once per interval over all processes; never raises.
 
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
-        pruned, `vacuumed` says that their space was looked after: it is given back to the file system where that is worth it.
+        pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
         """
         result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
         try:
@@ -164,7 +164,7 @@ class Keeping(OpenStore):
             if vacuum and result["pruned"]:
                 self._engine.reclaim()
                 result["vacuumed"] = True
-        except Exception as error:  # the promise of this call: housekeeping never stops a start
+        except Exception as error:  # promised by this call: housekeeping never stops the program from starting
             result["error"] = str(error)
         return result
 
@@ -185,50 +185,50 @@ class Keeping(OpenStore):
             )
 
     def acquire_lease(self, name: str, holder: str, ttl: float = 120.0) -> int | None:
-        """Take a lease; its fencing token (higher each time), or None while someone else holds it."""
+        """Take a lease; its fencing token (higher each time), or None while another process holds it."""
         with self._engine.write(alone=False) as tx:
             return leases.acquire(tx, name, holder, ttl)
 
     def renew_lease(self, name: str, token: int, ttl: float = 120.0) -> bool:
-        """Prolong a lease; False when it is no longer this token's."""
+        """Renew a lease; False when this token no longer holds it."""
         with self._engine.write(alone=False) as tx:
             return leases.renew(tx, name, token, ttl)
 
     def release_leases(self, held: Iterable[tuple[str, int]]) -> None:
-        """Give several leases back at once, each (name, token)."""
+        """Release several leases, each (name, token), in one transaction."""
         with self._engine.write(alone=False, lasting=False) as tx:
             leases.release_all(tx, held)
 
     def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
-        """Prolong several leases, each (name, token, ttl), in one transaction; of each what renew_lease says."""
+        """Renew several leases, each (name, token, ttl), in one transaction; the result of renew_lease for each."""
         with self._engine.write(alone=False, lasting=False) as tx:
             return leases.renew_all(tx, held)
 
     def release_lease(self, name: str, token: int) -> bool:
-        """Give a lease back."""
+        """Release a lease."""
         with self._engine.write(alone=False, lasting=False) as tx:
             return leases.release(tx, name, token)
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
-        """Take the right to compress a session; False while another holds it. It runs out after `ttl_seconds`."""
+        """Take the compression lock of a session; False while another holder has it. It expires after `ttl_seconds`."""
         return self.acquire_lease(leases.compression_lease(session_id), holder, ttl_seconds) is not None
 
     def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
-        """Prolong it; False when this holder does not have it (any more)."""
+        """Renew the compression lock; False when this holder does not have it (any more)."""
         with self._engine.write(alone=False) as tx:
             return leases.renew_of(tx, leases.compression_lease(session_id), holder, ttl_seconds)
 
     def release_compression_lock(self, session_id: str, holder: str) -> None:
-        """Give it back, if this holder has it."""
+        """Release the compression lock, if this holder has it."""
         with self._engine.write(alone=False) as tx:
             leases.release_of(tx, leases.compression_lease(session_id), holder)
 
     def get_compression_lock_holder(self, session_id: str) -> str | None:
-        """Who may compress a session now; None when nobody holds that right."""
+        """The holder of a session's compression lock; None when it is free."""
         return self.lease_holder(leases.compression_lease(session_id))
 
     def lease_holder(self, name: str) -> str | None:
-        """Who holds a lease, by the name it gave; None when nobody does."""
+        """The holder name of a lease; None when the lease is free."""
         with self._engine.read() as tx:
             return leases.holder_of(tx, name)
 
@@ -239,9 +239,9 @@ class Keeping(OpenStore):
             return leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
 
     def take_turn(self, session_id: str, holder: str, ttl: float = 120.0) -> tuple[int | None, int | None]:
-        """Make a session live as hold_session does, and be the one who answers in it ("turn:<id>"); the two tokens.
+        """Make a session live as hold_session does, and take its turn lease ("turn:<id>"); returns both tokens.
 
-        The first is None while another holds the session, the second while another answers in it: then neither was taken.
+        The first is None while another holds the session, the second while another answers in it; then no lease was taken.
         """
         with self._engine.write(alone=False, lasting=False) as tx:
             sessions.require(tx, session_id)
@@ -251,7 +251,7 @@ class Keeping(OpenStore):
                 return None, None
             held = leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
             token = leases.acquire(tx, turn, holder, ttl)
-            if token is None and held is not None:  # taken in this very moment, on a server
+            if token is None and held is not None:  # another host took it at this moment
                 leases.release(tx, leases.session_lease(session_id), held)
             return (held, token) if token is not None else (None, None)
 
@@ -261,12 +261,12 @@ class Keeping(OpenStore):
             return leases.is_live(tx, session_id)
 
     def session_holder(self, session_id: str) -> str | None:
-        """Who holds the session, by the name given to hold_session; None when it is not live."""
+        """The name that the session's holder gave to hold_session; None when it is not live."""
         with self._engine.read() as tx:
             return leases.holder(tx, session_id)
 
     def end_abandoned_sessions(self, after_hours: float = 24) -> int:
-        """End sessions whose holder vanished longer ago than this, with reason "abandoned"; how many."""
+        """End sessions whose holder's lease expired longer ago than this, with reason "abandoned"; returns how many."""
         with self._engine.write() as tx:
             ids = leases.end_abandoned(tx, after_hours)
         for session_id in ids:
@@ -274,11 +274,11 @@ class Keeping(OpenStore):
         return len(ids)
 
     def request_handoff(self, session_id: str, platform: str) -> bool:
-        """Ask for a session to be taken over; False while that is under way."""
+        """Request a handoff of a session; False while one is in progress."""
         return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
 
     def get_handoff_state(self, session_id: str) -> HandoffState | None:
-        """{"state", "platform", "error"}, each None when no handoff was ever asked for; None for an unknown session."""
+        """{"state", "platform", "error"}, each None when no handoff was ever requested; None for an unknown session."""
         with self._engine.read() as tx:
             return handoffs.state(tx, session_id)
 
@@ -288,34 +288,34 @@ class Keeping(OpenStore):
             return handoffs.pending(tx)
 
     def claim_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
-        """Take a pending handoff; one winner. The claim runs out after `lease` seconds without a heartbeat."""
+        """Claim a pending handoff; one caller wins. The claim expires after `lease` seconds without a heartbeat."""
         return self.take_handoff(session_id, lease=lease) is not None
 
     def take_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> int | None:
-        """As claim_handoff, with the token of the claim: `fenced("handoff:<id>", token)` keeps one who wakes up late from
-        prolonging, completing or failing what another has claimed since."""
+        """As claim_handoff, with the token of the claim: `fenced("handoff:<id>", token)` stops a suspended process from
+        renewing, completing or failing a handoff that another process has claimed since."""
         return self._handoff(session_id, lambda tx: handoffs.claim(tx, session_id, lease))
 
     def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
-        """Prolong a claim."""
+        """Renew a claim."""
         with self._changing(session_id, alone=False) as tx:
             return handoffs.heartbeat(tx, session_id, lease)
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
-        """Take back a request nobody has claimed; False when somebody has."""
+        """Cancel a request that is not claimed; False when it is claimed."""
         return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._masked(error) or ""))
 
     def handoff_seconds_left(self, session_id: str) -> float | None:
-        """How long the claim on a handoff still holds (below zero: it ran out); None when nobody has claimed it."""
+        """Seconds until the claim on a handoff expires (negative: it has expired); None when it is not claimed."""
         with self._engine.read() as tx:
             return handoffs.seconds_left(tx, session_id)
 
     def complete_handoff(self, session_id: str) -> bool:
-        """Report a handoff done."""
+        """Mark a handoff as completed."""
         return self._handoff(session_id, lambda tx: handoffs.complete(tx, session_id))
 
     def fail_handoff(self, session_id: str, error: str) -> bool:
-        """Report a handoff failed, and why; it can be requested again."""
+        """Mark a handoff as failed, with the reason; it can be requested again."""
         return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error) or ""))
 
     def _handoff(self, session_id: str, step: Callable[[Tx], Outcome]) -> Outcome:

@@ -30,11 +30,11 @@ from hermes.store.visibility import User
 if TYPE_CHECKING:
     from hermes.store.rows import ChatMessage, MessageRow, SearchHit, SessionEvent
 
-_AGAIN = 10.0  # seconds in which an append that the server's end cut short is tried again
+_AGAIN = 10.0  # seconds during which an append is retried after the server connection was lost
 
 
 class MessageCalls(OpenStore):
-    """Messages, their attachments, what happened between them, and search."""
+    """Messages, their attachments, the session events between them, and search."""
 
     # ------------------------------------------------------------------------------------------ messages
 
@@ -92,9 +92,9 @@ class MessageCalls(OpenStore):
         counts: Mapping[str, Any] | None = None,
         also: Callable[[Tx, int], None] | None = None,
     ) -> int:
-        """Store a message that is ready; `also` does what belongs to it in the same transaction, given its id.
+        """Store a prepared message; `also`, given its id, writes related rows in the same transaction.
 
-        If the server went away in the middle and nothing was stored, it is tried again; `also` is then called again, too.
+        If the server connection is lost and nothing was stored, the call is retried, and `also` is called again.
         """
         end = time.monotonic() + _AGAIN
         changed: list[str] = []
@@ -113,20 +113,20 @@ class MessageCalls(OpenStore):
                 if error.maybe_stored or time.monotonic() > end:
                     raise
         try:
-            self._scribe.said(session_id, message_id, ready)
+            self._scribe.message_stored(session_id, message_id, ready)
             if changed:
                 self._scribe.changed(session_id, "usage", *changed)
             self._engine.appended(message_id, ready.size)
         except StoreGone:
             raise
-        except StoreError:  # closed by another thread, or the server went away: it is stored all the same, and an error
-            pass  # would have the caller store it again. The next opening writes its line.
+        except StoreError:  # closed by another thread, or connection lost: the message is stored, and an error
+            pass  # would make the caller store it twice. The next opening writes its transcript line.
         return message_id
 
     def keep_attachment(self, data: bytes) -> str:
-        """Keep bytes beside the database, once; the reference to be put into a message, `attachment:sha256:<hex>`.
+        """Store bytes once next to the database; returns the reference for a message, `attachment:sha256:<hex>`.
 
-        They go when the last message that holds the reference is deleted.
+        They are deleted with the last message that holds the reference.
         """
         from hermes.store.attachments import PREFIX
 
@@ -162,9 +162,9 @@ class MessageCalls(OpenStore):
             tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
     def redact_message(self, message_id: int) -> bool:
-        """Hide one message for good; False when there is none, or it is hidden for good already.
+        """Redact one message; False when there is none, or it is already redacted.
 
-        No session shows it from now on, also none that carries it over; it is not replayed, found or counted, and undoing
+        No session shows it any more, nor does one that carries it over; it is not replayed, found or counted, and undoing
         a rewind does not bring it back. Its row stays (`hidden` -3), and so does its line in the transcript.
         """
         with self._engine.read() as tx:
@@ -181,10 +181,10 @@ class MessageCalls(OpenStore):
         return True
 
     def edit_message(self, message_id: int, content: str | list[Any] | dict[str, Any]) -> bool:
-        """Put other content in place of one message's, where it stands; False when there is none that could be shown.
+        """Replace the content of one message in place; False when there is no visible message with this id.
 
-        What it said before is kept in a row of its own that nothing shows (`hidden` -4). Sessions that carry the message
-        over show the new text, too. The same content again changes nothing, and is True.
+        The earlier content moves to a separate row that is never shown (`hidden` -4). Sessions that carry the message
+        over show the new text as well. Identical content changes nothing and returns True.
         """
         with self._engine.read() as tx:
             place = message_edits.find(tx, message_id)
@@ -223,7 +223,7 @@ class MessageCalls(OpenStore):
         """The session as OpenAI chat messages, ready to be sent: fields that are empty are left out.
 
         Payloads that were lifted out of messages are put back as they came (`inline_attachments=False` leaves the
-        references). With ancestors, a prompt that is repeated before any reply comes once.
+        references). With ancestors, a user message that is repeated before any reply appears once.
         """
         with self._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, visible_to):
@@ -243,7 +243,7 @@ class MessageCalls(OpenStore):
     def resolve_attachments(self, message: Any) -> Any:
         """A message (or its content) of this store with its payloads in place of the references, ready to be sent.
 
-        What was a `data:` address is one again, bare base64 is bare base64. A reference whose file is gone stays.
+        What was a `data:` address becomes one again, bare base64 stays bare base64. A reference without a file stays.
         """
         digests = [digest for digest, _, _ in references(codec.to_json(message))]
         with self._engine.read() as tx:
@@ -254,7 +254,7 @@ class MessageCalls(OpenStore):
         return self._attachments.inlined(message, kinds)
 
     def record_event(self, session_id: str, kind: str, text: str) -> bool:
-        """Note what happened in a session beside its messages ("model_error"); False when there is no such session.
+        """Record a session event that is no message ("model_error"); False when there is no such session.
 
         Events are shown and exported with a session; they are never sent to a model, counted or searched.
         """
@@ -267,7 +267,7 @@ class MessageCalls(OpenStore):
         return True
 
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
-        """What happened in a session beside its messages, oldest first: `at`, `after` (a message's id), `kind`, `text`."""
+        """The session's events (not its messages), oldest first: `at`, `after` (a message's id), `kind`, `text`."""
         with self._engine.read() as tx:
             return session_events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
 
@@ -277,7 +277,7 @@ class MessageCalls(OpenStore):
             return messages.count(tx, session_id, visible_to)
 
     def session_of_message(self, message_id: int, *, visible_to: User | None = None) -> str | None:
-        """The session that shows a message: its own, else one that carries it; None when nobody may see it."""
+        """The session that shows a message: its own, else one that carries it; None when none visible does."""
         with self._engine.read() as tx:
             return messages.session_of(tx, message_id, visible_to)
 
@@ -304,11 +304,11 @@ class MessageCalls(OpenStore):
     ) -> list[SearchHit]:
         """Messages that match, best first; any text is a valid query, "" finds nothing.
 
-        Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the reason it is here: "match",
+        Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the match reason: "match",
         "substring", "relaxed" (a partial match of a plain question) or "literal". `limit=None` gives all hits; a
         negative limit is InvalidInput.
         """
-        from hermes.store import search  # much to load for those who only list
+        from hermes.store import search  # slow to import for callers that only list
 
         filters = search.Filters(
             source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool
@@ -317,10 +317,10 @@ class MessageCalls(OpenStore):
             return search.search(self._engine, tx, query, filters, limit, offset, visible_to)
 
     def index_status(self) -> dict[str, int]:
-        """How far the full-text index is: {"indexed_to": message id, "pending": messages}. Search does not wait for it."""
+        """The state of the full-text index: {"indexed_to": message id, "pending": messages}. Search never waits."""
         with self._engine.read() as tx:
             return {"indexed_to": self._engine.fulltext.mark(tx), "pending": self._engine.fulltext.pending(tx)}
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
-        """Index everything that is not indexed yet; how many messages that were."""
+        """Index everything that is not indexed yet; returns how many messages that were."""
         return self._engine.catch_up(progress=progress)

@@ -1,4 +1,4 @@
-"""A store that is open: its engine, its files, and the transactions everything else is done in."""
+"""A store that is open: its engine, its files, and the transactions that every other part uses."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hermes.store.transcript_writer import TranscriptWriter
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-MEMORY = ":memory:"  # as SQLite calls it: a store for as long as it is open, in a temporary folder of its own
+MEMORY = ":memory:"  # SQLite's name for it: a store in its own temporary folder, deleted on close
 
 
 class OpenStore:
-    """What every part of SessionDB stands on."""
+    """The base class of every part of SessionDB."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class OpenStore:
         self._temporary: TemporaryDirectory[str] | None = None
         if str(db_path) == MEMORY:
             if read_only:
-                raise InvalidInput(f"{MEMORY} begins empty: there is nothing to read")
+                raise InvalidInput(f"{MEMORY} is always new and empty; it cannot be opened read-only")
             from tempfile import TemporaryDirectory
 
             self._temporary = TemporaryDirectory(prefix="hermes-memory-")
@@ -68,7 +68,7 @@ class OpenStore:
         self._mask: Callable[[str], str] | None = None
         if redact_secrets:
             self._mask = self._redact
-        self._fences = threading.local()  # what this thread's writes depend on
+        self._fences = threading.local()  # the leases this thread's writes depend on
         self._process = os.getpid()
         self._maskings = threading.local()  # how many of this thread's texts held a secret
         self._options = (url, read_only, durability, transcripts, prepared_statements, timeout)
@@ -84,17 +84,17 @@ class OpenStore:
         self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments)
         self._engine.on_parts = self._lift_parts
         self._engine.on_differing = self._follow
-        self._scribe.mend()
+        self._scribe.repair()
         self._engine.start_background()
 
     def _lift_parts(self, message_ids: Sequence[int]) -> None:
-        """Payloads in messages that another program stored become attachments, in transcripts, too."""
+        """Payloads in messages that another program stored become attachments, also in the transcripts."""
         for session_id in foreign_rows.lift_rows(self._engine, self._attachments, message_ids):
             if self._scribe.journal.exists(session_id):
                 self._scribe.rewritten(session_id)
 
     def _follow(self, session_ids: Sequence[str]) -> None:
-        """Another program hid or showed messages of these sessions, or archived them: so do we."""
+        """Another program hid or showed messages of these sessions, or archived them: apply that here."""
         with self._writing(*session_ids) as tx:
             for session_id in session_ids:
                 foreign_rows.follow(tx, session_id)
@@ -104,7 +104,7 @@ class OpenStore:
 
     @property
     def db_path(self) -> Path:
-        """The file (of a server's record: the one its folders lie beside)."""
+        """The database file (for a store on a server: the path its local folders are next to)."""
         return self.path
 
     def __repr__(self) -> str:
@@ -122,20 +122,20 @@ class OpenStore:
 
     @property
     def where(self) -> str:
-        """The place of the store, as a person is told it: a path, or a URL without its password."""
+        """The location of the store for display: a path, or a URL without its password."""
         return self._engine.where
 
     @property
     def is_shared(self) -> bool:
-        """Whether the store is on a server that other hosts use, too."""
+        """Whether the store is on a server that other hosts can use as well."""
         return self._engine.shared
 
     def size(self) -> int:
-        """How many bytes the store takes, without transcripts and attachments that lie beside it."""
+        """How many bytes the store takes, without its transcript and attachment files."""
         return self._engine.size()
 
     def close(self) -> None:
-        """Let go of the file. May be called twice; any other call afterwards raises StoreClosed."""
+        """Close the store. May be called twice; any other call afterwards raises StoreClosed."""
         self._engine.close()
         if self._process == os.getpid():  # a forked child leaves the parent's files alone
             self._scribe.close()
@@ -160,7 +160,7 @@ class OpenStore:
         self.close()
 
     def _writing(self, *session_ids: str, alone: bool = True, storing: bool = False) -> AbstractContextManager[Tx]:
-        """A write transaction; that these sessions' transcripts are about to change is noted before it commits."""
+        """A write transaction; it records before the commit that these sessions' transcripts will change."""
         for session_id in session_ids:
             self._scribe.intends(session_id)
         return self._changing(*session_ids, alone=alone, storing=storing)
@@ -168,7 +168,7 @@ class OpenStore:
     def _changing(
         self, *session_ids: str, alone: bool = True, storing: bool = False, lasting: bool = True
     ) -> AbstractContextManager[Tx]:
-        """A write transaction that this thread's fences hold for."""
+        """A write transaction that commits only while this thread's fences hold."""
         fences: tuple[tuple[str, int], ...] = getattr(self._fences, "held", ())
         if fences:
             return self._fenced_write(session_ids, alone, fences, lasting)
@@ -186,11 +186,11 @@ class OpenStore:
 
     @contextmanager
     def fenced(self, name: str, token: int) -> Iterator[None]:
-        """In this block, what this thread stores is stored only while the lease is still this token's; else Fenced.
+        """In this block, this thread's writes commit only while `token` still holds the lease; else they raise Fenced.
 
-        That is looked at in the transaction that stores it, so a process that was stopped, and whose lease another took
-        meanwhile, can't write what is out of date. Blocks may be nested: all their leases must hold. It is about whatever
-        changes sessions and messages; leases themselves, deletions and housekeeping go their own way.
+        The writing transaction checks it, so a process that was suspended, and whose lease another process took
+        meanwhile, can't write stale data. Blocks may be nested: all their leases must hold. Fences cover all writes
+        to sessions and messages; they do not cover leases themselves, deletions and housekeeping.
         """
         before = getattr(self._fences, "held", ())
         self._fences.held = (*before, (name, token))
@@ -201,13 +201,13 @@ class OpenStore:
 
     @property
     def secrets_masked(self) -> int:
-        """How many texts with a secret this thread has handed to the store so far; each was masked before it was stored."""
+        """How many texts with a secret this thread has passed to the store so far; each was stored masked."""
         return getattr(self._maskings, "count", 0)
 
     def masked(self, text: str) -> str:
-        """The text as this store would keep it: with `[masked:<kind>]` for each secret, unless `redact_secrets=False`.
+        """The text as this store would store it: with `[masked:<kind>]` for each secret, unless `redact_secrets=False`.
 
-        For what is written beside the store, so that no file holds what the store does not.
+        For files written outside the store, so that none of them holds a secret that the store masks.
         """
         return self._mask(text) if self._mask is not None and text else text
 
@@ -226,22 +226,22 @@ class OpenStore:
         return messages.make_ready(message, mask=self._mask, lift=self._attachments.lift)
 
     def _take_in(self) -> Any:
-        """Before a list or a title look-up: bring in what another program wrote into the file."""
+        """Before a list or a title look-up: adopt rows that another program wrote into the file."""
         return self._engine.taking_in()
 
     def _each_part(self, session_id: str, change: Callable[[Tx, str], bool], *, whole: bool = True) -> list[str]:
-        """Change every part of a conversation in one transaction; those that were changed."""
+        """Change every part of a conversation in one transaction; returns the ids of those that changed."""
         known = self.get_compression_chain(session_id) if whole else [session_id]
         with self._writing(*known) as tx:
             return [part for part in (lineage.parts(tx, session_id) if whole else known) if change(tx, part)]
 
     def get_compression_chain(self, session_id: str) -> list[str]:
-        """The sessions one conversation is made of, because it was compressed, the oldest first; the id alone when it
-        was not. Of a session in the trash: those in the trash."""
+        """The sessions of one compressed conversation, the oldest first; only the id itself when it
+        was never compressed. For a session in the trash: those in the trash."""
         with self._engine.read() as tx:
             return lineage.parts(tx, session_id)
 
     def _bring_files(self, tx: Tx, session_id: str) -> None:
-        """What is about to be shown may refer to files that another host has stored."""
+        """Fetch attachment files that another host stored and that these messages refer to."""
         if self._engine.shared:
             self._attachments.fetch(tx, messages.attachments_shown(tx, session_id))

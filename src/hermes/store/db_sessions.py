@@ -72,14 +72,14 @@ class SessionCalls(OpenStore):
             return sessions.get(tx, session_id, visible_to)
 
     def end_session(self, session_id: str, end_reason: str | None) -> None:
-        """End a session; the first reason stays until it is reopened."""
+        """End a session; the first end reason stays until the session is reopened."""
         with self._writing(session_id, alone=False) as tx:
             done = sessions.end(tx, session_id, end_reason)
         if done:
             self._scribe.changed(session_id, "end", "ended_at", "end_reason")
 
     def reopen_session(self, session_id: str) -> None:
-        """Clear a session's end."""
+        """Reopen a session: clear its end time and end reason."""
         with self._writing(session_id, alone=False) as tx:
             done = sessions.reopen(tx, session_id)
         if done:
@@ -137,12 +137,12 @@ class SessionCalls(OpenStore):
             return sessions.count_by_source(tx, visible_to)
 
     def resolve_session_id(self, session_id_or_prefix: str, *, visible_to: User | None = None) -> str | None:
-        """The exact id, else the one id with that prefix, else None (also when several have it)."""
+        """The exact id, else the one id with that prefix, else None (also when several ids match)."""
         with self._engine.read() as tx:
             return sessions.resolve_id(tx, session_id_or_prefix, visible_to)
 
     def session_ids_with_prefix(self, prefix: str, limit: int = 10, *, visible_to: User | None = None) -> list[str]:
-        """Ids that begin so: the candidates when a prefix is ambiguous."""
+        """Ids with this prefix: the candidates when it is ambiguous."""
         with self._engine.read() as tx:
             return sessions.with_prefix(tx, prefix, visible_to, limit)
 
@@ -196,7 +196,7 @@ class SessionCalls(OpenStore):
     ) -> Insights:
         """What was used in the last days: sessions, messages, tool calls, tokens, cost, by whom, with what and when.
 
-        A number is the sum of the rows it is about; what costs an unknown price is counted apart, not as zero. Hours and
+        Each number is a sum over rows; usage with an unknown price is counted separately, not as zero. Hours and
         days are those of `timezone` (a name; None: the machine's). See docs/guide/store.md for the keys.
         """
         from hermes.store import insights
@@ -214,9 +214,9 @@ class SessionCalls(OpenStore):
         return _sanitize_title(title)
 
     def set_session_title(self, session_id: str, title: str | None, *, only_if_untitled: bool = False) -> bool:
-        """Name a session ("" takes the name away). False when there is none; TitleClash / TitleTooLong are ValueErrors.
+        """Set a title ("" removes it). False when there is no such session; TitleClash / TitleTooLong are ValueErrors.
 
-        With `only_if_untitled` a session that has a title by now keeps it: False.
+        With `only_if_untitled` a session that already has a title keeps it, and the result is False.
         """
         with self._writing(session_id) as tx:
             titles.take_in(tx)
@@ -275,7 +275,7 @@ class SessionCalls(OpenStore):
         return self._mark(session_id, "pinned_at", pinned, "pin")
 
     def archive_session(self, session_id: str, archived: bool = True) -> bool:
-        """Archive or bring back a conversation, with all its parts if it was compressed; it is still searched."""
+        """Archive or unarchive a conversation, with all its parts if it was compressed; it is still searched."""
         return self._mark(session_id, "archived_at", archived, "archive")
 
     def _mark(self, session_id: str, column: str, on: bool, what: str) -> bool:
@@ -285,7 +285,7 @@ class SessionCalls(OpenStore):
         return bool(changed)
 
     def share_session(self, session_id: str, source: str, user_id: str) -> bool:
-        """Let another user see a session; False when there is none."""
+        """Let another user see a session; False when there is no such session."""
         with self._writing(session_id) as tx:
             done = sessions.share(tx, session_id, source, user_id)
         if done:
@@ -295,12 +295,12 @@ class SessionCalls(OpenStore):
     # ------------------------------------------------------------------------------------------ lineage
 
     def get_compression_tip(self, session_id: str) -> str:
-        """Where a chain of compressions has got to; the id itself when there is none."""
+        """The newest session of a chain of compressions; the id itself when there is no chain."""
         with self._engine.read() as tx:
             return lineage.compression_tip(tx, session_id)
 
     def get_compression_lineage(self, session_id: str) -> list[str]:
-        """The sessions one conversation is made of, because it was compressed, the oldest first (get_compression_chain)."""
+        """The sessions of one compressed conversation, the oldest first (get_compression_chain)."""
         return self.get_compression_chain(session_id)
 
     def get_conversation_root(self, session_id: str) -> str:
@@ -309,7 +309,7 @@ class SessionCalls(OpenStore):
             return lineage.ancestors(tx, session_id)[0]
 
     def resolve_resume_session_id(self, session_id: str) -> str:
-        """Where resuming really continues: the first in line that shows messages."""
+        """The session that a resume continues: this one, else its first descendant that shows messages."""
         with self._engine.read() as tx:
             return lineage.resume_target(tx, session_id)
 
@@ -335,10 +335,10 @@ class SessionCalls(OpenStore):
         tail_from: int | None = None,
         summary_role: str = "user",
     ) -> str:
-        """End a session by compression and continue in a new one, in one step.
+        """End a session by compression and continue in a new one, in one transaction.
 
         The new one shows the messages up to `head_until`, the summary, and the messages from `tail_from` on; the carried
-        ones by reference. Its title is the next number of the old one's.
+        ones by reference. Its title is the old title with the next number.
         """
         sessions.checked_id(new_session_id)
         ready = self._ready({"role": summary_role, "content": summary})
@@ -349,14 +349,14 @@ class SessionCalls(OpenStore):
         return new_session_id
 
     def rewind(self, session_id: str, message_id: int) -> int:
-        """Hide every message after `message_id` (0: all); how many. Hidden text is not found and not replayed."""
+        """Hide every message after `message_id` (0: all); returns how many. Hidden text is neither found nor replayed."""
         with self._writing(session_id) as tx:
             hidden = lineage.rewind(tx, session_id, message_id)
         self._scribe.restated(session_id, "rewind", hides=hidden)
         return len(hidden)
 
     def unrewind(self, session_id: str) -> int:
-        """Undo the last rewind; how many messages came back. What was said since is hidden instead."""
+        """Undo the last rewind; returns how many messages are shown again. Messages stored since are hidden instead."""
         with self._writing(session_id) as tx:
             shown, hidden = lineage.unrewind(tx, session_id)
         self._scribe.restated(session_id, "unrewind", shows=shown, hides=hidden)

@@ -1,11 +1,11 @@
-"""Drafts: what has arrived of a reply that is still being streamed.
+"""Drafts: the received part of a reply that is still being streamed.
 
-A message can only be stored when it is whole. Until then its text lies in a small file that grows with each piece, so
+A message can only be stored when it is whole. Until then its text is in a small file that grows with each piece, so
 that a process killed in the middle of a reply loses no word that was shown. The writer holds a lock on the file; the
-system takes the lock back when the process dies, and that is how a draft left behind is told from one in the making.
+system releases the lock when the process dies, which distinguishes an abandoned draft from one in progress.
 
-Secrets are masked in it, too. A secret may arrive in several pieces, so the last line is written again with each of them
-(secrets stand on one line, except private keys: their block counts as one), and the end of it waits as long as it may be
+Secrets are masked in it as well. A secret may arrive in several pieces, so the last line is written again with each of them
+(secrets are on one line, except private keys: their block counts as one), and the end of it waits as long as it may be
 the beginning of a secret: `ghp_abc`, or what follows `password: `.
 """
 
@@ -24,15 +24,15 @@ from pathlib import Path
 from hermes.home import companion, make_private
 
 _LONGEST_LINE = 32_000  # characters that are written again with each piece; a longer line is taken as two
-_REACH = 1_000  # characters before the end of a line in which the name of a secret is looked for
-# What may follow the beginning of a secret: with one of these behind it, masking knows it for what it is.
+_REACH = 1_000  # characters before the end of a line in which the name of a secret is searched
+# What may follow the beginning of a secret: with one of these behind it, masking recognises it.
 _ENDING = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a1B2c3D4e5F6g7H8i9J0"
-_OF_ONE_LENGTH = re.compile(r"(?:A[KSBC]|SK)[A-Za-z0-9]*$|[0-9]{6}:[\w-]*$|SG\.[\w-]*$")  # told by their length
+_OF_ONE_LENGTH = re.compile(r"(?:A[KSBC]|SK)[A-Za-z0-9]*$|[0-9]{6}:[\w-]*$|SG\.[\w-]*$")  # recognised by their length
 
 
 @dataclass(slots=True, frozen=True)
 class LeftBehind:
-    """A reply that was never finished: its text, the last message stored before it began, and who was speaking."""
+    """A reply that was never finished: its text, the last message stored before it began, and the model."""
 
     text: str
     after: int
@@ -45,7 +45,7 @@ def draft_path(database: Path, session_id: str) -> Path:
 
 
 class Draft:
-    """A reply in the making. No file is made before the first piece; a place that can't be written is done without."""
+    """A reply in progress. No file is created before the first piece; without a writable folder there is no draft."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Draft:
         self._useless = False
         self._stale = False
         self._mask = mask
-        self._line = ""  # what was said last, up to where no secret can reach from the next piece
+        self._line = ""  # the last text, from where a secret could reach into the next piece
         self._line_at = len(self._head)  # where it begins in the file
 
     def write(self, text: str) -> None:
-        """Add a piece; once this returns, the death of the process can't take it away."""
+        """Add a piece; once this returns, it survives the death of the process."""
         if self._useless or not text:
             return
         try:
@@ -98,7 +98,7 @@ class Draft:
     def _begin(self) -> None:
         make_private(self._path.parent)
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _locked(handle):  # another process speaks in this session too: the draft is theirs
+        if not _locked(handle):  # another process writes in this session: the draft is its own
             os.close(handle)
             self._useless = True
             return
@@ -107,13 +107,13 @@ class Draft:
         self._handle = handle
 
     def restart(self) -> None:
-        """The reply begins anew: the old text stays until the first new piece replaces it."""
+        """The reply starts over: the old text stays until the first new piece replaces it."""
         self._stale = True
 
     def close(self, *, keep: bool) -> None:
-        """The reply is stored, or there is none: the draft has done its work. `keep` leaves it for `left_behind`."""
+        """The reply is stored, or there is none: the draft is no longer needed. `keep` leaves it for `left_behind`."""
         if self._handle is not None:
-            if keep and self._mask is not None:  # nothing more comes: what waited at the end is certain now
+            if keep and self._mask is not None:  # nothing more comes: the withheld end can be written
                 with contextlib.suppress(OSError):
                     os.pwrite(self._handle, self._mask(self._line).encode(errors="replace"), self._line_at)
             if not keep:
@@ -124,7 +124,7 @@ class Draft:
 
 
 def _last_line(text: str) -> int:
-    """Where the part begins that a secret of the next piece may reach into."""
+    """The start of the part that a secret completed by the next piece may include."""
     begins = text.rfind("\n") + 1
     key = text.rfind("-----BEGIN ")
     if key >= 0 and "\n" not in text[max(text.find("-----END ", key), key) :].partition("-----END ")[2]:
@@ -133,7 +133,7 @@ def _last_line(text: str) -> int:
 
 
 def _certain(mask: Callable[[str], str], line: str) -> str:
-    """A line in the making, masked, without what may become a secret at its end."""
+    """An unfinished line, masked, without what may become a secret at its end."""
     masked = mask(line)
     if not line or line[-1].isspace() or not line[-1].isascii():
         return masked
@@ -146,7 +146,7 @@ def _certain(mask: Callable[[str], str], line: str) -> str:
 
 
 def _endings(tail: str) -> Iterator[str]:
-    """With what a text would hold a secret, if its end is the beginning of one."""
+    """The endings with which a text would hold a secret, if its end is the beginning of one."""
     yield _ENDING
     for quote in ('\\\\\\"', '\\"', '"', "'", "`"):
         if quote in tail:
@@ -180,7 +180,7 @@ def left_behind(database: Path, session_id: str) -> Iterator[LeftBehind | None]:
         yield None
         return
     try:
-        if not _locked(handle):  # its writer lives
+        if not _locked(handle):  # its writer is running
             yield None
             return
         yield _read(handle, session_id)
@@ -190,7 +190,7 @@ def left_behind(database: Path, session_id: str) -> Iterator[LeftBehind | None]:
 
 
 def _locked(handle: int) -> bool:
-    """Whether the file is ours now, and still the one its name stands for."""
+    """Whether we locked the file, and its name still refers to it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,7 +1,7 @@
-"""The lines that a transcript has when it agrees with the rows of its session.
+"""The lines of a transcript that agrees with the rows of its session.
 
-They are made from the rows in bulk and compared byte for byte with the file: only a transcript that has others is taken
-apart line by line (transcript_comparison.py).
+They are made from the rows in bulk and compared byte for byte with the file: only a transcript with other lines is parsed
+line by line (transcript_comparison.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _line_type(names: tuple[str, ...]) -> Any:
 
 
 def message_columns(tx: Tx, session_id: str) -> MessageColumns | None:
-    """A session's own messages by column; None where some can't be read, or hold what a line tells in another way."""
+    """A session's own messages by column; None where some can't be read, or hold values that a line encodes differently."""
     try:
         rows = tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ?", (session_id,))
         columns: MessageColumns = dict(zip(_ROW, zip(*rows, strict=True), strict=False))
@@ -51,7 +51,7 @@ def message_columns(tx: Tx, session_id: str) -> MessageColumns | None:
 
 
 def expected_lines(columns: MessageColumns, attached: Attached) -> bytes | None:
-    """The line of each message without its checksum; None where one can't be told from its row alone."""
+    """The line of each message without its checksum; None where one can't be made from its row alone."""
     told = {name: columns[name] for name in _NAMES if name in columns}
     texts, forms = columns["content"], columns["content_format"]
     nul = [form for text, form in zip(texts, forms, strict=True) if text is not None and text[:1] == "\0"]

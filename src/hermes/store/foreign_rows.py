@@ -1,8 +1,8 @@
-"""Rows that another program wrote, brought to this program's form.
+"""Rows that another program wrote, converted to this program's form.
 
 Programs that share the file store a message with pictures as text: a mark and JSON with the bytes in base64. Such a row is
-read as the parts it holds at once (codec.content_value); when it is indexed, its bytes are lifted into attachments. What such
-a program undid, replaced by a summary or archived is hidden or archived here as well (engines/sqlite/shared_columns.py).
+readable as parts at once (codec.content_value); when it is indexed, its bytes are lifted into attachments. What such
+a program undid, replaced by a summary or archived, is hidden or archived here as well (engines/sqlite/shared_columns.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hermes.store.engines.sqlite import shared_columns
 
 
 def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[int]) -> list[str]:
-    """Store the parts of these messages as this program does: JSON, with its payloads as attachments; their sessions."""
+    """Store the parts of these messages as this program does: JSON, with payloads as attachments; returns their sessions."""
     touched: dict[str, None] = {}
     for message_id in message_ids:
         with engine.read() as tx:
@@ -28,7 +28,7 @@ def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[in
         parts = codec.content_value(codec.restored(row[0]), None)
         if isinstance(parts, str):
             continue
-        changed, lifted = attachments.lift(parts)  # the files are safe before the row lets go of the bytes
+        changed, lifted = attachments.lift(parts)  # the files are stored before the row loses the bytes
         with engine.write() as tx:
             attachments.secure(tx, lifted)
             done = tx.run(
@@ -52,7 +52,7 @@ def lifted_export(data: Mapping[str, Any], attachments: Attachments) -> dict[str
         if not isinstance(message, dict) or not isinstance(message.get("content"), (str, list, dict)):
             return message
         content, named = attachments.lift(message["content"])
-        lifted = tuple(one for one in named if one[1])  # payloads: what the text only refers to is told beside it
+        lifted = tuple(one for one in named if one[1])  # payloads: mere references are listed separately
         if not lifted:
             return message
         found.update({digest: (mime, size) for digest, mime, size in lifted})
@@ -71,7 +71,7 @@ def lifted_export(data: Mapping[str, Any], attachments: Attachments) -> dict[str
 
 
 def follow(tx: Tx, session_id: str) -> None:
-    """Hide, show, archive or bring back what the other program has."""
+    """Hide, show, archive or unarchive what the other program has hidden, shown, archived or unarchived."""
     rows = tx.rows(
         f"SELECT id, active, compacted, hidden FROM messages WHERE session_id = ? AND {shared_columns.DIFFERS} ORDER BY id",
         (session_id,),
@@ -88,7 +88,7 @@ def follow(tx: Tx, session_id: str) -> None:
             (session_id, shared_columns.UNDONE, before),
         )
     for message_id, active, compacted, hidden in rows:
-        if hidden in (KEPT, REDACTED, REPLACED):  # only there for other sessions, or taken out: never shown here
+        if hidden in (KEPT, REDACTED, REPLACED):  # there only for other sessions, or redacted: never shown here
             tx.run("UPDATE messages SET active = 0 WHERE id = ?", (message_id,))
             continue
         now = None if active else COMPACTED if compacted else shared_columns.UNDONE

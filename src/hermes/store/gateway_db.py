@@ -1,4 +1,4 @@
-"""GatewayDB: what the gateway keeps beside the sessions, in the same store and in the same transactions.
+"""GatewayDB: the gateway's tables, in the same store and in the same transactions as the sessions.
 
 One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, gateway_queues.py, approvals.py
 or instances.py, which say what it promises.
@@ -69,7 +69,7 @@ class ReplyPart(TypedDict):
 
 @dataclass(slots=True, frozen=True)
 class PendingNotice:
-    """Something to be told beside a reply."""
+    """A notice to send in addition to a reply."""
 
     platform: str
     chat: str  # JSON
@@ -79,16 +79,16 @@ class PendingNotice:
 
 @dataclass(slots=True, frozen=True)
 class Name:
-    """What a message is called on its platform, and what it is stored with, so that an edit or a deletion finds it."""
+    """A message's id on its platform, and what is stored with it, so that an edit or a deletion finds it."""
 
     event_id: str
-    texts: tuple[str, str]  # what it is taken up with, as it is and masked: if the inbox says another, it is not stored
-    words: int | None = None  # how much of the content was said, where the rest tells of what came with it
+    texts: tuple[str, str]  # its text when taken, unmasked and masked: if the inbox has another, it is not stored
+    words: int | None = None  # how much of the content the user wrote, where the rest describes attachments
 
 
 @dataclass(slots=True, frozen=True)
 class Arrival:
-    """An event as it is to be stored, and what its route shows of its chat (`chat_type` None: the route stays as it is)."""
+    """An event to store, and the description of its chat for its route (`chat_type` None: the route stays unchanged)."""
 
     key: str
     platform: str
@@ -97,12 +97,12 @@ class Arrival:
     chat: str = ""  # JSON
     chat_type: str | None = None
     display_name: str | None = None
-    user_id: str | None = None  # whose conversation it becomes if it is nobody's
+    user_id: str | None = None  # the owner of the conversation if it has none
     shared: bool = False
-    beside: Callable[[str | None], str] | None = None  # of a conversation of two: its key, given whose the route is
+    beside: Callable[[str | None], str] | None = None  # of a one-to-one conversation: its key, given the route's owner
 
     def is_shown_by(self, route: Route) -> bool:
-        """Whether a route tells all this already."""
+        """Whether a route already has all this."""
         owned = route.shared or self.user_id is None or route.user_id is not None
         return owned and (route.chat, route.display_name) == (self.chat, self.display_name or route.display_name)
 
@@ -112,29 +112,29 @@ class Kept:
     """Where an event is stored."""
 
     key: str
-    id: int | None  # None: it was answered before
+    id: int | None  # None: it was already answered
     serving: str | None  # the instance that answers it
-    before: tuple[int, ...]  # what else waits in that chat and came earlier
+    before: tuple[int, ...]  # earlier events that wait in that chat
 
 
 @dataclass(slots=True, frozen=True)
 class TakenUp:
-    """What there is to know before an event is answered."""
+    """What a gateway needs before it answers an event."""
 
-    event: Received | None  # None: it does not wait any more, or another instance serves its chat
+    event: Received | None  # None: it no longer waits, or another instance serves its chat
     route: Route | None
-    session_id: str | None  # where the route's conversation has got to by compressions
-    is_member: bool  # whether the user who speaks may see that session
+    session_id: str | None  # the newest session of the route's conversation
+    is_member: bool  # whether the sender may see that session
 
 
 @dataclass(slots=True, frozen=True)
 class Placed:
-    """A session that was brought to a place, and what was before."""
+    """A session that was moved to a chat, and the previous state."""
 
     key: str
     session_id: str
-    before: str | None  # the session that was talked in under the key
-    came_from: str | None  # the key the session was talked in under
+    before: str | None  # the previous session of the key
+    came_from: str | None  # the previous key of the session
 
 
 P = ParamSpec("P")
@@ -142,7 +142,7 @@ R = TypeVar("R")
 
 
 def reading(question: Callable[Concatenate[Tx, P], R]) -> Callable[Concatenate[GatewayDB, P], R]:
-    """The method that asks this in a transaction of its own."""
+    """A method that runs this query in its own transaction."""
 
     @wraps(question)
     def method(self: GatewayDB, /, *given: P.args, **named: P.kwargs) -> R:
@@ -153,7 +153,7 @@ def reading(question: Callable[Concatenate[Tx, P], R]) -> Callable[Concatenate[G
 
 
 def writing(change: Callable[Concatenate[Tx, P], R]) -> Callable[Concatenate[GatewayDB, P], R]:
-    """The method that changes this in a transaction of its own."""
+    """A method that runs this change in its own transaction."""
 
     @wraps(change)
     def method(self: GatewayDB, /, *given: P.args, **named: P.kwargs) -> R:
@@ -164,13 +164,13 @@ def writing(change: Callable[Concatenate[Tx, P], R]) -> Callable[Concatenate[Gat
 
 
 class GatewayDB:
-    """The gateway's part of a store. `clock` tells the time, so that a test can move it."""
+    """The gateway's part of a store. `clock` gives the time, so that a test can set it."""
 
     def __init__(self, db: SessionDB, *, clock: Callable[[], float] = time.time) -> None:
         self.db = db
         self.clock = clock
         self._store = transactions(db)
-        self._oldest = gateway_queues.Oldest()  # of a file: what waits is not looked for below this
+        self._oldest = gateway_queues.Oldest()  # of a file: no row below this waits
         if db.read_only:
             return
         if not self.is_there():
@@ -184,7 +184,7 @@ class GatewayDB:
             return tx.has_table("gateway_serving")
 
     def _lighten(self) -> None:
-        """A file of an older version: its boxes had counters and indexes that made every message dearer to keep."""
+        """Upgrade a file of an older version, whose queues had counters and indexes that made every write slower."""
         with self._store.read() as tx:
             heavy = gateway_queues.is_heavy(tx)
         if heavy:
@@ -192,12 +192,12 @@ class GatewayDB:
                 gateway_queues.lighten(tx)
 
     def together(self, steps: Sequence[Callable[[Tx], Any]], *, lasting: bool = True) -> list[Any]:
-        """Do several small things in one transaction; what each returned. (`lasting`: see Engine.write.)"""
+        """Run several small steps in one transaction; returns the result of each. (`lasting`: see Engine.write.)"""
         with self._store.write(lasting=lasting) as tx:
             return [step(tx) for step in steps]
 
     def identity(self) -> str:
-        """A name of this store's gateway that no other has, for naming messages on platforms."""
+        """A unique name of this store's gateway, for naming messages on platforms."""
         import secrets
 
         known = self.db.get_meta(IDENTITY)
@@ -215,12 +215,12 @@ class GatewayDB:
     route = reading(routes.get)
 
     def may_see(self, session_id: str, user: User) -> bool:
-        """Whether a session is there and this user is one of those who may see it."""
+        """Whether a session exists and this user may see it."""
         with self._store.read() as tx:
             return sessions.is_shown(tx, session_id, user)
 
     def end_of_chain(self, session_id: str) -> str | None:
-        """Where a conversation has got to by compressions; None when its session is not there (any more)."""
+        """The newest session of a compressed conversation; None when its session does not exist (any more)."""
         with self._store.read() as tx:
             return lineage.compression_tip(tx, session_id) if sessions.is_shown(tx, session_id, None) else None
 
@@ -229,7 +229,7 @@ class GatewayDB:
     def put_route(
         self, key: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, user_id: str | None, shared: bool
     ) -> Route:  # fmt: skip
-        """Make a key known, or bring what is shown of it up to date; what it leads to."""
+        """Create a key's route, or update its description; returns the route."""
         known = self.route(key)
         if known is not None and (known.chat, known.display_name) == (chat, display_name or known.display_name):
             return known
@@ -242,7 +242,7 @@ class GatewayDB:
     def place(
         self, key: str, session_id: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, shared: bool
     ) -> Placed:  # fmt: skip
-        """A session is brought to a place: the key is known and leads to it, both or neither. What was before."""
+        """Move a session to a chat: create the key's route to it, atomically. Returns the previous state."""
         now = self.clock()
         with self._store.write() as tx:
             known, came_from = routes.get(tx, key), routes.of_session(tx, session_id)
@@ -256,7 +256,7 @@ class GatewayDB:
         )
 
     def take_back(self, placed: Placed) -> None:
-        """A session was not brought there after all: both places lead to what they led to, unless they moved on."""
+        """Undo such a move: both keys get their previous session, unless they changed since."""
         now = self.clock()
         with self._store.write() as tx:
             there = routes.get(tx, placed.key)
@@ -271,9 +271,9 @@ class GatewayDB:
                 routes.bind(tx, origin.key, placed.session_id, now)
 
     def bind(self, key: str, session_id: str, *, notice: PendingNotice | None = None) -> Outgoing | None:
-        """From now on this session is talked in under this key, and under no other.
+        """Point this key, and no other, to this session.
 
-        A notice for whom it was taken from enters the outbox with it; what is to be sent.
+        A notice for the chat it was taken from enters the outbox with it; returns what is to be sent.
         """
         now = self.clock()
         with self._store.write() as tx:
@@ -290,17 +290,17 @@ class GatewayDB:
             routes.let_go(tx, key, self.clock(), previous=previous, reason=reason)
 
     def set_pending_title(self, key: str, title: str | None) -> None:
-        """The session that begins next under this key is to be called so."""
+        """Set the title of the next session under this key."""
         with self._store.write() as tx:
             routes.set_pending_title(tx, key, self._store.masked(title), self.clock())
 
     def follow(self, old: str, new: str) -> None:
-        """A conversation goes on in another session: it was compressed."""
+        """A conversation continues in another session: it was compressed."""
         with self._store.write() as tx:
             routes.follow(tx, old, new, self.clock())
 
     def move_chat(self, platform: str, old: str, new: str) -> list[str]:
-        """A chat has another id from now on: its conversations and its being the home go along. The new keys."""
+        """A chat has a new id: its conversations and its role as home chat move to it. Returns the new keys."""
         with self._store.write() as tx:
             home = approvals.home(tx, platform)
             chat = None if home is None else json.loads(home)
@@ -314,12 +314,12 @@ class GatewayDB:
     # ------------------------------------------------------------------------------------------ gateways of one store
 
     join = writing(instances.join)
-    bury = writing(instances.bury)
+    remove_dead = writing(instances.remove_dead)
     give = writing(instances.give)
     served_elsewhere = reading(instances.served_elsewhere)
 
     def instances(self, platforms: Sequence[str] = ()) -> tuple[list[Instance], bool]:
-        """All instances; and whether something of these platforms waits that none of them serves."""
+        """All instances; and whether an event of these platforms waits that none of them serves."""
         with self._store.read() as tx:
             oldest = self._oldest.event if platforms else 0
             return instances.everyone(tx), bool(platforms) and instances.astray(tx, platforms, oldest)
@@ -327,9 +327,9 @@ class GatewayDB:
     def find_work(
         self, name: str, known: Collection[int], sending: Mapping[str, Collection[int]]
     ) -> tuple[list[Received], list[Outgoing]]:
-        """Events for this instance and parts for these platforms that it does not know of yet, the oldest first.
+        """Events for this instance and parts for these platforms that are new to it, the oldest first.
 
-        Both are seen at one moment, and all parts: what was said in a chat before an event there is among them.
+        Both are read in one snapshot, with all parts: those sent to a chat before an event there are included.
         """
         with self._store.read() as tx:
             if not self.db.is_shared:
@@ -346,9 +346,9 @@ class GatewayDB:
     # ------------------------------------------------------------------------------------------ in and out
 
     def keep(self, tx: Tx, arrival: Arrival) -> Kept:
-        """A step of `together`: store an event, and the route it belongs to, once; where it is, and who answers it.
+        """A step of `together`: store an event and its route, once; returns its place and the instance that answers it.
 
-        Whose a conversation of two is, is looked at here: of two people who write at once, only one can be the first.
+        The owner of a one-to-one conversation is decided here: of two people who write at once, one is the first.
         """
         key, now = arrival.key, self.clock()
         route = routes.get(tx, key)
@@ -375,7 +375,7 @@ class GatewayDB:
         )
 
     def take_up(self, inbox_id: int, key: str, name: str, user: User | None) -> TakenUp:
-        """What there is to know before an event is answered by this instance, seen at one moment."""
+        """What this instance needs before it answers an event, read in one snapshot."""
         with self._store.read() as tx:
             waits = instances.serves(tx, name, key)
             route, event = routes.get(tx, key), gateway_queues.still(tx, inbox_id) if waits else None
@@ -384,7 +384,7 @@ class GatewayDB:
             return TakenUp(event, route, tip, tip is not None and user is not None and sessions.is_shown(tx, tip, user))
 
     def receive(self, platform: str, event_id: str, key: str, event: str) -> int | None:
-        """Keep an event; its number, also when it was kept before and waits. None when it was answered before."""
+        """Store an event; returns its number, also when it is already stored and waits. None when it was already answered."""
         with self._store.write() as tx:
             return gateway_queues.receive(tx, platform, event_id, key, event, self.clock())[0]
 
@@ -392,7 +392,7 @@ class GatewayDB:
     progress = reading(gateway_queues.progress)
 
     def begin(self, inbox_id: int, session_id: str | None = None) -> None:
-        """A process works on an event (by answering in that session)."""
+        """Record that a process works on an event (by a turn in that session)."""
         with self._store.write() as tx:
             gateway_queues.begin(tx, inbox_id, self.clock(), session_id)
 
@@ -400,9 +400,9 @@ class GatewayDB:
         self, inbox_id: int, key: str, session_id: str, content: str | list[Any], *, notice: PendingNotice | None = None,
         name: Name | None = None,
     ) -> tuple[int, Outgoing | None]:  # fmt: skip
-        """Store what an event says as the user's message; its id. The event and its route know of it at once.
+        """Store an event's text as the user's message; returns its id. The event and its route are updated with it.
 
-        A notice for the user enters the outbox with it, so that it is told once. mail.Revised when the event was edited or
+        A notice for the user enters the outbox with it, so that it is sent once. `Revised` when the event was edited or
         deleted meanwhile: nothing is stored then.
         """
         now = self.clock()
@@ -437,17 +437,17 @@ class GatewayDB:
         return found["content"], found["meta"]
 
     def is_redacted(self, message_id: int) -> bool:
-        """Whether a message was hidden for good."""
+        """Whether a message was redacted."""
         with self._store.read() as tx:
             return tx.row(f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}", (message_id,)) is not None
 
     def revise(self, inbox_id: int | None, event: str | None) -> bool:
-        """What waits says something else (None: nothing); False when it does not wait any more, or became a message."""
+        """Replace the text of a waiting event (None: delete it); False when it no longer waits, or became a message."""
         with self._store.write() as tx:
             return inbox_id is not None and gateway_queues.revise(tx, inbox_id, event, self.clock())
 
     def keep_early(self, platform: str, revision_id: str, event_id: str, edited: str | None) -> bool:
-        """An event that has not come yet was edited or deleted (None); False when it has come meanwhile."""
+        """Record an edit or a deletion (None) of an event that has not arrived yet; False when it has arrived meanwhile."""
         with self._store.write() as tx:
             if gateway_queues.find_said(tx, platform, event_id) is not None:
                 return False
@@ -458,7 +458,7 @@ class GatewayDB:
     is_noted = reading(gateway_queues.is_noted)
 
     def note(self, platform: str, event_id: str, message_id: int | None = None) -> None:
-        """Something that needs no answer was done (to this message): if it comes again, it is recognised."""
+        """Record that an event without an answer was handled (on this message): a redelivery is recognised."""
         with self._store.write() as tx:
             gateway_queues.note(tx, platform, event_id, message_id, self.clock())
 
@@ -466,10 +466,10 @@ class GatewayDB:
         """An event is answered: it leaves the inbox and its reply enters the outbox, both or neither.
 
         A part is {"text", "nonce"}. The messages that show the reply as it grew are replaced by its parts. When it was
-        finished before, what of that reply is not sent yet.
+        already finished: returns the unsent parts of that reply.
 
-        It is not synced to the disk by itself. What is sent next is: if its platform would take a repetition for another
-        message, that is noted, and synced, before. If the power fails in between, the event is answered from the record.
+        This alone is not synced to the disk. The next send is: if its platform can't recognise a repetition, the
+        send is recorded and synced before it is made. If the power fails in between, the event is answered from the store.
         """
         now = self.clock()
         with self._store.write(lasting=False) as tx:
@@ -492,7 +492,7 @@ class GatewayDB:
             ]
 
     def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
-        """Something is to be sent that answers nothing."""
+        """Queue a message that answers no event."""
         with self._store.write() as tx:
             return gateway_queues.post(
                 tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to
@@ -506,7 +506,7 @@ class GatewayDB:
             return gateway_queues.counts(tx) if self.is_there() else {}
 
     def forget_mail(self, older_than_days: float = 7) -> int:
-        """Remove what was done with longer ago; how many rows.
+        """Remove rows finished longer ago; returns how many.
 
         Redeliveries older than this are not recognised, except webhook deliveries that are signed without a time.
         """
@@ -526,7 +526,7 @@ class GatewayDB:
             return approvals.everyone(tx)
 
     def make_pairing(self, code: str, platform: str, user_id: str, name: str | None, chat: str) -> bool:
-        """Note a code for somebody; False while they have one that holds, or too many wait."""
+        """Store a pairing code for a user; False while the user has a valid one, or too many wait."""
         with self._store.write() as tx:
             return approvals.make_pairing(tx, code, platform, user_id, name, chat, self.clock())
 
@@ -539,7 +539,7 @@ class GatewayDB:
         """Let in whoever has this code; None when nobody has it. StoreBusy after five tries in a minute."""
         from hermes.errors import StoreBusy
 
-        with self._store.write() as tx:  # of its own: a try counts whatever becomes of it
+        with self._store.write() as tx:  # separate: a try counts in any case
             allowed = approvals.try_counts(tx, self.clock())
         if not allowed:
             raise StoreBusy("too many codes were tried; wait a minute")
@@ -547,7 +547,7 @@ class GatewayDB:
             return approvals.approve(tx, code, self.clock())
 
     def welcome(self, text: str) -> list[Outgoing]:
-        """Tell everybody who was let in and does not know it yet; what is to be sent, once for each."""
+        """Notify every approved user who was not notified yet; returns what is to be sent, once for each."""
         with self._store.read() as tx:
             if not approvals.newcomers(tx):
                 return []
@@ -558,18 +558,18 @@ class GatewayDB:
                     tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now, mask=self.db.masked
                 )
                 for one in approvals.newcomers(tx)
-                if approvals.told(tx, one["name"])
+                if approvals.mark_notified(tx, one["name"])
             ]
 
     def set_home(self, platform: str, chat: str, by: str | None = None) -> None:
-        """Where handoffs and deliveries to a platform go (a chat as JSON)."""
+        """The home chat for handoffs and deliveries to a platform (a chat as JSON)."""
         with self._store.write() as tx:
             approvals.set_home(tx, platform, chat, by, self.clock())
 
     # ------------------------------------------------------------------------------------------ status, aliases
 
     def set_status(self, platform: str, state: str, *, identity: str | None = None, error: str | None = None) -> None:
-        """How a platform is doing: "connecting", "connected", "lost", "refused" or "stopped"."""
+        """The state of a platform: "connecting", "connected", "lost", "refused" or "stopped"."""
         with self._store.write() as tx:
             self.note_status(tx, platform, state, identity, error)
 
@@ -596,13 +596,13 @@ class GatewayDB:
             return tx.dicts("SELECT * FROM gateway_status ORDER BY platform")
 
     def get_alias(self, digest: str) -> str | None:
-        """The session that a conversation with this digest is."""
+        """The session of the conversation with this digest."""
         with self._store.read() as tx:
             found = tx.value("SELECT session_id FROM gateway_aliases WHERE digest = ?", (digest,))
         return None if found is None else str(found)
 
     def set_alias(self, digest: str, session_id: str) -> None:
-        """A conversation with this digest is that session."""
+        """Record the session of the conversation with this digest."""
         with self._store.write() as tx:
             tx.run(
                 "INSERT INTO gateway_aliases(digest, session_id, made_at) VALUES(?, ?, ?)"

@@ -1,14 +1,14 @@
-"""What was said to the gateway, and what it has to send: kept until it is done, so that a kill loses and doubles nothing.
+"""The gateway's inbox and outbox: rows stay until they are answered or sent, so that a kill loses and doubles nothing.
 
-An event is in the inbox before its platform is told that it has arrived. It is begun when a turn takes it up, linked to
+An event is in the inbox before its receipt is confirmed to its platform. It is begun when a turn takes it, linked to
 the message it became (in the same transaction), and finished together with the parts of its reply entering the outbox.
-A part is begun before it is sent (where the platform would not notice a repetition) and sent when the platform has named
-it. Texts go as soon as they are not needed.
+A part is begun before it is sent (where the platform can't recognise a repetition) and sent when the platform has given
+its id. Texts are deleted as soon as they are not needed.
 
-Secrets are masked in both boxes. The process that received a message answers it as it was said, and sends its reply as it
-is; the masked text is what a process after a crash, or another gateway of the same store, finds.
+Secrets are masked in both queues. The process that received a message uses the unmasked text and sends its reply unmasked;
+a process after a crash, or another gateway of the same store, has only the masked text.
 
-What waits in a file is found by reading its box from the oldest row that may wait (`Oldest`): an index would have to be
+Waiting rows of a file are found by reading the queue from the oldest row that may wait (`Oldest`): an index would have to be
 written twice for each message. A server, where rows may appear out of order, has such indexes.
 """
 
@@ -22,7 +22,7 @@ from hermes.errors import StoreError
 from hermes.store import leases
 from hermes.store.engines.base import REDACTED, Tx
 
-_EARLY = "early:"  # before the id of an event that was edited before it came
+_EARLY = "early:"  # prefix of the id of an event that was edited before it arrived
 _INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
 _OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
 
@@ -37,23 +37,23 @@ class Received:
     key: str
     event: str  # JSON
     received_at: float
-    begun_at: float | None  # set: a process had begun with it
+    begun_at: float | None  # set: a process has begun it
     session_id: str | None
-    message_id: int | None  # what it became in that session
+    message_id: int | None  # its message in that session
     shown: str | None  # the platform's ids of the messages that show its growing reply, one a line; "": perhaps one
 
 
 class Revised(StoreError):
-    """What was to be stored is not what the event says by now."""
+    """The event was edited or deleted: the text to store is out of date."""
 
 
 @dataclass(slots=True)
 class KnownEvent:
-    """What became of an event."""
+    """The state of an event."""
 
     inbox_id: int | None  # it waits there, or is being answered
     event: str | None  # JSON, as long as it does
-    message_ids: list[int]  # what it became in the record
+    message_ids: list[int]  # its messages in the store
 
 
 @dataclass(slots=True)
@@ -68,24 +68,24 @@ class Outgoing:
     nonce: str
     reply_to: str | None
     edits: str | None  # the message it replaces
-    begun_at: float | None  # set: it may have been sent already
+    begun_at: float | None  # set: it may already have been sent
 
 
 @dataclass(slots=True, frozen=True)
 class Oldest:
-    """The lowest numbers of what may wait in the boxes of a file. Below them all is done with, since numbers only grow."""
+    """The lowest numbers that may wait in the queues of a file. Rows below them are finished, since numbers only grow."""
 
     event: int = 0
     part: int = 0
 
 
 def oldest_event(tx: Tx, known: Oldest) -> Oldest:
-    """The same with the event's number as it is now: each row that is done with is passed once."""
+    """The same with the current event number: each finished row is passed once."""
     return Oldest(_first(tx, "gateway_inbox", "finished_at IS NULL", known.event), known.part)
 
 
 def oldest(tx: Tx, known: Oldest) -> Oldest:
-    """The same with both numbers as they are now."""
+    """The same with both current numbers."""
     part = _first(tx, "gateway_outbox", "sent_at IS NULL AND error IS NULL", known.part)
     return Oldest(oldest_event(tx, known).event, part)
 
@@ -96,9 +96,9 @@ def _first(tx: Tx, box: str, waits: str, least: int) -> int:
 
 
 def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: float) -> tuple[int | None, bool]:
-    """Keep an event; its number, also when it was kept before and waits, and whether it is new.
+    """Store an event; returns its number, also when it is already stored and waits, and whether it is new.
 
-    The number is None when it was answered before.
+    The number is None when it was already answered.
     """
     event = _as_edited(tx, platform, event_id, event)
     made = tx.rows(
@@ -114,7 +114,7 @@ def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: flo
 
 
 def waiting_before(tx: Tx, key: str, inbox_id: int, least: int = 0) -> list[int]:
-    """The numbers, from this least one on, of what waits in a chat and came before an event there."""
+    """The numbers, from this least one on, of events that wait in a chat and arrived before an event there."""
     rows = tx.rows(
         "SELECT id FROM gateway_inbox WHERE key = ? AND finished_at IS NULL AND id >= ? AND id < ?",
         (key, least, inbox_id),
@@ -123,7 +123,7 @@ def waiting_before(tx: Tx, key: str, inbox_id: int, least: int = 0) -> list[int]
 
 
 def _as_edited(tx: Tx, platform: str, event_id: str, event: str) -> str:
-    """An event with the words of its newest edit, where that came before it and is by the same sender."""
+    """An event with the text of its newest edit, where that arrived before it and is by the same sender."""
     sql = "SELECT event FROM gateway_inbox WHERE platform = ? AND event_id = ?"
     early = tx.value(sql, (platform, _EARLY + event_id))
     if early is None:
@@ -135,7 +135,7 @@ def _as_edited(tx: Tx, platform: str, event_id: str, event: str) -> str:
 
 
 def keep_early(tx: Tx, platform: str, event_id: str, edited: str | None, now: float) -> None:
-    """An event that has not come yet was edited (to this one), or deleted (None): `receive` heeds it when it comes."""
+    """Record an edit (to this event) or a deletion (None) of an event that has not arrived yet: `receive` applies it."""
     if edited is None:
         note(tx, platform, event_id, None, now)  # as if it were answered
         return
@@ -147,14 +147,14 @@ def keep_early(tx: Tx, platform: str, event_id: str, edited: str | None, now: fl
 
 
 def unanswered(tx: Tx) -> list[Received]:
-    """What waits to be answered, in the order it came."""
+    """Events that wait to be answered, in the order of arrival."""
     return [
         Received(*row) for row in tx.rows(f"SELECT {_INBOX} FROM gateway_inbox WHERE finished_at IS NULL ORDER BY id")
     ]
 
 
 def some(tx: Tx, inbox_ids: Sequence[int]) -> list[Received]:
-    """Of these events those that wait to be answered, in the order they came."""
+    """Those of these events that wait to be answered, in the order of arrival."""
     return [
         Received(*row)
         for row in tx.rows(
@@ -169,15 +169,15 @@ def _marks(values: Sequence[object]) -> str:
 
 
 def still(tx: Tx, inbox_id: int) -> Received | None:
-    """An event as the store knows it, if it still waits to be answered."""
+    """An event as stored, if it still waits to be answered."""
     row = tx.row(f"SELECT {_INBOX} FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
     return None if row is None else Received(*row)
 
 
 def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | None] | None:
-    """How far an event is: whether it is finished, how many parts of its reply are not sent, and what could not be sent.
+    """The progress of an event: whether it is finished, how many parts of its reply are not sent, and which error they had.
 
-    None when it was never kept.
+    None when it was never stored.
     """
     row = tx.row("SELECT id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?", (platform, event_id))
     if row is None:
@@ -192,12 +192,12 @@ def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | Non
 
 
 def begin(tx: Tx, inbox_id: int, now: float, session_id: str | None = None) -> None:
-    """A process works on it (by answering in that session)."""
+    """Record that a process works on it (by a turn in that session)."""
     tx.run("UPDATE gateway_inbox SET begun_at = ?, session_id = ? WHERE id = ?", (now, session_id, inbox_id))
 
 
 def link(tx: Tx, inbox_id: int, session_id: str, message_id: int, now: float) -> None:
-    """It became this message."""
+    """Record the message that an event became."""
     tx.run(
         "UPDATE gateway_inbox SET session_id = ?, message_id = ?, begun_at = coalesce(begun_at, ?) WHERE id = ?",
         (session_id, message_id, now, inbox_id),
@@ -205,14 +205,14 @@ def link(tx: Tx, inbox_id: int, session_id: str, message_id: int, now: float) ->
 
 
 def check_unrevised(tx: Tx, inbox_id: int, texts: Sequence[str]) -> None:
-    """Revised, unless an event still waits and says one of these: what it is taken up with, as it is or masked."""
+    """Raise Revised, unless an event still waits with one of these texts: the text it was taken with, unmasked or masked."""
     event = tx.value("SELECT event FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
     if event is None or json.loads(event).get("text", "") not in texts:
-        raise Revised(f"event {inbox_id} was edited or deleted before it was taken up")
+        raise Revised(f"event {inbox_id} was edited or deleted before a turn took it")
 
 
 def find_said(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
-    """What became of an event, however long ago: where it waits, and the messages it became that can still be shown."""
+    """The state of an event of any age: where it waits, and its messages that can still be shown."""
     row = tx.row(
         "SELECT id, event, message_id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?",
         (platform, event_id),
@@ -230,7 +230,7 @@ def find_said(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
 
 
 def revise(tx: Tx, inbox_id: int, event: str | None, now: float) -> bool:
-    """What waits says something else (None: nothing, and is done with); False when it became a message, or is answered."""
+    """Replace the text of a waiting event (None: delete and finish it); False when it became a message, or is answered."""
     waits = "id = ? AND finished_at IS NULL AND message_id IS NULL"
     if event is None:
         sql = f"UPDATE gateway_inbox SET finished_at = ?, event = NULL, shown = NULL WHERE {waits}"
@@ -239,13 +239,13 @@ def revise(tx: Tx, inbox_id: int, event: str | None, now: float) -> bool:
 
 
 def is_noted(tx: Tx, platform: str, event_id: str) -> bool:
-    """Whether something of this name was done."""
+    """Whether an event of this id was handled."""
     sql = "SELECT 1 FROM gateway_inbox WHERE platform = ? AND event_id = ?"
     return tx.row(sql, (platform, event_id)) is not None
 
 
 def note(tx: Tx, platform: str, event_id: str, message_id: int | None, now: float) -> None:
-    """Something that needs no answer was done (to this message): if it comes again, it is recognised."""
+    """Record that an event without an answer was handled (on this message): a redelivery is recognised."""
     tx.run(
         "INSERT INTO gateway_inbox(platform, event_id, key, message_id, received_at, finished_at)"
         " VALUES(?, ?, '', ?, ?, ?) ON CONFLICT(platform, event_id) DO NOTHING",
@@ -254,10 +254,10 @@ def note(tx: Tx, platform: str, event_id: str, message_id: int | None, now: floa
 
 
 def show(tx: Tx, inbox_id: int, message_ids: Sequence[str], nonce: str, fence: tuple[str, int]) -> None:
-    """Its reply grows in these messages of the platform; the last has this nonce. An empty id: it may be there by now.
+    """Record the platform's messages that show its growing reply; the last has this nonce. An empty id: it may already exist.
 
-    If the reply is finished meanwhile, the part of that nonce replaces the message. Fenced unless the lease the reply is
-    written under still holds: the instance that has taken it over shows it elsewhere.
+    If the reply is finished meanwhile, the part of that nonce replaces the message. Raises Fenced unless the lease the reply is
+    written under still holds: the instance that took it over shows it in another message.
     """
     leases.check(tx, [fence])
     growing = tx.run(
@@ -272,7 +272,7 @@ def show(tx: Tx, inbox_id: int, message_ids: Sequence[str], nonce: str, fence: t
 
 
 def finish(tx: Tx, inbox_id: int, now: float) -> list[str] | None:
-    """It is answered, or needs no answer: the messages that show its reply so far. None when it was finished already.
+    """Finish an event; returns the messages that show its reply so far. None when it was already finished.
 
     Its text is not needed any more.
     """
@@ -288,7 +288,7 @@ def post(
     mask: Callable[[str], str], inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None,
     begun_at: float | None = None,
 ) -> Outgoing:  # fmt: skip
-    """Something is to be sent: as it is by this process, as `mask` leaves it by one that comes after."""
+    """Queue a message: this process sends it unmasked, a later one sends the result of `mask`."""
     number = tx.insert(
         "INSERT INTO gateway_outbox(inbox_id, platform, chat, text, nonce, reply_to, edits, created_at, begun_at)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -298,7 +298,7 @@ def post(
 
 
 def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
-    """What waits to be sent, in order (of the reply to one event, if it is named)."""
+    """The parts that wait to be sent, in order (of the reply to one event, if given)."""
     which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
     rows = tx.rows(
         f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL{which} ORDER BY id", values
@@ -317,7 +317,7 @@ def waiting_for(tx: Tx, platforms: Sequence[str], least: int = 0) -> list[tuple[
 
 
 def parts(tx: Tx, outbox_ids: Sequence[int]) -> list[Outgoing]:
-    """Of these parts those that wait to be sent, in order."""
+    """Those of these parts that wait to be sent, in order."""
     rows = tx.rows(
         f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND id IN ({_marks(outbox_ids)})"
         " ORDER BY id",
@@ -327,31 +327,31 @@ def parts(tx: Tx, outbox_ids: Sequence[int]) -> list[Outgoing]:
 
 
 def sending(tx: Tx, outbox_id: int, at: float | None, fence: tuple[str, int] | None = None) -> None:
-    """It is about to be sent: if we die now, it may have been. None: it was not sent after all.
+    """Record that a part is about to be sent: after a crash now, it may have been. None: it was not sent.
 
-    Fenced unless the lease it is sent under still holds.
+    Raises Fenced unless the lease it is sent under still holds.
     """
     leases.check(tx, [] if fence is None else [fence])
     tx.run("UPDATE gateway_outbox SET begun_at = ? WHERE id = ?", (at, outbox_id))
 
 
 def sent(tx: Tx, outbox_id: int, message_id: str, now: float) -> None:
-    """It was sent, and the platform calls it so."""
+    """Record that a part was sent, and its id on the platform."""
     tx.run(
         "UPDATE gateway_outbox SET sent_at = ?, message_id = ?, text = NULL WHERE id = ?", (now, message_id, outbox_id)
     )
 
 
 def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:
-    """It can't be sent, and why. The text stays, for whoever looks."""
+    """Record that a part can't be sent, and why. The text stays for inspection."""
     tx.run("UPDATE gateway_outbox SET error = ?, begun_at = ? WHERE id = ?", (error, now, outbox_id))
 
 
-QUESTION = "-q"  # what the nonces of questions contain, and no other
+QUESTION = "-q"  # contained in the nonces of questions only
 
 
 def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
-    """Questions without one of these marks in their nonces are not to be asked any more."""
+    """Cancel questions without one of these marks in their nonces."""
     sql = "SELECT id, nonce FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND instr(nonce, ?) > 0"
     for number, nonce in tx.rows(sql, (QUESTION,)):
         if not any(mark in nonce for mark in marks):
@@ -359,7 +359,7 @@ def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
 
 
 def counts(tx: Tx) -> dict[str, dict[str, int]]:
-    """How much waits and how much failed, by platform."""
+    """The numbers of waiting and failed rows, by platform."""
     found: dict[str, dict[str, int]] = {}
     for what, sql in (
         (
@@ -377,15 +377,15 @@ def counts(tx: Tx) -> dict[str, dict[str, int]]:
     return found
 
 
-# Webhook deliveries that are known by their bytes (<route>:<sha256>) or by GitLab's name for them. What signs them has no
-# time in it, so that a captured one could be sent again for ever: they are never forgotten. Such a row has no text.
+# Webhook deliveries that are identified by their bytes (<route>:<sha256>) or by GitLab's id. Their signature has no
+# time in it, so that a captured one could be sent again for ever: they are never removed. Such a row has no text.
 _LASTING = ("%:" + "_" * 64, "%:gitlab-%")
 
 
 def forget(tx: Tx, before: float) -> int:
-    """Remove what was done with before then, but not what keeps signed deliveries from being taken twice; how many rows.
+    """Remove rows finished before then, except those that detect repeated signed deliveries; returns how many.
 
-    The newest row of each box stays: the next one gets the number after it, and no number is given out twice.
+    The newest row of each box stays: the next one gets the number after it, and no number is used twice.
     """
     gone = tx.run(
         "DELETE FROM gateway_inbox WHERE finished_at < ? AND id < (SELECT max(id) FROM gateway_inbox)"
@@ -426,7 +426,7 @@ _HEAVY_INDEXES = ("idx_inbox_key", "idx_outbox_open")
 
 
 def is_heavy(tx: Tx) -> bool:
-    """Whether the boxes of a file are those of an older version, with counters and with indexes on what waits."""
+    """Whether the queues of a file are of an older version, with counters and indexes on waiting rows."""
     return (
         tx.row(
             f"SELECT 1 FROM sqlite_master WHERE name IN ({_marks(_HEAVY_INDEXES)})"
@@ -438,7 +438,7 @@ def is_heavy(tx: Tx) -> bool:
 
 
 def lighten(tx: Tx) -> None:
-    """Make the boxes of such a file what they are today, with all their rows; other columns they have stay, too."""
+    """Migrate the queues of such a file with all their rows; other columns stay as well."""
     for name in _HEAVY_INDEXES:
         tx.run(f"DROP INDEX IF EXISTS {name}")
     for name in _BOXES:
@@ -460,7 +460,7 @@ def lighten(tx: Tx) -> None:
 
 
 def number_above(tx: Tx, given_out: int) -> None:
-    """Events that come next get higher numbers than this: replies on the platforms are named by them."""
+    """Make the next events get higher numbers than this: the names of replies on the platforms contain them."""
     if given_out > int(tx.value("SELECT max(id) FROM gateway_inbox") or 0):
         now = tx.now()
         tx.run(

@@ -1,24 +1,24 @@
-"""The gateway's own tables: which chat belongs to which session, what waits to be answered, what waits to be sent, who may talk.
+"""The gateway's own tables: routes from chats to sessions, the inbox, the outbox, and the approved users.
 
-They are made when a gateway first opens the store; a store without one has none of them.
+They are created when a gateway first opens the store; a store without one has none of them.
 
-Every page that a message changes is written to the disk, so the boxes have as few as possible. Their ids only grow because
-the row with the highest one is never removed (mail.forget): that needs no AUTOINCREMENT, whose counters are a page of
-their own. What waits in a box of a file is found by reading it from the oldest row that may wait (mail.Oldest).
+Every page that a message changes is written to the disk, so the queues have as few as possible. Their ids only grow because
+the row with the highest one is never removed (gateway_queues.forget): that needs no AUTOINCREMENT, whose counters take a page of
+their own. Waiting rows in a queue of a file are found by reading it from the oldest row that may wait (gateway_queues.Oldest).
 """
 
 from __future__ import annotations
 
 TABLES: tuple[str, ...] = (
-    # The routing table: a session key, and the session that is talked in there now (NULL: the next message begins one).
+    # The routing table: a session key, and its current session (NULL: the next message begins one).
     "CREATE TABLE IF NOT EXISTS gateway_routes (key TEXT PRIMARY KEY, session_id TEXT, previous_id TEXT, reset_reason TEXT,"
     " platform TEXT NOT NULL, chat_type TEXT NOT NULL, chat TEXT NOT NULL, display_name TEXT, user_id TEXT,"
     " shared INTEGER NOT NULL, pending_title TEXT, created_at REAL NOT NULL, updated_at REAL NOT NULL, last_user_at REAL)",
-    # What was said to us. A row stays after it was answered, without its text, so that a redelivery is recognised.
+    # The inbox. A row stays after it was answered, without its text, so that a redelivery is recognised.
     "CREATE TABLE IF NOT EXISTS gateway_inbox (id INTEGER PRIMARY KEY, platform TEXT NOT NULL,"
     " event_id TEXT NOT NULL, key TEXT NOT NULL, event TEXT, received_at REAL NOT NULL, begun_at REAL, session_id TEXT,"
     " message_id INTEGER, shown TEXT, finished_at REAL, UNIQUE (platform, event_id))",
-    # What is to be sent, part by part; the text goes when it has been sent.
+    # The outbox, part by part; the text is deleted when it has been sent.
     "CREATE TABLE IF NOT EXISTS gateway_outbox (id INTEGER PRIMARY KEY, inbox_id INTEGER, platform TEXT NOT NULL,"
     " chat TEXT NOT NULL, text TEXT, nonce TEXT NOT NULL, reply_to TEXT, edits TEXT, created_at REAL NOT NULL, begun_at REAL,"
     " sent_at REAL, message_id TEXT, error TEXT)",
@@ -30,9 +30,9 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS gateway_homes (platform TEXT PRIMARY KEY, chat TEXT NOT NULL, set_by TEXT, set_at REAL NOT NULL)",
     "CREATE TABLE IF NOT EXISTS gateway_status (platform TEXT PRIMARY KEY, state TEXT NOT NULL, identity TEXT, since REAL,"
     " error TEXT, error_at REAL, updated_at REAL NOT NULL)",
-    # A conversation that a client sends whole each time, by a digest of it: the session it is.
+    # The session of a conversation that a client sends whole each time, by a digest of it.
     "CREATE TABLE IF NOT EXISTS gateway_aliases (digest TEXT PRIMARY KEY, session_id TEXT NOT NULL, made_at REAL NOT NULL)",
-    # Where several gateways share a store: who they are, and which of them serves a chat in which something waits.
+    # Where several gateways share a store: the instances, and which of them serves a chat with waiting events.
     "CREATE TABLE IF NOT EXISTS gateway_instances (name TEXT PRIMARY KEY, label TEXT NOT NULL, boot TEXT NOT NULL,"
     " platforms TEXT NOT NULL, joined_at REAL NOT NULL)",
     "CREATE TABLE IF NOT EXISTS gateway_serving (key TEXT PRIMARY KEY, instance TEXT NOT NULL)",
@@ -43,7 +43,7 @@ INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_outbox_failed ON gateway_outbox(inbox_id) WHERE error IS NOT NULL",
 )
 
-# Where several gateways share a store, each looks into the boxes all the time.
+# Where several gateways share a store, each reads the queues all the time.
 SHARED_INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_inbox_key ON gateway_inbox(key) WHERE finished_at IS NULL",
     "CREATE INDEX IF NOT EXISTS idx_outbox_open ON gateway_outbox(inbox_id) WHERE sent_at IS NULL AND error IS NULL",
@@ -51,5 +51,5 @@ SHARED_INDEXES: tuple[str, ...] = (
 
 
 def statements(*, shared: bool) -> tuple[str, ...]:
-    """What makes the tables of a store: of a server that many processes share, or of a file."""
+    """The statements that create the tables of a store: of a server that many processes share, or of a file."""
     return (*TABLES, *INDEXES, *(SHARED_INDEXES if shared else ()))

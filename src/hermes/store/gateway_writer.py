@@ -1,4 +1,4 @@
-"""Small writes of the gateway's event loop, gathered: what waits while one transaction is under way goes into the next one.
+"""Small writes of the gateway's event loop, batched: writes that wait during one transaction go into the next one.
 
 A step is a function of store/ whose first parameter is the transaction; the gateway gives the others.
 """
@@ -16,8 +16,8 @@ from hermes.errors import StoreBusy, StoreClosed, StoreFull, StoreGone, StoreRea
 if TYPE_CHECKING:
     from hermes.store.gateway_db import GatewayDB
 
-SOON = 0.1  # seconds that a write waits for others if nothing is lost when it never happens
-_WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)  # the fault of no step
+SOON = 0.1  # seconds that a write that may be lost waits for others
+_WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)  # no step's fault
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class _Job:
 
 
 class Writer:
-    """Writes to a store from an event loop. A write that returned is on the disk; they happen in the order they came."""
+    """Writes to a store from an event loop. A write that returned is on the disk; they are done in order."""
 
     def __init__(self, store: GatewayDB, *, gone: Callable[[StoreGone], None] = lambda error: None) -> None:
-        """`gone` hears that the store's file was deleted or replaced: nothing is written any more."""
+        """`gone` is called when the store's file was deleted or replaced: nothing is written any more."""
         self._store, self._gone = store, gone
         self._waiting: list[_Job] = []
         self._task: asyncio.Task[None] | None = None
@@ -41,10 +41,10 @@ class Writer:
     async def __call__(
         self, step: Callable[..., Any], *given: Any, then: Callable[[Any], None] | None = None, lasting: bool = True
     ) -> Any:
-        """Do one step in a transaction, perhaps together with others; what it returned.
+        """Run one step in a transaction, perhaps together with others; returns its result.
 
-        `then` is called with that in the order of the steps, also when the caller has given up waiting meanwhile. What is
-        not `lasting` may be gone after a crash: it waits a moment for others to share their transaction.
+        `then` is called with the result in the order of the steps, also when the caller no longer waits. A step that is
+        not `lasting` may be lost in a crash: it waits a moment for others to share their transaction.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
@@ -72,7 +72,7 @@ class Writer:
                 if isinstance(error, StoreGone):
                     self._gone(error)
                 if len(batch) > 1 and not isinstance(error, _WHOLE_STORE):
-                    for job in batch:  # one of them is at fault: each on its own
+                    for job in batch:  # one of them failed: run each separately
                         await self._alone(job)
                 else:
                     for job in batch:
@@ -90,7 +90,7 @@ class Writer:
             _succeed(job, result)
 
     async def idle(self) -> None:
-        """Wait until nothing waits."""
+        """Wait until every step is done."""
         while self._waiting or (self._task is not None and not self._task.done()):
             self._start()
             if self._task is not None:
@@ -115,4 +115,4 @@ def _succeed(job: _Job, result: Any) -> None:
 def _fail(job: _Job, error: Exception) -> None:
     if not job.done.done():
         job.done.set_exception(error)
-        job.done.exception()  # a caller that gave up waiting need not hear of it
+        job.done.exception()  # a caller that no longer waits need not get it

@@ -1,8 +1,8 @@
-"""Handoffs: a session on its way from one door to another.
+"""Handoffs: moving a session from one platform to another.
 
 NULL → pending → running → completed or failed. A claim carries a lease: when the claimer dies, the handoff can be
-claimed again after it has run out. `handoff:<id>` in the leases holds the token of the claim, so that a late claimer is
-told from the one who claimed it since.
+claimed again after the lease has expired. `handoff:<id>` in the leases holds the token of the claim, so that a late claimer is
+distinguished from the current one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CLAIMER = "claimer"
 
 
 def lease_of(session_id: str) -> str:
-    """The name of the lease whose token tells claims apart."""
+    """The name of the lease whose token distinguishes claims."""
     return f"handoff:{session_id}"
 
 
 def request(tx: Tx, session_id: str, platform: str) -> bool:
-    """Ask for a handoff; False while one is under way, or when there is no such session."""
+    """Request a handoff; False while one is in progress, or when there is no such session."""
     if not platform:
         raise InvalidInput("a handoff needs a platform to go to")
     now = tx.now()
@@ -43,7 +43,7 @@ def request(tx: Tx, session_id: str, platform: str) -> bool:
 
 
 def state(tx: Tx, session_id: str) -> HandoffState | None:
-    """{state, platform, error}, each None when none was ever asked for; None when there is no such session."""
+    """{state, platform, error}, each None when none was ever requested; None when there is no such session."""
     row = tx.row(
         "SELECT handoff_state, handoff_platform, handoff_error FROM sessions WHERE id = ? AND purged IS NULL",
         (session_id,),
@@ -67,7 +67,7 @@ def pending(tx: Tx) -> list[PendingHandoff]:
 
 
 def claim(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> int | None:
-    """Take a pending handoff (or one whose claimer died); one winner. The token of the claim, or None."""
+    """Claim a pending handoff (or one whose claim expired); one winner. Returns the token of the claim, or None."""
     now = tx.now()
     if not tx.run(
         "UPDATE sessions SET handoff_state = 'running', handoff_lease_until = ? WHERE id = ? AND (handoff_state = 'pending'"
@@ -79,7 +79,7 @@ def claim(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> int | None:
 
 
 def heartbeat(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
-    """Prolong one's claim."""
+    """Renew a claim."""
     until = tx.now() + lease
     done = tx.run(
         "UPDATE sessions SET handoff_lease_until = ? WHERE id = ? AND handoff_state = 'running'", (until, session_id)
@@ -90,7 +90,7 @@ def heartbeat(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
 
 
 def withdraw(tx: Tx, session_id: str, error: str) -> bool:
-    """Nobody took it: it is not asked for any more. False when somebody has claimed it meanwhile."""
+    """Cancel a request that is not claimed. False when it was claimed meanwhile."""
     return bool(
         tx.run(
             "UPDATE sessions SET handoff_state = 'failed', handoff_error = ?, handoff_lease_until = NULL WHERE id = ?"
@@ -101,7 +101,7 @@ def withdraw(tx: Tx, session_id: str, error: str) -> bool:
 
 
 def seconds_left(tx: Tx, session_id: str) -> float | None:
-    """How long the claim on a session still holds (below zero: it has run out); None when nobody has claimed it."""
+    """Seconds until the claim on a session expires (negative: it has expired); None when it is not claimed."""
     until = tx.value(
         "SELECT handoff_lease_until FROM sessions WHERE id = ? AND handoff_state = 'running'", (session_id,)
     )
@@ -109,12 +109,12 @@ def seconds_left(tx: Tx, session_id: str) -> float | None:
 
 
 def complete(tx: Tx, session_id: str) -> bool:
-    """The session has arrived."""
+    """Mark a handoff as completed."""
     return _finish(tx, session_id, "completed", None)
 
 
 def fail(tx: Tx, session_id: str, error: str) -> bool:
-    """It has not, and why; it can be asked for again."""
+    """Mark a handoff as failed, with the reason; it can be requested again."""
     return _finish(tx, session_id, "failed", error)
 
 

@@ -1,7 +1,7 @@
-"""A quick look at a store's file, for `hermes doctor`: is it sound as far as a few seconds can tell, and who uses it.
+"""A quick check of a store's file, for `hermes doctor`: what can be checked in a few seconds, and which processes use it.
 
-Nothing is changed: an older file keeps its tables, and where nobody has the file open none is put beside it either.
-The thorough look is `SessionDB.check()`.
+Nothing is changed: an older file keeps its tables, and where no process has the file open no other file is created next to it.
+The thorough check is `SessionDB.check()`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hermes.store.engines.sqlite.transaction import SqliteTx
 
 @dataclass(slots=True)
 class Health:
-    """What a quick look tells. Only a file of today's version is counted."""
+    """The result of a quick check. Only a file of the current version is counted."""
 
     kind: str  # current, earlier, old, newer, empty or foreign-application
     bytes: int
@@ -31,16 +31,16 @@ class Health:
     messages: int = 0
     pending: int = 0  # messages that are not in the index yet
     damage: list[str] = field(default_factory=list)
-    finished: bool = True  # False: the file is so large that only a part of it was looked at
+    finished: bool = True  # False: the file is so large that only a part of it was checked
     used_by: str = ""
 
 
 def look(path: Path, seconds: float = 3.0) -> Health:
-    """Look at a database file. StoreCorrupt when it can't be read at all."""
+    """Check a database file quickly. StoreCorrupt when it can't be read."""
     wal = path.with_name(path.name + "-wal")
     alone = not _size(wal)
     health = _look(path, wal, seconds, alone=alone)
-    if alone and _size(wal):  # somebody began to write meanwhile
+    if alone and _size(wal):  # a process began to write meanwhile
         health = _look(path, wal, seconds, alone=False)
     return health
 

@@ -1,8 +1,8 @@
-"""What is tidied while a program that talks runs: at its start, and once a day for as long as it lives.
+"""Housekeeping of a running chat or gateway: at its start, and once a day while it runs.
 
-Old sessions are pruned if config.yaml wants it (sessions.auto_prune). In any case sessions that have been in the trash for
+Old sessions are pruned if config.yaml says so (sessions.auto_prune). In any case sessions that have been in the trash for
 sessions.trash_days are deleted, sessions that a crash left open for a day are ended, empty sessions are removed, and
-compressed children that no model was ever asked in are closed.
+compressed children without any model call are ended.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _work(db: SessionDB, config: Config) -> None:
         except StoreClosed:
             return
         except HermesError:
-            pass  # the next day or the next start tries again; a conversation is not the place to hear of it
+            pass  # retried the next day or at the next start; not reported in a conversation
         never.wait(_DAY)
 
 
 def tidy(db: SessionDB, config: Config) -> None:
-    """Do all of it now. Every step leaves the store whole, so being cut off by the end of the program does no harm."""
+    """Do all of it now. Every step leaves the store consistent, so an end of the program in between does no harm."""
     wanted = config.sessions
     if wanted.auto_prune:
         db.maybe_auto_prune_and_vacuum(wanted.retention_days, wanted.min_interval_hours, wanted.vacuum_after_prune)

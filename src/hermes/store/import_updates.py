@@ -1,8 +1,8 @@
-"""A session that was imported from another program, brought up to what that program has now.
+"""Updates a session that was imported from another program with what that program has now.
 
-Its messages are known by the ids they had there (`platform_message_id`). What is new comes to the end; what was changed
-there is changed here, the earlier version kept as an edit keeps it; what was taken back there is hidden as a rewind hides
-it. What was hidden or redacted here stays so, and what was said here stays where it is.
+Its messages are known by the ids they had there (`platform_message_id`). New messages are appended; a message that was changed
+there is changed here as an edit does it, with the earlier version stored; one that was undone there is hidden as a rewind
+does it. What was hidden or redacted here stays so, and messages stored here stay in place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COMPARED = ("tool_calls", "tool_name", "tool_call_id", "reasoning", "finish_rea
 
 @dataclass(slots=True)
 class Update:
-    """What an import changed in a session that was here already."""
+    """What an import changed in an existing session."""
 
     added: list[tuple[int, messages.Ready]] = field(default_factory=list)
     changed: int = 0
@@ -40,9 +40,9 @@ def update(engine: Engine, tx: Tx, session_id: str, data: Mapping[str, Any]) -> 
     made = Update()
     stored = _stored(tx, session_id)
     if not stored:
-        return made  # it has no messages of another program, or they came without ids
+        return made  # it has no messages of another program, or they have no ids from there
     shown = [one for one in data.get("messages") or () if one.get("platform_message_id")]
-    numbers: dict[Any, int] = {}  # of the import's own numbers, the ids here
+    numbers: dict[Any, int] = {}  # by the import's own numbers, the ids here
     for entry in shown:
         known = stored.get(entry["platform_message_id"])
         if known is None:
@@ -113,7 +113,7 @@ def _add_branches(
     engine: Engine, tx: Tx, session_id: str, stored: dict[str, _StoredMessage], data: Mapping[str, Any], numbers: dict[Any, int],
     made: Update,
 ) -> None:  # fmt: skip
-    """Branches that were begun and left there since the last import: hidden here, reachable as what a rewind hid."""
+    """Branches that were begun and left there since the last import: hidden here as by a rewind, which can be undone."""
     cuts = dict(data.get("rewinds") or ())
     batches: dict[int, int] = {}
     for entry in data.get("rewound_messages") or ():

@@ -1,4 +1,4 @@
-"""Text as the index sees it: folded, split where a script has no spaces, and freed of JSON's escapes.
+"""Text for the index: folded, split where a script has no spaces, and without JSON's escapes.
 
 One index serves every language because the text is prepared before it is tokenised: case and marks are folded,
 runs of scripts written without spaces (Chinese, Japanese, Korean, Thai …) become overlapping pairs of characters
@@ -28,7 +28,7 @@ _EMOJI_RE = re.compile(f"[{_EMOJI}]")
 _NO_WORD = re.compile(f"[{_UNSPACED}{_EMOJI}]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _LETTERS = {"ς": "σ", "đ": "d", "ø": "o", "ł": "l", "ħ": "h", "ŧ": "t", "ı": "i"}
-_EMOJI_MARK = "\ue000"  # private use: no one types it, every tokenizer takes it for a letter
+_EMOJI_MARK = "\ue000"  # private use: not typed by users, every tokenizer takes it for a letter
 _KEYCAP_MARK = "\u20e3"
 _KEYCAP = re.compile("[0-9#*](?=\ufe0f?\u20e3)")
 
@@ -44,12 +44,12 @@ def pieces(folded: str) -> list[str]:
 
 
 def has_no_word_border(folded: str) -> bool:
-    """Whether scripts without spaces or emoji stand in a folded text: words end there without a space."""
+    """Whether scripts without spaces or emoji occur in a folded text: words end there without a space."""
     return not folded.isascii() and _NO_WORD.search(folded) is not None
 
 
 def _keycaps(text: str) -> str:
-    """The text with the digit of each keycap (1️⃣) as an emoji of its own, so that it is no 1; as long as before."""
+    """The text with the digit of each keycap (1️⃣) as an emoji of its own, so that it is no 1; of the same length."""
     return _KEYCAP.sub(lambda m: chr(0xE100 + ord(m[0])), text) if _KEYCAP_MARK in text else text
 
 
@@ -84,7 +84,7 @@ def _fold_character(code: int) -> str:
 
 
 class _Folds(dict[int, str]):
-    """The fold of each character, worked out when it is first met."""
+    """The fold of each character, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         self[code] = folded = _fold_character(code)
@@ -111,7 +111,7 @@ _MANY = 100
 
 def lacks_one(source: str, parts: Sequence[str]) -> bool:
     """Whether one of these parts (of ASCII letters, digits and underscores) is certainly not in the folded text that
-    `source`, perhaps JSON, stands for. Without folding it, which takes long; False where that can't be told."""
+    `source`, perhaps JSON, stands for. Without folding it, which takes long; False where that is unknown."""
     if source.isascii():
         lowered = source.lower()
         return any(part not in lowered for part in parts) and not _TELLING_ESCAPE.search(source)
@@ -174,7 +174,7 @@ def _index_run(run: str) -> str:
 
 
 def index_text(text: str) -> str:
-    """What is handed to the full-text index for this text (ASCII goes as it is: the index folds its case)."""
+    """The form of this text for the full-text index (ASCII unchanged: the index folds its case)."""
     if text.isascii():
         return text
     return _BEYOND_ASCII.sub(lambda run: _index_run(run[0]), _keycaps(unicodedata.normalize("NFC", text)))
@@ -202,7 +202,7 @@ def index_words(text: str) -> list[str]:
 def phrase(text: str) -> tuple[str, bool]:
     """A query leaf as the words of an index phrase, and whether the last one is only a beginning.
 
-    The empty string when nothing in it is indexed. A run of an unspaced script at the end may go on in the text,
+    The empty string when nothing in it is indexed. A run of an unspaced script at the end may continue in the text,
     so its single last character is left out; a run of one character is the beginning of a pair.
     """
     folded = fold(text)
@@ -231,7 +231,7 @@ def phrase(text: str) -> tuple[str, bool]:
 
 
 def _decode(text: str) -> Any:
-    """Loads the JSON library when it is first needed and takes its place; numbers stay as they were written."""
+    """Loads the JSON library when it is first needed and replaces itself by it; numbers stay as they were written."""
     global _decode
     import msgspec
 
@@ -277,7 +277,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """The text that JSON stands for: its keys and values, one a line, unescaped. Other text comes back as it is."""
+    """The text that JSON stands for: its keys and values, one a line, unescaped. Other text is returned unchanged."""
     if text[:1] in ("{", "["):
         try:
             value = _decode(text)
@@ -345,7 +345,7 @@ SHORT = 12  # bytes: up to here half of a word may be digits (sha256, x86abi), b
 
 
 def vocabulary(text: str) -> set[bytes]:
-    """The distinct words of a text, folded, as UTF-8. As in the index, an underscore parts them, and so do scripts without
+    """The distinct words of a text, folded, as UTF-8. As in the index, an underscore separates them, and so do scripts without
     spaces."""
     if not text.isascii():
         text = _NO_WORD.sub(" ", fold(text))
@@ -369,9 +369,9 @@ def vocabulary_and_names(text: str) -> tuple[set[bytes], set[bytes]]:
 
 
 def worth_keeping(words: set[bytes]) -> list[bytes]:
-    """Those words, sorted, of which a part may be searched for: not numbers, long hashes or unspaced scripts.
+    """Those words, sorted, that can be searched by a part: not numbers, long hashes or unspaced scripts.
 
-    What begins with four letters is kept in any case, so that the list knows every word that begins so.
+    Words that begin with four letters are always included, so that the list has every word with such a prefix.
     """
     if not words:
         return []

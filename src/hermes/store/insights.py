@@ -1,8 +1,8 @@
-"""Insights: what was used in the last days, counted from the rows.
+"""Insights: usage in the last days, counted from the rows.
 
 Messages and tool calls count by their own time, each once, under the session that owns it. A session that began in the
-period brings its whole counters; of one that began before it only what its messages of the period used is counted.
-Days and hours are those of a time zone, so they are worked out here and not in the database.
+period counts with its whole counters; of one that began before it only the usage of its messages in the period counts.
+Days and hours are those of a time zone, so they are computed here and not in the database.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _MESSAGE_TOKENS = TOKENS[:4]  # a message does not tell its reasoning apart
 _MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(
     f"m.{name}_tokens" for name in _MESSAGE_TOKENS
 )
-# Sessions, and messages of them, that are read in one go. Where that is much of the store, a server reads its messages from
-# end to end for it, so there are few such goes; the messages of one are in memory.
+# Sessions, and messages of them, that are read by one query. Where that is much of the store, a server scans all its messages
+# for it, so there are few such queries; the messages of one are in memory.
 _AT_ONCE = 10_000
 _MESSAGES_AT_ONCE = 100_000
 _QUARTER = 900  # seconds: every offset from UTC is a multiple of it, so a quarter of an hour has one local hour
-_CENT = 1e-9  # what adding floats may be off by
+_CENT = 1e-9  # the error of adding floats
 
 
 class _Session(NamedTuple):
@@ -75,7 +75,7 @@ def _no_tokens() -> InsightsTokens:
 
 @dataclass(slots=True)
 class _Share:
-    """What one model has done for a session."""
+    """The usage of one model in a session."""
 
     tokens: InsightsTokens = field(default_factory=_no_tokens)
     cost: float | None = None
@@ -84,7 +84,7 @@ class _Share:
 
 @dataclass(slots=True)
 class _Talk:
-    """A session and what was said in it during the period."""
+    """A session and its messages of the period."""
 
     row: _Session
     began: bool  # in the period
@@ -155,7 +155,7 @@ def _zone(timezone: str | tzinfo | None) -> tzinfo | None:
     try:
         return ZoneInfo(timezone)
     except (KeyError, ValueError, OSError, TypeError) as error:
-        raise InvalidInput(f"no time zone is called {timezone!r} here; one is written like Europe/Berlin") from error
+        raise InvalidInput(f"unknown time zone {timezone!r}; use a name like Europe/Berlin") from error
 
 
 def _period(days: float, now: float | None) -> tuple[float, float]:
@@ -236,7 +236,7 @@ def _tool_name(call: Any) -> str:
 
 
 def _whole(value: Any) -> int:
-    """A counter; other programs leave out what they don't count."""
+    """A counter; other programs omit what they don't count."""
     if type(value) is int:
         return value
     return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
@@ -250,7 +250,7 @@ def _money(value: Any) -> float | None:
 
 
 def _settle(talk: _Talk) -> None:
-    """What the session used in the period, and which model had which part in it. The parts add up to the whole."""
+    """The usage of the session in the period, and the share of each model. The parts add up to the whole."""
     row = talk.row
     if None in talk.models and row.model is not None:
         _merge(talk.models.setdefault(row.model, _Share()), talk.models.pop(None))
@@ -280,7 +280,7 @@ def _merge(into: _Share, other: _Share) -> None:
 
 
 def _split(talk: _Talk) -> None:
-    """Divide the session's counters: what its messages tell goes to their models, the rest to the session's own."""
+    """Divide the session's counters: the usage in its messages goes to their models, the rest to the session's own."""
     told = _tokens(share.tokens for share in talk.models.values())
     if any(told[name] > talk.tokens[name] for name in TOKENS):  # they contradict the counters, which are the record
         told = _no_tokens()
@@ -310,7 +310,7 @@ def _tokens(many: Iterable[InsightsTokens]) -> InsightsTokens:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """The sum of what is known; None when nothing is."""
+    """The sum of the known values; None when there are none."""
     known = [value for value in values if value is not None]
     return math.fsum(known) if known else None
 

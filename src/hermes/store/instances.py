@@ -1,9 +1,9 @@
-"""Gateways that share a store: which of them live, and which of them serves which chat.
+"""Gateways that share a store: which of them are alive, and which of them serves which chat.
 
-Each has a row here and a lease `gateway:<name>` as its sign of life; what it stores is fenced by that lease. A chat (a
-session key) is given to one of the living when something is said there while nothing waits; until all of it is answered,
-what else is said there goes to the same one, so that it stays in order. What a dead one leaves is given to others in the
-transaction that declares it dead: from then on nothing it does counts.
+Each has a row here and a lease `gateway:<name>` as its heartbeat; what it stores is fenced by that lease. A chat (a
+session key) is assigned to a live one when a message arrives there while none waits; until all are answered,
+further messages there go to the same one, so that they stay in order. A dead one's chats are assigned to others in the
+transaction that declares it dead: from then on its writes are refused.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _LIVES = "l.holder IS NOT NULL AND l.expires_at > ?"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A gateway of several."""
+    """One of several gateways."""
 
-    name: str  # `host:process:…`: the holder of its lease
-    label: str  # what a start again does not change
-    boot: str  # which run of which machine it is part of
+    name: str  # `host:process:…`: the holder name of its lease
+    label: str  # stays the same after a restart
+    boot: str  # the boot of the machine it runs on
     platforms: frozenset[str]  # what its configuration enables
     joined_at: float
     lives: bool
 
     @property
     def owner(self) -> str:
-        """What the names of all holders of its process begin with."""
+        """The common prefix of all holder names of its process."""
         host, process = self.name.split(":")[:2]
         return f"{host}:{process}:"
 
 
 def lease_of(name: str) -> str:
-    """The lease that is an instance's sign of life."""
+    """The lease that is an instance's heartbeat."""
     return f"gateway:{name}"
 
 
 def platform_lease(platform: str) -> str:
-    """The lease of whoever is connected to a platform."""
+    """The lease of the instance that is connected to a platform."""
     return f"platform:{platform}"
 
 
@@ -52,7 +52,7 @@ def question_mark(name: str) -> str:
 
 
 def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
-    """From now on there is this instance; the token of its lease. Questions of no instance are not asked any more."""
+    """Register an instance; returns the token of its lease. Questions without an instance are cancelled."""
     token = leases.seize(tx, lease_of(name), name, ttl)
     tx.run(
         "INSERT INTO gateway_instances(name, label, boot, platforms, joined_at) VALUES(?, ?, ?, ?, ?)",
@@ -63,7 +63,7 @@ def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl
 
 
 def everyone(tx: Tx) -> list[Instance]:
-    """All instances, those included whose death nobody has noticed yet; the one that came first is the first."""
+    """All instances, including dead ones not detected yet; the oldest first."""
     rows = tx.rows(
         f"SELECT i.name, i.label, i.boot, i.platforms, i.joined_at, CASE WHEN {_LIVES} THEN 1 ELSE 0 END"
         " FROM gateway_instances i LEFT JOIN leases l ON l.name = 'gateway:' || i.name ORDER BY i.joined_at, i.name",
@@ -76,9 +76,9 @@ def everyone(tx: Tx) -> list[Instance]:
 
 
 def choose(key: str, platform: str, living: Iterable[Instance]) -> str | None:
-    """The instance a chat belongs to, as all would say who know of the same living ones; None when none has the platform.
+    """The instance a chat belongs to, the same for all who see the same live instances; None when none has the platform.
 
-    When one comes or goes, only chats of that one move. One that was started again gets its chats back.
+    When one joins or leaves, only its chats move. One that was restarted gets its chats back.
     """
 
     def weight(one: Instance) -> tuple[bytes, bytes]:
@@ -95,10 +95,10 @@ def _digest(key: str, name: str) -> bytes:
 
 
 def assign(tx: Tx, key: str, platform: str) -> str | None:
-    """Something is about to be kept for a chat: see to it that an instance serves it; its name.
+    """Before an event of a chat is stored: make sure that an instance serves the chat; returns its name.
 
-    The instance that answers what waits in a chat gets the rest, too. If it is dead, all of it moves together when that is
-    noticed; for one whose death was noticed nothing waits any more.
+    The instance that answers a waiting event takes the whole queue of that chat. If it is dead, all of it moves when that is
+    detected; after that nothing waits for it any more.
     """
     instances = everyone(tx)
     serving = tx.value("SELECT instance FROM gateway_serving WHERE key = ?", (key,))
@@ -114,7 +114,7 @@ def assign(tx: Tx, key: str, platform: str) -> str | None:
 
 
 def give(tx: Tx, key: str, name: str) -> None:
-    """From now on this instance serves the chat."""
+    """Assign the chat to this instance."""
     tx.run(
         "INSERT INTO gateway_serving(key, instance) VALUES(?, ?)"
         " ON CONFLICT(key) DO UPDATE SET instance = excluded.instance",
@@ -123,7 +123,7 @@ def give(tx: Tx, key: str, name: str) -> None:
 
 
 def given(tx: Tx, name: str, least: int = 0) -> list[int]:
-    """The numbers, from this least one on, of events that wait to be answered by this instance, in the order they came."""
+    """The numbers, from this least one on, of events that wait to be answered by this instance, in the order of arrival."""
     rows = tx.rows(
         "SELECT i.id FROM gateway_inbox i JOIN gateway_serving s ON s.key = i.key"
         " WHERE i.finished_at IS NULL AND i.id >= ? AND s.instance = ? ORDER BY i.id",
@@ -138,7 +138,7 @@ def serves(tx: Tx, name: str, key: str) -> bool:
 
 
 def served_elsewhere(tx: Tx, key: str, name: str) -> bool:
-    """Whether another instance answers something in this chat just now."""
+    """Whether another instance is answering an event of this chat."""
     return (
         tx.row(
             "SELECT 1 FROM gateway_serving s JOIN gateway_inbox i ON i.key = s.key"
@@ -150,7 +150,7 @@ def served_elsewhere(tx: Tx, key: str, name: str) -> bool:
 
 
 def astray(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
-    """Whether something of these platforms, from this least number on, waits that no instance serves."""
+    """Whether an event of these platforms, from this least number on, waits that no instance serves."""
     rows = tx.rows(
         "SELECT DISTINCT i.platform FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"
         " LEFT JOIN gateway_instances g ON g.name = s.instance WHERE i.finished_at IS NULL AND i.id >= ? AND g.name IS NULL",
@@ -159,17 +159,17 @@ def astray(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
     return any(platform in platforms for (platform,) in rows)
 
 
-def bury(tx: Tx, gone: Collection[str] = ()) -> int:
-    """Those who give no sign of life any more, and those known to be gone, are no instances any more; how many.
+def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
+    """Remove instances without a heartbeat, and those known to have ended; returns how many.
 
-    Whatever they held is free, what waits for them is given to the living, and their questions, which no turn waits for
-    any more, are not asked. (Not while others write: see Engine.write.)
+    Their leases are freed, their waiting events are assigned to live instances, and their questions, which no turn waits for
+    any more, are cancelled. (Not while others write: see Engine.write.)
     """
     instances = everyone(tx)
     dead = [one for one in instances if not one.lives or one.name in gone]
     living = [one for one in instances if one not in dead]
     for one in dead:
-        # Its sessions are held by other names of its process. If a living one has its number, that process is gone for good.
+        # Other holder names of its process hold its sessions. If a live one has its number, that process has ended.
         again = any(other.owner == one.owner for other in living)
         for lease in _held(tx, one.name if again else one.owner):
             leases.void(tx, lease)
@@ -186,7 +186,7 @@ def bury(tx: Tx, gone: Collection[str] = ()) -> int:
 
 
 def _held(tx: Tx, beginning: str) -> list[str]:
-    """The leases of holders whose names begin so, in the order in which leases are locked."""
+    """The leases of holders with this name prefix, in the order in which leases are locked."""
     rows = tx.rows(
         "SELECT name FROM leases WHERE holder IS NOT NULL AND instr(holder, ?) = 1 ORDER BY name", (beginning,)
     )
@@ -194,7 +194,7 @@ def _held(tx: Tx, beginning: str) -> list[str]:
 
 
 def forget_served(tx: Tx) -> int:
-    """Remove what is known of chats where nothing waits; how many."""
+    """Remove the assignments of chats where nothing waits; returns how many."""
     return tx.run(
         "DELETE FROM gateway_serving WHERE NOT EXISTS"
         " (SELECT 1 FROM gateway_inbox i WHERE i.key = gateway_serving.key AND i.finished_at IS NULL)"

@@ -1,12 +1,12 @@
-"""Leases: who holds what, for how long, across processes.
+"""Leases: which process holds which resource, and until when.
 
-A lease has one holder and runs out unless it is renewed, so a crashed process frees what it held. Each taking gets a
-higher token (a fence): whoever wakes up late with an old one is told apart (`check`). A session is live while someone
-holds the lease `session:<id>`, and is answered in while someone holds `turn:<id>`: a terminal keeps a session live for
-hours and leaves room for the turns of others in between.
+A lease has one holder and expires unless it is renewed, so a crashed process frees what it held. Each acquisition gets a
+higher token (a fence): a process that resumes with an old one is detected (`check`). A session is live while a process
+holds the lease `session:<id>`, and a turn runs in it while one holds `turn:<id>`: a terminal keeps a session live for
+hours and lets other processes run turns in between.
 
-Where a transaction locks sessions and leases, it locks sessions first, and leases in the order of their names: so no two
-wait for each other.
+Where a transaction locks sessions and leases, it locks sessions first, and leases in the order of their names: so that no two
+transactions wait for each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ABANDONED = "abandoned"
 
 
 def acquire(tx: Tx, name: str, holder: str, ttl: float) -> int | None:
-    """Take a free, expired or own lease; its fencing token, or None while someone else holds it."""
+    """Take a free, expired or own lease; returns its fencing token, or None while another holder has it."""
     if not name or ttl <= 0:
         raise InvalidInput("a lease needs a name and a time to live above zero")
     now = tx.now()
@@ -34,7 +34,7 @@ def acquire(tx: Tx, name: str, holder: str, ttl: float) -> int | None:
 
 
 def seize(tx: Tx, name: str, holder: str, ttl: float) -> int:
-    """Take a lease whoever holds it: for what was decided elsewhere. Its token."""
+    """Take a lease from any holder: for transfers decided elsewhere. Returns its token."""
     taken = tx.rows(
         "INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
         " holder = excluded.holder, token = leases.token + 1, expires_at = excluded.expires_at RETURNING token",
@@ -44,14 +44,14 @@ def seize(tx: Tx, name: str, holder: str, ttl: float) -> int:
 
 
 def void(tx: Tx, name: str) -> None:
-    """Nobody holds a lease any more, whoever did."""
+    """Release a lease of any holder."""
     tx.run("UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND holder IS NOT NULL", (tx.now(), name))
 
 
 def check(tx: Tx, fences: Iterable[tuple[str, int]]) -> None:
-    """Every lease (name, token) is still its token's, and stays so until the transaction ends; else Fenced.
+    """Check that each token still holds its lease (name, token), and lock them until the transaction ends; else Fenced.
 
-    One that has run out counts as long as nobody else has taken it.
+    An expired lease counts as long as no other holder has taken it.
     """
     for name, token in sorted(fences):
         if not tx.holds(name, token):
@@ -59,7 +59,7 @@ def check(tx: Tx, fences: Iterable[tuple[str, int]]) -> None:
 
 
 def renew(tx: Tx, name: str, token: int, ttl: float) -> bool:
-    """Prolong a lease; False when it has passed to someone else or was released."""
+    """Renew a lease; False when another holder has taken it or it was released."""
     return bool(
         tx.run(
             "UPDATE leases SET expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
@@ -69,14 +69,14 @@ def renew(tx: Tx, name: str, token: int, ttl: float) -> bool:
 
 
 def renew_all(tx: Tx, held: Iterable[tuple[str, int, float]]) -> list[bool]:
-    """Prolong several, each (name, token, ttl); of each what `renew` says."""
+    """Renew several, each (name, token, ttl); the result of `renew` for each."""
     leases = list(held)
     done = {name: renew(tx, name, token, ttl) for name, token, ttl in sorted(leases)}
     return [done[name] for name, _, _ in leases]
 
 
 def release(tx: Tx, name: str, token: int) -> bool:
-    """Give a lease back; the row stays, so that tokens only ever grow."""
+    """Release a lease; the row stays, so that tokens only grow."""
     return bool(
         tx.run(
             "UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
@@ -86,25 +86,25 @@ def release(tx: Tx, name: str, token: int) -> bool:
 
 
 def release_all(tx: Tx, held: Iterable[tuple[str, int]]) -> None:
-    """Give several back, each (name, token)."""
+    """Release several, each (name, token)."""
     for name, token in sorted(held):
         release(tx, name, token)
 
 
 def compression_lease(session_id: str) -> str:
-    """The lease of who compresses a session."""
+    """The name of the lease for compressing a session."""
     return f"compress:{session_id}"
 
 
 def renew_of(tx: Tx, name: str, holder: str, ttl: float) -> bool:
-    """Prolong a lease that this holder has."""
+    """Renew a lease that this holder has."""
     now = tx.now()
     sql = "UPDATE leases SET expires_at = ? WHERE name = ? AND holder = ? AND expires_at > ?"
     return bool(tx.run(sql, (now + ttl, name, holder, now)))
 
 
 def release_of(tx: Tx, name: str, holder: str) -> bool:
-    """Give back a lease that this holder has."""
+    """Release a lease that this holder has."""
     sql = "UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND holder = ?"
     return bool(tx.run(sql, (tx.now(), name, holder)))
 
@@ -115,7 +115,7 @@ def session_lease(session_id: str) -> str:
 
 
 def turn_lease(session_id: str) -> str:
-    """The name of the lease of who answers in a session."""
+    """The name of the lease for a turn in a session."""
     return f"turn:{session_id}"
 
 
@@ -131,12 +131,12 @@ def is_live(tx: Tx, session_id: str) -> bool:
 
 
 def holder(tx: Tx, session_id: str) -> str | None:
-    """Who holds the session, by the name it gave; None when nobody does."""
+    """The holder name of the session's lease; None when it is free."""
     return holder_of(tx, session_lease(session_id))
 
 
 def holder_of(tx: Tx, name: str) -> str | None:
-    """Who holds a lease, by the name it gave; None when nobody does."""
+    """The holder name of a lease; None when it is free."""
     found = tx.value(
         "SELECT holder FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?", (name, tx.now())
     )
@@ -144,7 +144,7 @@ def holder_of(tx: Tx, name: str) -> str | None:
 
 
 def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
-    """End sessions whose holder vanished without a word longer ago than this."""
+    """End sessions whose lease expired, unreleased, longer ago than this."""
     now = tx.now()
     before = now - after_hours * 3600
     gone = tx.rows(
@@ -155,7 +155,7 @@ def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
     ended = []
     for (session_id,) in gone:
         tx.hold(session_id)
-        if tx.run(  # not if it gave a sign of life in this moment
+        if tx.run(  # not if it was renewed at this moment
             "UPDATE leases SET holder = NULL WHERE name = ? AND holder IS NOT NULL AND expires_at < ?",
             (session_lease(session_id), before),
         ):

@@ -1,6 +1,6 @@
-"""Lineage: where a conversation came from and where it goes on.
+"""Lineage: where a conversation came from and where it continues.
 
-A child never copies what it carries over: `session_refs` names ranges of another session's rows and where they stand
+A child never copies what it carries over: `session_refs` names ranges of another session's rows and their position
 among the child's own. Rewinding hides rows (or shortens such a range) under a batch number, so that it can be undone.
 """
 
@@ -17,7 +17,7 @@ from hermes.store.engines.base import Tx
 from hermes.store.visibility import User
 
 _INHERITED = "source, user_id, model, model_config, system_prompt, system_prompt_hash, cwd"
-_MARKS = ", pinned_at, archived_at"  # of a conversation, wherever it goes on; a branch is another conversation
+_MARKS = ", pinned_at, archived_at"  # copied to a continuation; a branch is another conversation and gets none
 Place = tuple[int, str]  # a shown message: its id and the session that owns it
 
 
@@ -27,7 +27,7 @@ def shown_places(tx: Tx, session_id: str) -> list[Place]:
 
 
 def ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
-    """Places as the fewest ranges (owner, first, last) that hold exactly them."""
+    """The smallest number of ranges (owner, first, last) that cover exactly these places."""
     neighbours: dict[str, dict[int, int]] = {}
     for owner in {owner for _, owner in places}:
         ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? ORDER BY id", (owner,))]
@@ -68,7 +68,7 @@ def _child(tx: Tx, parent: str, child: str, kind: str) -> None:
 
 
 def branch(tx: Tx, session_id: str, new_id: str, at_message: int | None, title: str | None) -> None:
-    """A new session that shows the old one's messages up to `at_message` and goes its own way from there."""
+    """A new session that shows the old one's messages up to `at_message` and continues independently from there."""
     sessions.require(tx, session_id)
     places = shown_places(tx, session_id)
     if at_message is not None:
@@ -94,7 +94,7 @@ def compress(
     parent = sessions.require(tx, session_id)
     if parent["end_reason"] == "compression" and compression_tip(tx, session_id) != session_id:
         raise InvalidInput(
-            f"session {session_id} was compressed already; it goes on as {compression_tip(tx, session_id)}"
+            f"session {session_id} was already compressed; it continues as {compression_tip(tx, session_id)}"
         )
     places = shown_places(tx, session_id)
     head = _upto(places, head_until, session_id) if head_until is not None else []
@@ -102,7 +102,7 @@ def compress(
     if tail_from is not None:
         tail = places[len(_upto(places, tail_from, session_id)) - 1 :]
     if set(head) & set(tail):
-        raise InvalidInput("head_until lies after tail_from: nothing would be left out")
+        raise InvalidInput("head_until is after tail_from: no message would be left out")
     tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ?", (session_id,))
     sessions.end(tx, session_id, "compression")
     _child(tx, session_id, new_id, "compression")
@@ -119,7 +119,7 @@ def compress(
 
 
 def rewind(tx: Tx, session_id: str, message_id: int) -> list[int]:
-    """Hide everything a session shows after `message_id` (0: everything); which messages that were."""
+    """Hide everything a session shows after `message_id` (0: everything); returns the messages that were hidden."""
     sessions.require(tx, session_id)
     after = _after(shown_places(tx, session_id), message_id, session_id)
     if not after:
@@ -159,7 +159,7 @@ def _hide(tx: Tx, session_id: str, after: Iterable[Place], batch: int) -> None:
 
 
 def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
-    """Undo the last rewind: what it hid is shown again, what was said since is hidden instead. Both, as message ids."""
+    """Undo the last rewind: what it hid is shown again, later messages are hidden instead. Returns both id lists."""
     sessions.require(tx, session_id)
     last = tx.row(
         "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch DESC LIMIT 1", (session_id,)
@@ -177,7 +177,7 @@ def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
     before = shown_places(tx, session_id)
     known = set(before)
     everywhere = [(row[0], row[1]) for row in messages.shown_rows(tx, session_id, "m.id, m.session_id", redacted=True)]
-    since = [place for place in _after(everywhere, cut, session_id) if place in known]  # the cut may be redacted by now
+    since = [place for place in _after(everywhere, cut, session_id) if place in known]  # the cut may be redacted
     tx.run("DELETE FROM session_refs WHERE session_id = ? AND born = ?", (session_id, batch))
     for ord_ in refs:
         tx.run("UPDATE session_refs SET rewound = NULL WHERE session_id = ? AND ord = ?", (session_id, ord_))
@@ -246,7 +246,7 @@ _PART = (
 
 
 def parts(tx: Tx, session_id: str) -> list[str]:
-    """The sessions of the one conversation that compressions made of it, the oldest first; of one in the trash, those in
+    """The sessions of one compressed conversation, the oldest first; of one in the trash, those in
     the trash."""
     found = [session_id]
     before = f"SELECT p.id FROM sessions c JOIN sessions p ON {_PART} WHERE c.id = ?"
@@ -259,7 +259,7 @@ def parts(tx: Tx, session_id: str) -> list[str]:
 
 
 def resume_target(tx: Tx, session_id: str) -> str:
-    """Where resuming really goes on: the session if it shows messages, else its first descendant that does."""
+    """The session that a resume continues: this one if it shows messages, else its first descendant that does."""
     current, seen = session_id, {session_id}
     while not _has_messages(tx, current):
         following = tx.value(
@@ -280,7 +280,7 @@ def _has_messages(tx: Tx, session_id: str) -> bool:
 
 
 def ancestors(tx: Tx, session_id: str) -> list[str]:
-    """The session and everything above it, the root first."""
+    """The session and all its ancestors, the root first."""
     chain, current = [session_id], session_id
     while True:
         parent = tx.value("SELECT parent_session_id FROM sessions WHERE id = ?", (current,))
@@ -316,7 +316,7 @@ def with_ancestors(tx: Tx, session_id: str, columns: str, visible_to: User | Non
 
 
 def cut_children(tx: Tx, session_id: str) -> list[str]:
-    """Let a session's children live on without it; which they are."""
+    """Detach a session's children from it; returns their ids."""
     children = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE parent_session_id = ?", (session_id,))]
     tx.run("UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id = ?", (session_id,))
     return children

@@ -1,7 +1,7 @@
 """Lists of sessions: each conversation once, newest first.
 
 The order comes from an index on the session row, so a list costs the same in a store of a hundred sessions and of
-a hundred thousand. A chain of compressions is one line: its newest member, in the place the order gives it.
+a hundred thousand. A chain of compressions is one line: its newest member, in its place in the order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 _ACTIVE = "coalesce(s.last_active, s.started_at)"
-# A child is a line of its own when it is a branch, when it began anew after its parent was reset, or when it only
+# A child is a line of its own when it is a branch, when it began after its parent was reset, or when it only
 # continues its parent (that line is then the chain's).
 _OF_ITS_OWN = "(s.kind IN ('branch', 'reset') OR (s.kind IS NULL AND p.end_reason = 'branched'))"
 _CONTINUES = lineage.CONTINUATION.replace("c.", "s.")
@@ -52,7 +52,7 @@ def rich(
     as_tips = project_tips and by_activity and not include_children
     if not include_children:
         hidden = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_OF_ITS_OWN}"
-        if as_tips:  # the line is the newest member itself, so older members go and continuations stay
+        if as_tips:  # the line is the newest member itself, so older members are dropped and continuations stay
             hidden = f"({hidden} OR ({_CONTINUES})) AND NOT {_CONTINUED}"
         where = f"{where} AND ({hidden})"
     rows = tx.dicts(
@@ -70,7 +70,7 @@ ALL = 1 << 40
 
 
 def checked_page(limit: int | None, offset: int) -> tuple[int, int]:
-    """A page as the database takes it; None is without a limit, negative numbers are refused."""
+    """A page for the database; None is without a limit, negative numbers are refused."""
     limit = ALL if limit is None else limit
     if not isinstance(limit, int) or not isinstance(offset, int) or limit < 0 or offset < 0:
         raise InvalidInput(f"limit and offset are whole numbers from 0 on, not {limit!r} and {offset!r}")

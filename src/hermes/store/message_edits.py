@@ -1,7 +1,7 @@
-"""Taking back what was said: one message hidden for good, or its text replaced.
+"""Redacting a message, or replacing its text.
 
-A redacted message stays in its row with `hidden` = -3: no session shows it, whoever carries it, no search finds it, and no
-rewind that is undone brings it back. A message that is edited keeps its row, its place and its time; what it said before goes
+A redacted message stays in its row with `hidden` = -3: no session shows it, nor one that carries it, no search finds it, and no
+undone rewind restores it. An edited message keeps its row, its place and its time; its earlier text moves
 into a row of its own with `hidden` = -4, the same time and the same role.
 """
 
@@ -15,20 +15,20 @@ from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
 
 @dataclass(frozen=True, slots=True)
 class MessageHome:
-    """Whose a message is, and who else may show it."""
+    """The owner of a message, and the sessions that carry it."""
 
     owner: str
     carriers: tuple[str, ...]
-    deleted: bool  # the owner was: the message is only there for the carriers
+    deleted: bool  # the owner was deleted: the message is there only for the carriers
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """All whose rows a change may touch."""
+        """All sessions whose rows a change may affect."""
         return (self.owner, *self.carriers)
 
 
 def find(tx: Tx, message_id: int) -> MessageHome | None:
-    """Where a message is; None when there is none, or nobody can ever show it again."""
+    """Where a message is; None when there is none, or no session can ever show it again."""
     row = tx.row(
         "SELECT m.session_id, m.hidden, s.purged FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ?",
         (message_id,),
@@ -47,16 +47,16 @@ def find(tx: Tx, message_id: int) -> MessageHome | None:
 
 
 def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
-    """Hide a message for good, wherever it is shown."""
+    """Redact a message in every session that shows it."""
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, message_id))
     for session_id in place.sessions:
         messages.recount(tx, session_id)
 
 
 def edit(engine: Engine, tx: Tx, message_id: int, ready: messages.Ready, place: MessageHome) -> tuple[int, str]:
-    """Put other content in place of a message's; the row that keeps what it was, and whose that is.
+    """Replace a message's content; returns the row with the earlier version, and its owner.
 
-    Of a deleted session nothing but what others carry is kept, so the earlier version goes to the first who carries it.
+    Of a deleted session only carried rows stay, so the earlier version belongs to the first session that carries it.
     """
     keeper = place.carriers[0] if place.deleted else place.owner
     (was,) = transcript_replay.with_attachments(tx, place.owner, [transcript_replay.message(tx, message_id)])
@@ -71,6 +71,6 @@ def edit(engine: Engine, tx: Tx, message_id: int, ready: messages.Ready, place: 
 
 
 def same_content(tx: Tx, message_id: int, ready: messages.Ready) -> bool:
-    """Whether a message has this content already."""
+    """Whether a message already has this content."""
     row = tx.row("SELECT content, content_rest, content_format FROM messages WHERE id = ?", (message_id,))
     return row is not None and (codec.joined(row[0], row[1]), row[2]) == (ready.text, ready.form)

@@ -1,6 +1,6 @@
-"""Messages: putting them in, and reading them back as rows or as a conversation.
+"""Messages: storing them, and reading them back as rows or as a conversation.
 
-A message is made ready (masked, encoded, compressed) before the write lock is taken; the transaction itself is two
+A message is prepared (masked, encoded, compressed) before the write lock is taken; the transaction itself is two
 cached statements. A session shows its own rows and, by reference, ranges of other sessions' rows (lineage.py).
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PREVIEW = 60
 _ID = itemgetter(0)
 FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
-# Rows that a deletion has yet to look at: not those that are only there for others (of a redacted one: its place).
+# Rows that a deletion still has to process: not those that stay only for other sessions (of a redacted one: its place).
 UNSETTLED = (
     f"(m.hidden IS NULL OR m.hidden NOT IN ({KEPT}, {REDACTED}) OR (m.hidden = {REDACTED} AND NOT EXISTS (SELECT 1 FROM"
     " session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id AND m.id BETWEEN r.first_id AND"
@@ -103,7 +103,7 @@ class Ready:
     is_json: bool = False
     clean_json: bool = True  # the JSON fields were encoded here, so their text is known to be JSON
     lifted: tuple[tuple[str, str, int], ...] = ()  # attachments: hash, mime, bytes
-    line: bytes | None = None  # of its transcript, once it has an id
+    line: bytes | None = None  # its transcript line, once it has an id
 
     @property
     def form(self) -> str | None:
@@ -248,7 +248,7 @@ def append(tx: Tx, session_id: str, ready: Ready) -> int:
 
 
 def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int:
-    """Store a message (under a given id) without counting: imports and rebuilds recount afterwards."""
+    """Store a message (under a given id) without updating counters: imports and rebuilds recount afterwards."""
     if message_id is None:
         message_id = tx.insert(_INSERT, (session_id, *ready.values))
     else:
@@ -262,7 +262,7 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
 
 
 def refer(tx: Tx, message_id: int, lifted: Iterable[tuple[str, str, int]]) -> None:
-    """Note which files a message shows."""
+    """Record which attachments a message refers to."""
     for digest, mime, size in lifted:
         tx.run(
             "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -337,7 +337,7 @@ def _first_words(tx: Tx, session_id: str) -> str | None:
 def shown_rows(tx: Tx, session_id: str, columns: str = _ROW, *, redacted: bool = False) -> list[Row]:
     """The rows a session shows, in order: its own, with the carried ones in their places. Column 0 must be m.id.
 
-    With `redacted`, also those that were taken out, in the places they had.
+    With `redacted`, also the redacted ones, in their places.
     """
     own = tx.rows(f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.hidden IS NULL", (session_id,))
     if redacted:
@@ -365,20 +365,20 @@ def shown_rows(tx: Tx, session_id: str, columns: str = _ROW, *, redacted: bool =
     for row in sorted([*own, *((one,) for one in gaps)], key=_ID) if gaps else own:
         if row[0] not in gaps:
             out.append(row)
-        out += carried.pop(row[0], [])  # what stands after a redacted message stays where it is
-    for rows in carried.values():  # their anchor was rewound: they still come after what is left
+        out += carried.pop(row[0], [])  # messages carried after a redacted message stay in their place
+    for rows in carried.values():  # their anchor was rewound: they come after the rest
         out += rows
     return out
 
 
 def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
-    """Of a session's own messages with these ids those that were redacted."""
+    """Which of a session's own messages with these ids are redacted."""
     sql = f"SELECT id FROM messages WHERE id = ? AND session_id = ? AND hidden = {REDACTED}"
     return {row[0] for one in ids for row in tx.rows(sql, (one, session_id))}
 
 
 def rows_of(tx: Tx, message_id: int) -> list[Row]:
-    """The row of one message as `shown_rows` gives it; [] when it is not there."""
+    """The row of one message as `shown_rows` gives it; [] when there is none."""
     return tx.rows(f"SELECT {_ROW} FROM messages m WHERE m.id = ?", (message_id,))
 
 
@@ -427,7 +427,7 @@ TURN_ROW = ", ".join(f"m.{name}" for name in _TURN_COLUMNS)
 
 def as_turn(row: Row) -> ChatMessage:
     """A row of TURN_ROW as an OpenAI chat message, ready to be replayed. (Written out: it is done for every message.)"""
-    _, role, content, calls, call_id, tool_name, finish, said, told, details, items, outputs, form, rest = row
+    _, role, content, calls, call_id, tool_name, finish, reasoning, thought, details, items, outputs, form, rest = row
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
     if form is not None or (content and content[0] == "\0"):
@@ -443,10 +443,10 @@ def as_turn(row: Row) -> ChatMessage:
         turn["finish_reason"] = codec.restored(finish)
     if role != "assistant":
         return turn
-    if said:
-        turn["reasoning"] = codec.restored(said)
-    if told is not None:  # some endpoints insist on that field, even empty
-        turn["reasoning_content"] = codec.restored(told)
+    if reasoning:
+        turn["reasoning"] = codec.restored(reasoning)
+    if thought is not None:  # some endpoints insist on that field, even empty
+        turn["reasoning_content"] = codec.restored(thought)
     if details is not None and (given := codec.from_json(details)):
         turn["reasoning_details"] = given
     if items is not None and (given := codec.from_json(items)):
@@ -487,7 +487,7 @@ def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
 
 
 def kinds_of(tx: Tx, digests: Sequence[str]) -> dict[str, str]:
-    """By hash, the type an attachment was told to be by any message."""
+    """By hash, the MIME type that any message gives for an attachment."""
     found = {digest: tx.value("SELECT max(mime) FROM attachments WHERE hash = ?", (digest,)) for digest in digests}
     return {digest: mime or "" for digest, mime in found.items()}
 
@@ -546,7 +546,7 @@ def mentions(content: Any) -> bool:
 
 
 def set_attachment_kinds(tx: Tx, session_id: str, kinds: Mapping[str, Sequence[Any]]) -> None:
-    """Put back what attachment_kinds told."""
+    """Restore the types and sizes in an export's `attachment_kinds`."""
     for digest, (mime, size) in kinds.items():
         tx.run(
             "UPDATE attachments SET mime = ?, bytes = ? WHERE hash = ?"
@@ -578,9 +578,9 @@ def attachments_shown(tx: Tx, session_id: str) -> list[str]:
 
 
 def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | None = None, *, cap: int = _ALL) -> int:
-    """Remove a session's own rows (all, or those given, at most `cap`); how many were looked at.
+    """Remove a session's own rows (all, or those given, at most `cap`); returns how many were processed.
 
-    What other sessions refer to stays for them, marked as kept (hidden = -1) unless it was redacted.
+    Rows that other sessions refer to stay for them, with hidden = -1 unless they are redacted.
     """
     if ids is None:
         sql = f"SELECT m.id FROM messages m WHERE m.session_id = ? AND {UNSETTLED} ORDER BY m.id LIMIT ?"

@@ -1,4 +1,4 @@
-"""Opening the record the way config.yaml says."""
+"""Opens the store that config.yaml configures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hermes.store.engines.base import NothingThere
 
 
 def store_url(config: Config) -> str | None:
-    """Where the record is: HERMES_STORE_URL, else as config.yaml says; None: in the home.
+    """The address of the store: HERMES_STORE_URL, else the one of config.yaml; None: in the home.
 
-    ConfigError when config.yaml asks for a variable that is not set: another store must not take its place.
+    ConfigError when config.yaml refers to a variable that is not set: no other store must be used instead.
     """
     given = os.environ.get("HERMES_STORE_URL")
     if not given:
@@ -22,7 +22,7 @@ def store_url(config: Config) -> str | None:
 
 
 def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
-    """The user's store. Reading from one that does not exist yet opens (and makes) an empty one."""
+    """The user's store. Reading from one that does not exist yet opens (and creates) an empty one."""
     url = store_url(config)
     config.require_set("privacy", "sessions")
     missing = url is None and not default_database().exists()

@@ -1,8 +1,8 @@
-"""System prompts beside the transcripts: each text once, in a file named by its hash.
+"""System prompts next to the transcripts: each text once, in a file named by its hash.
 
 A prompt with memory and skills in it is long, and many sessions have the same one. A transcript names it by its SHA-256; the
-file goes with the last session that has it. Whoever writes or removes one holds a lock, so that no prompt is removed that
-another process has just come to need.
+file is deleted with the last session that uses it. Writing and removing hold a lock, so that no prompt is removed that
+another process has just begun to use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TEXT, _HASH = "system_prompt", "system_prompt_hash"
 
 
 def prompt_path(sessions: Path, digest: str) -> Path:
-    """Where the prompt with this hash lies, beside the transcripts of a folder."""
+    """The path of the prompt with this hash, next to the transcripts of a folder."""
     return sessions / FOLDER / f"{digest}.txt"
 
 
@@ -30,13 +30,13 @@ def prompt_hash(text: str) -> str:
 
 
 def _sha256(raw: bytes) -> str:
-    import hashlib  # much to load for those who only list
+    import hashlib  # slow to import for callers that only list
 
     return hashlib.sha256(raw).hexdigest()
 
 
 def read_prompt(sessions: Path, digest: Any) -> str | None:
-    """A prompt by its hash; None when its file is not there, or not what its name says."""
+    """A prompt by its hash; None when its file is missing, or does not match its name."""
     if not isinstance(digest, str) or len(digest) != 64 or not digest.isalnum():
         return None
     try:
@@ -58,10 +58,10 @@ class PromptFiles:
 
     def __init__(self, sessions: Path, lock: Callable[[int], bool]) -> None:
         self.sessions = sessions
-        self._lock = lock  # waits for a while; False when another process hangs on to it
+        self._lock = lock  # waits for a while; False when another process still holds it
 
     def named(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """A session's columns with the hash of its prompt in place of the text, which is in its file from now on."""
+        """A session's columns with the hash of its prompt in place of the text, which is stored in its file."""
         if _TEXT not in columns:
             return dict(columns)
         text = columns[_TEXT]
@@ -69,10 +69,10 @@ class PromptFiles:
         return {**rest, _HASH: None if text is None else self.keep(text)}
 
     def keep(self, text: str) -> str:
-        """Have a prompt in its file; its hash."""
+        """Store a prompt in its file; returns its hash."""
         raw, digest = text.encode("utf-8", "surrogatepass"), prompt_hash(text)
         target = prompt_path(self.sessions, digest)
-        with self._alone():  # or not alone, if another process hangs: to have it is worth more
+        with self._alone():  # or unlocked, if another process hangs: storing it matters more
             if not _holds(target, raw):
                 part = target.with_name(f".{digest}.{os.getpid()}.part")
                 handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -92,7 +92,7 @@ class PromptFiles:
                     if not is_used(digest):
                         prompt_path(self.sessions, digest).unlink(missing_ok=True)
         except OSError:
-            pass  # one too many does no harm
+            pass  # a leftover file does no harm
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:

@@ -1,10 +1,10 @@
-"""The query language: text becomes a tree, and any text at all is a valid query.
+"""The query language: text becomes a tree, and every text is a valid query.
 
 `docker deployment` (both), `"exact phrase"`, `docker OR kubernetes`, `python NOT java`, `deploy*`, and
 parentheses that group. NOT binds before AND before OR, and side by side means AND. Nothing here knows about
-SQL: the search turns the tree into whatever its engine understands.
+SQL: the search translates the tree for its engine.
 
-What is decided here, where a text could be read in more than one way:
+Decisions where a text is ambiguous:
 
 * Operators are the upper-case whole words AND, OR, NOT outside quotes. `x AND NOT y` is `x NOT y`.
 * A minus right before a letter or an opening quote, after a space, is NOT: `python -java`, `python -"java beans"`. Where
@@ -86,7 +86,7 @@ class Query(msgspec.Struct, frozen=True):
 
     `plain`: no quotes, operators or star had an effect (parentheses have one only around operators).
     `words`: the texts of all leaves in order, each once whatever its case.
-    `typed`: where a minus was read as NOT, the tree that takes it for a part of the word, for text that holds just that.
+    `typed`: where a minus was read as NOT, the tree that treats it as a part of the word, for text that contains exactly that.
     """
 
     tree: Node | None
@@ -98,7 +98,7 @@ class Query(msgspec.Struct, frozen=True):
 def parse(text: str) -> Query:
     """The query that `text` stands for. Never raises; takes time in proportion to the length of the text."""
     if text.isascii() and text.isalnum() and len(text) <= MAX_TEXT and text not in _OPERATORS:
-        return Query(Leaf(text, "word"), True, (text,))  # as most of them are
+        return Query(Leaf(text, "word"), True, (text,))  # the usual case
     text = _BLANK.sub(" ", text)
     tokens = list(_tokens(text))
     tree, plain = _tree(tokens)
@@ -260,12 +260,12 @@ def _roles(text: str, quoted: dict[int, int]) -> bytearray:
 
 
 def _ends(text: str, roles: bytearray, at: int) -> bool:
-    """Whether what stands before `at` ends there."""
+    """Whether the token before `at` ends there."""
     return at >= len(text) or text[at].isspace() or roles[at] == _GROUP
 
 
 def _begins(text: str, roles: bytearray, at: int) -> bool:
-    """Whether what stands at `at` begins there."""
+    """Whether the token at `at` begins there."""
     return at == 0 or text[at - 1].isspace() or roles[at - 1] == _GROUP
 
 
@@ -310,10 +310,10 @@ def _leaf(text: str, kind: Literal["word", "phrase"], prefix: bool = False) -> L
 
 
 class _Level:
-    """What is open between two parentheses: finished OR branches, and the AND in the making.
+    """What is open between two parentheses: finished OR branches, and the unfinished AND.
 
     `factors` holds each thing to keep with the things to drop from it, so that `a NOT b NOT c` stays flat
-    however long it gets. An operator waits in `pending` for its right side; if none comes, it is forgotten.
+    however long it gets. An operator waits in `pending` for its right side; if none comes, it is dropped.
     """
 
     __slots__ = ("branches", "factors", "last", "pending")
@@ -358,7 +358,7 @@ class _Level:
 
 def _tree(tokens: Iterable[_Token]) -> tuple[Node | None, bool]:
     """The tree of the tokens, and whether they were plain words."""
-    levels = [_Level()]  # a stack of our own, so that no text can overflow Python's
+    levels = [_Level()]  # an explicit stack, so that no text can overflow Python's
     too_deep = 0
     plain = True
     known: dict[tuple[str, str, bool], Leaf] = {}
@@ -399,7 +399,7 @@ def _tree(tokens: Iterable[_Token]) -> tuple[Node | None, bool]:
 
 
 def _join(kind: type[And] | type[Or], nodes: Iterable[Node]) -> Node | None:
-    """One node for several: nested ones of its kind opened up, repeated ones once, a single one as it is."""
+    """One node for several: nested ones of its kind opened up, repeated ones once, a single one unchanged."""
     flat: dict[Node, None] = {}
     for node in nodes:
         for part in node.children if isinstance(node, kind) else (node,):

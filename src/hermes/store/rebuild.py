@@ -15,7 +15,7 @@ def rebuild(folder: Path, target: Path) -> dict[str, int]:
     from hermes.store.engines.sqlite import SqliteEngine
 
     if target.exists():
-        raise InvalidInput(f"{target} exists already; name a file that does not")
+        raise InvalidInput(f"{target} exists already; choose the name of a new file")
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder of transcripts")
     engine = SqliteEngine(target)

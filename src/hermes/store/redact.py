@@ -1,15 +1,15 @@
-"""Masks secrets in text before it is kept: `redact(text)` puts `[masked:<kind>]` in the place of each one.
+"""Masks secrets in text before it is stored: `redact(text)` replaces each one by `[masked:<kind>]`.
 
 Nearly every message holds no secret, so that case is made cheap: a few passes at C speed over a copy with one
-byte a character decide whether anything is worth a closer look. Three searches follow: tokens of a known shape
-(each begins a run of at least 20 word characters), values assigned to a telling name (`PASSWORD=…`,
+byte a character decide whether a closer look is needed. Three searches follow: tokens of a known shape
+(each begins a run of at least 20 word characters), values assigned to a secret's name (`PASSWORD=…`,
 `"api_key": "…"`), and places (private-key blocks, URLs, headers). The shapes of providers' tokens are facts,
 collected from their documentation and from the rules of public secret scanners.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # `typing` and `re` cost more to import than everything else here
+TYPE_CHECKING = False  # `typing` and `re` cost more to import than this whole module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from re import Match
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MASK = "[masked:"
 _LONGEST = 4096  # characters of a value in quotes
-_ROUNDS = 8  # a mask hardly ever uncovers something new; this bounds the work if it does
+_ROUNDS = 8  # a mask rarely uncovers another secret; this bounds the work if it does
 
 # Copies of the text with one byte a character keep every position. In _WORDS all characters a token can be
 # made of become the same letter, so that one substring search finds long runs. _FOLD and _GLUE bring
@@ -31,8 +31,8 @@ _FOLD = bytes(range(256)).lower().replace(b":", b"=")
 _GLUE = b" \t\"'\\`0123456789]_-."
 
 # kind, first two characters, shape at the start of a run. ~ stands for a word character, # for "a digit
-# follows". What a look-behind holds is kept, as it names the place. Such a kind has no first characters, but an
-# entry in _TAILS for what stands before it; Discord's is told by the dot behind its first part.
+# follows". Text matched by a look-behind stays, as it names the secret. Such a kind has no first characters, but an
+# entry in _TAILS for the text before it; Discord's is recognised by the dot behind its first part.
 _TOKENS = (
     ("anthropic", "sk", r"sk-ant-#~{20,}"),
     ("openrouter", "sk", r"sk-or-#~{20,}"),
@@ -99,7 +99,7 @@ _NOTHING = (
     " invalid incorrect missing correct wrong disabled enabled prompt plaintext plain bcrypt argon scrypt"
     " sha256 sha512 base64 utf8 aes128 aes256 true false none null uint8 uint16 uint32 uint64 int32 int64"
 )
-_NO_VALUES = frozenset(_NOTHING.split())  # words in the place of a secret that are none
+_NO_VALUES = frozenset(_NOTHING.split())  # words in a secret's position that are no secrets
 
 
 class _Patterns:
@@ -137,7 +137,7 @@ class _Patterns:
         self.key_rest = re.compile(gap + r"(=?(?:[A-Za-z0-9+/]|\\/){1,15}={0,2})" + gap + "-----END")
         value_follows = (
             rb"[0-9]{0,2}(\\{0,7}[\"'`])?\]?[ \t]{0,8}"
-            # `: str =`, but not as prose might go on, or one of the plain signs
+            # `: str =`, but not as prose might continue, or one of the plain signs
             rb"(:[ \t]{0,4}[a-z_][a-z_.]{0,30}(?:\[[a-z_., |]{0,40}\])?(?: ?\| ?none)?[ \t]{0,4}="
             rb"(?=[ \t]{0,4}[rbfu]{0,2}\\{0,7}[\"'])|:=|=>|={1,3}|:(?!:))[ \t]{0,8}"
         )
@@ -171,10 +171,10 @@ _patterns: _Patterns | None = None
 
 
 def redact(text: str) -> str:
-    """Return `text` with every secret in it replaced by `[masked:<kind>]`, and all else as it was.
+    """Return `text` with every secret in it replaced by `[masked:<kind>]`, and everything else unchanged.
 
-    The name, user, host or header that says where the secret stood is kept. JSON stays JSON, redacting twice
-    changes nothing more, and text without a secret comes back as the very same object. Any string will do.
+    The name, user, host or header in front of the secret stays. JSON stays JSON, redacting twice
+    changes nothing more, and text without a secret comes back as the very same object. Any string is accepted.
     """
     for _ in range(_ROUNDS):
         spans = _find(text)
@@ -190,7 +190,7 @@ def _find(text: str) -> list[Span]:
     p = _patterns
     if p is None:
         p = _patterns = _Patterns()
-    raw = text.encode("latin-1", "replace")  # one byte a character, whatever the text is made of
+    raw = text.encode("latin-1", "replace")  # one byte a character, for any text
     spans: list[Span] = []
     if "PRIVATE KEY" in text:
         spans += _private_keys(p, text)
@@ -230,7 +230,7 @@ def _apply(text: str, spans: list[Span]) -> str:
 
 def _tokens(p: _Patterns, text: str, raw: bytes, words: bytes) -> Iterator[Span]:
     """Tokens of a known shape. Only the start of a run is tried, so the work is linear."""
-    find, heads, tails = words.find, _HEADS, _TAILS  # this loop runs for every long word of code
+    find, heads, tails = words.find, _HEADS, _TAILS  # this loop runs for every long word of source code
     slash = bearer = False
     start = at = find(_RUN)
     while at >= 0:
@@ -256,7 +256,7 @@ def _tokens(p: _Patterns, text: str, raw: bytes, words: bytes) -> Iterator[Span]
 
 
 def _token_start(raw: bytes, before: bytes, at: int) -> int:
-    """Where a run really begins if its first characters belong to an escape, a colour code or mark-up."""
+    """Where a run actually begins if its first characters belong to an escape, a colour code or mark-up."""
     if before == b"\\":  # a backslash and n, or u0041
         at += 5 if raw[at] == 0x75 else 1
     elif before == b"%":  # %3D
@@ -305,7 +305,7 @@ def _urls(p: _Patterns, text: str) -> Iterator[Span]:
 
 
 def _headers(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
-    """What follows the scheme of an Authorization header."""
+    """The text after the scheme of an Authorization header."""
     for m in p.header.finditer(low):
         scheme, (start, end) = (m[1] or b"").decode(), m.span(2)
         value = text[start:end]
@@ -329,7 +329,7 @@ def _is_basic(value: str) -> bool:
 
 
 def _assignments(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
-    """Values given to a telling name, quoted or bare."""
+    """Values assigned to a secret's name, quoted or bare."""
     for kind, pattern in p.assignments:
         looked_to = 0  # a=a=a=…: each value is looked at once
         for m in pattern.finditer(low):
@@ -351,7 +351,7 @@ def _assignments(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
 
 
 def _owner(text: str, start: int) -> str:
-    """The part of a name that stands in front of its last word, which begins at `start`."""
+    """The part of a name in front of its last word, which begins at `start`."""
     head = text[max(0, start - 48) : start]
     owner = head[len(head.rstrip(_WORD_CHARACTERS)) :]
     if owner and head[: -len(owner)].endswith("\\"):
@@ -360,7 +360,7 @@ def _owner(text: str, start: int) -> str:
 
 
 def _is_telling(kind: str, text: str, owner: str, m: Match[bytes]) -> bool:
-    """Whether the whole name promises a secret, as api_key does and cache_key does not."""
+    """Whether the whole name means a secret, as api_key does and cache_key does not."""
     word = owner.lower().rstrip("_.-")
     if kind == "api-key":
         before = text[max(0, m.start() - 8) : m.start()].lower()
@@ -417,7 +417,7 @@ def _quoted(p: _Patterns, text: str, opening: Match[str]) -> tuple[int, int] | N
 
 
 def _is_secret(p: _Patterns, kind: str, style: str, name: str, value: str) -> bool:
-    """Whether a value is a secret, by its name, the way it is written, and what it looks like."""
+    """Whether a value is a secret, by its name, its notation and its shape."""
     lower = value.lower().rstrip("?!")
     if style == "code" or len(set(lower)) < 3 or lower in _NO_VALUES:
         return False
@@ -428,7 +428,7 @@ def _is_secret(p: _Patterns, kind: str, style: str, name: str, value: str) -> bo
     if style == "bare":
         return _is_bare_secret(p, kind, value, lower)
     if style == "quoted" and value[0] in ",:]}":
-        return False  # the quote closed a string of JSON: this is what stands between two
+        return False  # the quote closed a string of JSON: this text is between two strings
     return not any(c.isspace() for c in value) and _is_quoted_secret(p, kind, value)
 
 
@@ -444,9 +444,9 @@ def _is_quoted_secret(p: _Patterns, kind: str, value: str) -> bool:
 
 
 def _is_secret_of_environment(kind: str, name: str, value: str) -> bool:
-    """NAME=value: such lines are hardly ever prose or code."""
+    """NAME=value: such lines are rarely prose or code."""
     if kind == "password":
-        return len(value) >= 4 and (name != "PASS" or not value.isdigit())  # PASS=1234: so many tests
+        return len(value) >= 4 and (name != "PASS" or not value.isdigit())  # PASS=1234: a count of passed tests
     if kind == "secret" and value.isalpha():
         return len(value) >= 8
     return kind != "basic" and len(value) >= 6 and _has_digit(value) and any(c.isalpha() for c in value)
@@ -478,10 +478,10 @@ def _names_itself(p: _Patterns, value: str) -> bool:
 
 
 def _is_chosen(p: _Patterns, value: str) -> bool:
-    """Whether a person chose this as a secret: hunter2secret or S3cure!Pass, but no word that has digits by nature.
+    """Whether this looks like a chosen password: hunter2secret or S3cure!Pass, but no word that usually has digits.
 
-    In front of a token or a key stands much that is none (oauth2, v1beta1, k8s-name, token2), so it takes a digit inside
-    a word, or one of the signs that passwords are made peculiar with.
+    Many other words stand in front of a token or a key (oauth2, v1beta1, k8s-name, token2), so it takes a digit inside
+    a word, or one of the special characters common in passwords.
     """
     if p.identifier.match(value) and _names_itself(p, value):
         return False
@@ -505,11 +505,11 @@ def _opaque(p: _Patterns, value: str) -> bool:
 
 
 def _switches(p: _Patterns, value: str) -> int:
-    """How often a value changes between letters, digits and capitals: random text does so all the time."""
+    """How often a value changes between letters, digits and capitals: random text does so often."""
     return len(p.switch.findall(value))
 
 
 def _random(p: _Patterns, value: str, *, strict: bool = False) -> bool:
-    """Whether a value looks drawn by lot and not written by somebody."""
+    """Whether a value looks random rather than written by a person."""
     size = sum(map(len, p.pieces.findall(value)))
     return size >= 10 and _has_digit(value) and _switches(p, value) >= max(4, size // (4 if strict else 6))

@@ -1,9 +1,9 @@
-"""Mending what check() finds, after a copy of the file.
+"""Repairs what check() finds, after making a copy of the file.
 
-The database is the truth. Repair brings back what damage took, from the transcripts, and writes transcripts anew where
-they are wrong; it never overrules a row that someone changed or removed. Where damage and intent can't be told apart it
-leaves both sides as they are, unless the caller says which one counts. A file too damaged for that is put together
-anew from the rows that can still be read and from the transcripts.
+The database is authoritative. Repair restores what damage destroyed from the transcripts, and rewrites transcripts where
+they are wrong; it never undoes a change or deletion made on purpose. Where damage and intent can't be distinguished it
+leaves both sides as they are, unless the caller says which one counts. A file too damaged for that is rebuilt
+from the rows that can still be read and from the transcripts.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def repair(
     rebuild_index: bool = False,
     side: str | None = None,
 ) -> list[str] | None:
-    """Mend what check() finds; what was done, or None when the file itself is damaged (see salvage).
+    """Repair what check() finds; returns what was done, or None when the file itself is damaged (see salvage).
 
-    `side` says whose version counts where database and transcripts differ and neither is known to be damaged.
+    `side` selects the version that counts where database and transcripts differ and neither is known to be damaged.
     """
     found = check(engine, scribe, attachments)
     kinds = {finding["kind"] for finding in found}
@@ -66,12 +66,12 @@ def repair(
     done = [f"copied the database to {copy.name}"]
     if "damaged-row" in kinds:
         count = engine.put_values_right(_Known(engine, scribe))
-        done.append(f"put {count} damaged values right")
+        done.append(f"corrected {count} damaged values")
         found = check(engine, scribe, attachments)
         kinds = {finding["kind"] for finding in found}
     if "half-deleted" in kinds:
         count = finish_deletions(engine, scribe)
-        done.append(f"finished {count} deletions that had been cut short")
+        done.append(f"finished {count} deletions that had been interrupted")
     done += _mend_prompts(engine, scribe, found)
     done += _mend_transcripts(engine, scribe, transcripts(engine, scribe), side)
     done += _mend_texts(engine, scribe, found)
@@ -91,7 +91,7 @@ def repair(
 
 
 class _Known:
-    """What the transcripts know of damaged values."""
+    """Restore damaged values that the transcripts have."""
 
     def __init__(self, engine: Engine, scribe: TranscriptWriter) -> None:
         self._engine = engine
@@ -146,17 +146,17 @@ def _mend_transcripts(
         if isinstance(path, Path):
             done += _mend_file(engine, scribe, finding, path, side, tally)
     sessions_found = {one.session_id: one for _, one in differences if isinstance(one, Comparison)}
-    # Messages go home first: the session they lie under would else take them into its transcript.
+    # Move messages to their sessions first: else the session they are stored under writes them into its transcript.
     for one in sorted(sessions_found.values(), key=lambda one: not (one.astray or one.moved)):
         _mend_session(engine, scribe, one, side, tally, salvaging=salvaging)
-    said = {
-        "sessions": "brought {} sessions back from transcripts",
-        "back": "brought {} messages back from transcripts",
-        "changed": "took the text of {} messages from transcripts",
-        "moved": "gave {} messages back to their session",
-        "written": "wrote {} transcripts anew",
+    texts = {
+        "sessions": "restored {} sessions from transcripts",
+        "back": "restored {} messages from transcripts",
+        "changed": "restored the text of {} messages from transcripts",
+        "moved": "moved {} messages back to their session",
+        "written": "rewrote {} transcripts",
     }
-    return [*done, *(text.format(tally[name]) for name, text in said.items() if tally[name])]
+    return [*done, *(text.format(tally[name]) for name, text in texts.items() if tally[name])]
 
 
 def _mend_file(
@@ -178,7 +178,7 @@ def _mend_file(
     if kind == "transcript-left" or side == DATABASE:
         copy = set_aside(path)
         path.unlink(missing_ok=True)
-        return [f"put the transcript {path.name} aside as {copy.name}: its session is not in the database"]
+        return [f"renamed the transcript {path.name} to {copy.name}: its session is not in the database"]
     return []
 
 
@@ -200,7 +200,7 @@ def _mend_session(
     with engine.write() as tx:
         fresh = (
             Comparer(engine, tx, scribe.journal.path, [one.session_id]).compare(one.session_id) or one
-        )  # as it is under the lock
+        )  # read again under the lock
         tally["changed"] += overwrite(engine, tx, fresh, restore=restore, salvaging=salvaging)
         home = {**fresh.astray, **(fresh.moved if restore else {})}
         for holder in bring_home(tx, one.session_id, home):
@@ -219,7 +219,7 @@ def _mend_session(
                 session_events.put_back(tx, one.session_id, fresh.events, places)
         messages.recount(tx, one.session_id)
         settled = side is not None or salvaging or not fresh.undecided()
-        if settled:  # the transcript is about to say what the rows say
+        if settled:  # the transcript will be rewritten from the rows
             tx.changed_by_us([*fresh.edited, *fresh.removed])
     if settled:
         scribe.rewritten(one.session_id)
@@ -230,7 +230,7 @@ def _mend_session(
 
 
 def _mend_texts(engine: Engine, scribe: TranscriptWriter, found: list[Finding]) -> list[str]:
-    """Texts that no transcript has: what can be read of them is kept."""
+    """Texts that no transcript has: store what can be read of them."""
     damaged = [int(one["where"].removeprefix("message ")) for one in found if one["kind"] == "damaged-text"]
     if not damaged:
         return []
@@ -250,7 +250,7 @@ def _mend_texts(engine: Engine, scribe: TranscriptWriter, found: list[Finding]) 
         touched = {tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,)) for message_id in left}
     for session_id in touched if scribe.journal.folder.is_dir() else ():
         scribe.rewritten(session_id)
-    return [f"kept what can be read of {len(left)} damaged messages"] if left else []
+    return [f"stored what can be read of {len(left)} damaged messages"] if left else []
 
 
 def _is_whole(tx: Tx, message_id: int) -> bool:
@@ -275,7 +275,7 @@ def _mend_orphans(tx: Tx) -> list[str]:
         sessions.create(tx, session_id, "unknown", {"started_at": started})
         messages.recount(tx, session_id)
     if lost:
-        done.append(f"gave {len(lost)} groups of messages their session back")
+        done.append(f"recreated {len(lost)} sessions that messages belong to")
     cut = transcript_replay.cut_loose_parents(tx)
     if cut:
         done.append(f"cut {cut} links to parents that do not exist")
@@ -284,7 +284,7 @@ def _mend_orphans(tx: Tx) -> list[str]:
             f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = {table}.session_id)"
         )
         if gone:
-            done.append(f"removed {gone} rows of {table} that belonged to nobody")
+            done.append(f"removed {gone} rows of {table} without a session")
     return done
 
 
@@ -298,17 +298,17 @@ def _mend_prompts(engine: Engine, scribe: TranscriptWriter, found: list[Finding]
             if isinstance(text, str):
                 tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
                 sessions.set_prompt(tx, session_id, text)
-            else:  # what is left of it counts from now on
+            else:  # the remaining text counts from now on
                 left = tx.value(f"SELECT {sessions.PROMPT} FROM sessions s WHERE s.id = ?", (session_id,))
                 sessions.set_prompt(tx, session_id, codec.restored(left))
-    return [f"put {len(wrong)} system prompts right"] if wrong else []
+    return [f"corrected {len(wrong)} system prompts"] if wrong else []
 
 
 # ----------------------------------------------------------------------------------------- salvage
 
 
 def salvage(path: Path, folder: Path) -> list[str]:
-    """Put a damaged database together anew from what can be read of it and from the transcripts."""
+    """Rebuild a damaged database from the rows that can be read and from the transcripts."""
     from hermes.store.engines.sqlite.engine import SqliteEngine
     from hermes.store.engines.sqlite.salvage import copy_rows
 
@@ -337,10 +337,10 @@ def salvage(path: Path, folder: Path) -> list[str]:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     fresh.with_name(fresh.name + "-queue").unlink(missing_ok=True)
     return [
-        f"kept the damaged file as {copy.name}",
+        f"copied the damaged file to {copy.name}",
         f"read {rows} rows out of it",
-        f"brought {tally['sessions']} sessions and {tally['back']} messages back from transcripts",
-        f"took the text of {tally['changed']} messages from transcripts",
+        f"restored {tally['sessions']} sessions and {tally['back']} messages from transcripts",
+        f"restored the text of {tally['changed']} messages from transcripts",
         *done,
     ]
 

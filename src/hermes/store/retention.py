@@ -1,7 +1,7 @@
-"""Keeping and removing: trash, deletion in small steps, pruning by last activity.
+"""Retention: trash, deletion in small steps, pruning by last activity.
 
-Deleting first makes a session invisible, then takes its rows away a few at a time, so that nobody waits long for the
-write lock and a crash half-way leaves something that is finished later. What other sessions refer to is kept for them.
+Deleting first makes a session invisible, then deletes its rows a few at a time, so that no writer waits long for the
+write lock and a crash half-way leaves a deletion to finish later. Rows that other sessions refer to stay for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # wh
 
 
 def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = "") -> None:
-    """A line about what was removed, when and by which command."""
+    """Record in the audit log what was removed, when and by which command."""
     tx.run(
         "INSERT INTO audit(at, action, session_id, by, detail) VALUES(?, ?, ?, ?, ?)",
         (time.time(), action, session_id, by or None, detail or None),
@@ -38,7 +38,7 @@ def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = ""
 
 
 def trash(tx: Tx, session_id: str, by: str, at: float | None = None) -> bool:
-    """Put a session aside; its title is free for others meanwhile."""
+    """Move a session to the trash; other sessions may use its title meanwhile."""
     done = tx.run(
         "UPDATE sessions SET trashed_at = ?, trashed_title = title, title = NULL, title_base = NULL, title_no = NULL,"
         " title_seen = NULL WHERE id = ? AND trashed_at IS NULL AND purged IS NULL",
@@ -50,7 +50,7 @@ def trash(tx: Tx, session_id: str, by: str, at: float | None = None) -> bool:
 
 
 def restore(tx: Tx, session_id: str, by: str = "") -> bool:
-    """Take a session out of the trash, with its title or the next number of it."""
+    """Take a session out of the trash, with its title or the next number of that title."""
     row = tx.row(
         "SELECT trashed_title FROM sessions WHERE id = ? AND trashed_at IS NOT NULL AND purged IS NULL", (session_id,)
     )
@@ -81,14 +81,14 @@ def trashed(tx: Tx) -> list[TrashedSession]:
 
 
 class Witness(Protocol):
-    """Whoever keeps files beside the database is told what became of a session."""
+    """Callbacks for the code that maintains files next to the database: what happened to a session."""
 
     def deleted(self, session_id: str, attachments: list[str]) -> None:
-        """A session is gone, and so is the last message that referred to these attachments."""
+        """A session was deleted, and with it the last message that referred to these attachments."""
         ...
 
     def kept(self, session_id: str) -> None:
-        """Of a deleted session something stays for others, under this id."""
+        """Rows of a deleted session stay for other sessions, under this id."""
         ...
 
     def cut_off(self, session_ids: list[str]) -> None:
@@ -96,7 +96,7 @@ class Witness(Protocol):
         ...
 
     def intends(self, session_id: str) -> None:
-        """What is about to be committed changes what this session's files must say."""
+        """The coming commit changes what this session's files must contain."""
         ...
 
     def prompt_dropped(self, digest: str) -> None:
@@ -150,8 +150,8 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
                     witness.intends(other)
                 gone = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
                 break
-        time.sleep(0.0005)  # those who wait for the lock go first
-    if shell is not None:  # first what refers to it, then what it was
+        time.sleep(0.0005)  # let waiting writers take the lock first
+    if shell is not None:  # first the sessions that refer to it, then its own files
         witness.kept(shell)
         witness.owner_renamed(referring)
     witness.deleted(session_id, gone)
@@ -160,7 +160,7 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
 
 
 def _drop_rows(tx: Tx, session_id: str) -> list[str]:
-    """Remove what belongs to a session without messages; the deleted sessions it had been referring to."""
+    """Remove the related rows of a session without messages; returns the deleted sessions it referred to."""
     shells = tx.rows(
         "SELECT DISTINCT r.from_session FROM session_refs r JOIN sessions s ON s.id = r.from_session"
         " WHERE r.session_id = ? AND s.purged IS NOT NULL AND s.id <> r.session_id",
@@ -180,7 +180,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
 
 
 def _drop_prompt(tx: Tx, digest: str | None) -> None:
-    """A system prompt goes with the last session that has it (or builds on it)."""
+    """Delete a system prompt with the last session that uses it (or a prompt based on it)."""
     if digest is not None:
         tx.run(
             "DELETE FROM system_prompts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_prompt_hash = ?)"
@@ -190,9 +190,9 @@ def _drop_prompt(tx: Tx, digest: str | None) -> None:
 
 
 def _make_shell(tx: Tx, session_id: str) -> tuple[str | None, list[str]]:
-    """What is kept of a deleted session for others moves to an id of its own, so that the old one is free.
+    """Move the rows of a deleted session that others need to a new id, so that the old id is free.
 
-    That id, and who refers to it.
+    Returns that id, and the sessions that refer to it.
     """
     if session_id.startswith(SHELL) or tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is None:
         return None, []
@@ -223,7 +223,7 @@ def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
 
 
 def finish_deletions(engine: Engine, witness: Witness) -> int:
-    """Take up deletions that a crash cut short."""
+    """Resume deletions that a crash interrupted."""
     with engine.read() as tx:
         left = tx.rows(
             "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
@@ -240,7 +240,7 @@ def finish_deletions(engine: Engine, witness: Witness) -> int:
 def prunable(tx: Tx, older_than_days: float, source: str | None, whole: bool = False) -> list[str]:
     """Ended sessions whose last activity is longer ago than this; pinned and live ones never.
 
-    With `whole`, conversations of which that is true for every part, each as its newest one.
+    With `whole`, conversations of which every part qualifies, each as its newest part.
     """
     cutoff = time.time() - older_than_days * DAY
     where, params = "", list[Any]([cutoff])
@@ -289,13 +289,13 @@ def close_orphaned_compressions(tx: Tx) -> list[str]:
 
 
 def trashed_before(tx: Tx, older_than_days: float) -> list[str]:
-    """What has been in the trash longer than this."""
+    """The sessions that have been in the trash longer than this."""
     cutoff = time.time() - older_than_days * DAY
     return [row["id"] for row in trashed(tx) if row["trashed_at"] <= cutoff]
 
 
 def claim_interval(tx: Tx, min_interval_hours: float) -> bool:
-    """Whether the automatic clean-up is due; the one who gets True does it."""
+    """Whether the automatic clean-up is due; the caller that gets True runs it."""
     last = tx.value("SELECT value FROM state_meta WHERE key = ?", (META_LAST_PRUNE,))
     now = time.time()
     try:

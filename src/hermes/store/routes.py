@@ -1,7 +1,7 @@
-"""The routing table: which session is talked in under which key.
+"""The routing table: the current session of each key.
 
-One row a chat, found and changed by its key, so that a message costs the same with ten chats and with ten thousand.
-A session is talked in under one key at a time: binding it elsewhere takes it away from where it was.
+One row per chat, found and changed by its key, so that a message costs the same with ten chats and with ten thousand.
+A session has one key at a time: binding it to another key removes it from the old one.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _SELECT = f"SELECT {', '.join('r.' + name for name in _COLUMNS)} FROM gateway_ro
 
 @dataclass(slots=True)
 class Route:
-    """A key and what it leads to."""
+    """A key and its session."""
 
     key: str
     session_id: str | None  # None: the next message begins a session
     previous_id: str | None  # the session before, when it was reset
-    reset_reason: str | None  # "idle" or "daily", until the user was told
+    reset_reason: str | None  # "idle" or "daily", until the user was notified
     platform: str
     chat_type: str
     chat: str  # JSON
     display_name: str | None
-    user_id: str | None  # whose it is; None: shared
+    user_id: str | None  # its owner; None: shared
     shared: bool
     pending_title: str | None  # a title given before the first message
     created_at: float
@@ -70,7 +70,7 @@ def _route(row: tuple[Any, ...]) -> Route:
 
 
 def get(tx: Tx, key: str) -> Route | None:
-    """What a key leads to."""
+    """The route of a key."""
     row = tx.row(f"{_SELECT} WHERE r.key = ?", (key,))
     return None if row is None else _route(row)
 
@@ -79,7 +79,7 @@ def put(
     tx: Tx, key: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, user_id: str | None,
     shared: bool, now: float,
 ) -> Route:  # fmt: skip
-    """Make a key known, or bring what is shown of it up to date. One that is nobody's becomes this person's."""
+    """Create a key's route, or update its description. A route without an owner gets this one."""
     tx.run(
         "INSERT INTO gateway_routes(key, platform, chat_type, chat, display_name, user_id, shared, created_at, updated_at)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(key) DO UPDATE SET chat = excluded.chat,"
@@ -94,9 +94,9 @@ def put(
 
 
 def bind(tx: Tx, key: str, session_id: str, now: float) -> None:
-    """From now on this session is talked in under this key, and under no other.
+    """Point this key, and no other, to this session.
 
-    Whoever went back to it is there now: its time runs from this moment, not from what was said here before.
+    Its idle time runs from this moment, not from the last earlier message here.
     """
     tx.run(
         "UPDATE gateway_routes SET session_id = NULL, updated_at = ? WHERE session_id = ? AND key <> ?",
@@ -110,7 +110,7 @@ def bind(tx: Tx, key: str, session_id: str, now: float) -> None:
 
 
 def spoken(tx: Tx, key: str, session_id: str, now: float) -> None:
-    """The user said something under this key; nothing is left to be told of a reset."""
+    """Record a user message under this key; a reset notice is no longer pending."""
     known = tx.run(  # mostly the same session as before: then its index need not be written
         "UPDATE gateway_routes SET previous_id = NULL, reset_reason = NULL, last_user_at = ?, updated_at = ?"
         " WHERE key = ? AND session_id = ?",
@@ -125,10 +125,10 @@ def spoken(tx: Tx, key: str, session_id: str, now: float) -> None:
 
 
 def chat_moved(tx: Tx, platform: str, old: str, new: str, now: float) -> list[str]:
-    """A chat has another id from now on: its conversations go on there. The keys that lead to them.
+    """A chat has a new id: its conversations move there. Returns their keys.
 
-    Not those of a place where something was said under the new id already: both conversations stay as they are.
-    The old keys stay, without a session: somebody may be answered under one at this moment.
+    Not those with messages under the new id already: both conversations stay unchanged.
+    The old keys stay, without a session: a reply may be in progress under one.
     """
     done = []
     for row in tx.rows(f"{_SELECT} WHERE r.platform = ? ORDER BY r.key", (platform,)):
@@ -167,7 +167,7 @@ def let_go(tx: Tx, key: str, now: float, *, previous: str | None = None, reason:
 
 
 def others_take_part(tx: Tx, key: str, source: str, user_id: str) -> bool:
-    """Whether somebody else than this user has spoken in the session a key leads to."""
+    """Whether another user has written in the session of a key."""
     sql = (
         "SELECT 1 FROM gateway_routes r JOIN session_members m ON m.session_id = r.session_id"
         " WHERE r.key = ? AND NOT (m.source = ? AND m.user_id = ?) LIMIT 1"
@@ -176,23 +176,23 @@ def others_take_part(tx: Tx, key: str, source: str, user_id: str) -> bool:
 
 
 def set_pending_title(tx: Tx, key: str, title: str | None, now: float) -> None:
-    """The session that begins next under this key is to be called so."""
+    """Set the title of the next session under this key."""
     tx.run("UPDATE gateway_routes SET pending_title = ?, updated_at = ? WHERE key = ?", (title, now, key))
 
 
 def follow(tx: Tx, old: str, new: str, now: float) -> None:
-    """A conversation goes on in another session: it was compressed."""
+    """A conversation continues in another session: it was compressed."""
     tx.run("UPDATE gateway_routes SET session_id = ?, updated_at = ? WHERE session_id = ?", (new, now, old))
 
 
 def of_session(tx: Tx, session_id: str) -> Route | None:
-    """Under which key a session is talked in."""
+    """The key of a session."""
     row = tx.row(f"{_SELECT} WHERE r.session_id = ?", (session_id,))
     return None if row is None else _route(row)
 
 
 def bound(tx: Tx, *, quiet_since: float | None = None) -> list[Route]:
-    """All keys with a session; those only where nobody has said anything since then, if a time is given."""
+    """All keys with a session; if a time is given, only those without a user message since."""
     if quiet_since is None:
         return [_route(row) for row in tx.rows(f"{_SELECT} WHERE r.session_id IS NOT NULL ORDER BY r.key")]
     rows = tx.rows(f"{_SELECT} WHERE r.session_id IS NOT NULL AND r.last_user_at < ?", (quiet_since,))

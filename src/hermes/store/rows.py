@@ -1,4 +1,4 @@
-"""The dicts that SessionDB gives, as types: what a type checker can know of them.
+"""The dicts that SessionDB gives, as types for a type checker.
 
 At run time they are plain dicts; a store of a later version may add keys.
 """
@@ -121,7 +121,7 @@ class MessageRow(TypedDict):
 
 
 class ChatMessage(TypedDict):
-    """A message as chat endpoints take it: `get_messages_as_conversation`."""
+    """A message as chat endpoints accept it: `get_messages_as_conversation`."""
 
     role: str
     content: str | list[Any] | dict[str, Any] | None
@@ -189,7 +189,7 @@ class SearchHit(TypedDict):
 
 
 class HandoffState(TypedDict):
-    """Where a handoff has got to; three times None when none was ever asked for: `get_handoff_state`."""
+    """The state of a handoff; all three None when none was ever requested: `get_handoff_state`."""
 
     state: str | None
     platform: str | None
@@ -206,7 +206,7 @@ class MaintenanceResult(TypedDict):
 
 
 class SessionEvent(TypedDict):
-    """What happened in a session beside its messages: `get_session_events`."""
+    """A session event that is no message: `get_session_events`."""
 
     at: float
     after: int
@@ -240,7 +240,7 @@ class ShredResult(TypedDict):
 
 
 class Finding(TypedDict):
-    """Something that is wrong with a store: `check`."""
+    """A problem of a store: `check`."""
 
     kind: str
     where: str

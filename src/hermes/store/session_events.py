@@ -1,8 +1,8 @@
-"""What happened in a session that nobody said: today, that the model failed to answer.
+"""Session events: what happened in a session that is no message; today, that the model failed to answer.
 
-An event stands between messages and is none: it is never sent to a model, counted or searched. It lies in a table of its
-own, made when there is the first one; the key `session_events` of state_meta says that the table is there. An event goes
-where the messages go: transcripts, exports, another store.
+An event stands between messages: it is never sent to a model, counted or searched. It is stored in a table of its
+own, created with the first event; the key `session_events` of state_meta records that the table exists. An event is
+copied with the messages: to transcripts, exports, another store.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ TABLES = schema.EVENTS
 
 
 def are_kept(tx: Tx) -> bool:
-    """Whether this store has a table of events. (The key may be left where the table was dropped with SQL.)"""
+    """Whether this store has a table of events. (The key may remain where the table was dropped with SQL.)"""
     return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (_META,)) is not None and tx.has_table("session_events")
 
 
 def prepare(engine: Engine) -> None:
-    """Make the table, if it is not there. Not inside a transaction."""
+    """Create the table, if it does not exist. Not inside a transaction."""
     with engine.read() as tx:
         if are_kept(tx):
             return
     try:
         engine.make_tables(TABLES)
-    except StoreError:  # PostgreSQL: another process made it in the same moment
+    except StoreError:  # PostgreSQL: another process created it at the same moment
         engine.make_tables(TABLES)
     with engine.write() as tx:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (_META,))
@@ -82,15 +82,15 @@ def put_back(tx: Tx, session_id: str, told: Iterable[SessionEvent], ids: Mapping
     bring_in(tx, session_id, wanted, ids)
 
 
-def bring_in(tx: Tx, session_id: str, told: Iterable[Any], ids: Mapping[int, int]) -> None:
-    """Add events of a transcript or an export that are not here yet (after `prepare`); `ids` has the new ids of messages."""
+def bring_in(tx: Tx, session_id: str, given: Iterable[Any], ids: Mapping[int, int]) -> None:
+    """Add events of a transcript or an export that are missing here (after `prepare`); `ids` has the new ids of messages."""
     known = {event["at"] for event in of_session(tx, session_id)}
-    fresh = [event for event in map(_checked, told) if event is not None and event["at"] not in known]
+    fresh = [event for event in map(_checked, given) if event is not None and event["at"] not in known]
     _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
 
 
 def follow(tx: Tx, session_id: str, moved: Mapping[int, int]) -> None:
-    """Messages of a session have other ids now (higher than all before): its events stand after the same messages."""
+    """Messages of a session have other ids now (higher than all before): its events stay after the same messages."""
     if are_kept(tx):
         for old, new in moved.items():
             tx.run(
@@ -117,7 +117,7 @@ def line_of(event: SessionEvent) -> Entry:
 def woven(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
     """(False, message) and (True, event) in the order in which they came about.
 
-    An event stands after the message it came after; where that one is not shown, it stands by its time.
+    An event stands after the message it came after; where that message is not shown, it is placed by its time.
     """
     if not events:
         yield from ((False, message) for message in messages)

@@ -1,7 +1,7 @@
-"""Sessions in and out: one dict a session with everything in it, and back without loss.
+"""Export and import of sessions: one complete dict per session, and back without loss.
 
-An export shows a session as the API shows it (carried messages in their places); what is needed to put the references
-together again lies beside it. Importing keeps ids, is all or nothing a session, and a second time changes nothing.
+An export shows a session as the API shows it (carried messages in their places); separate keys hold what is needed
+to restore the references. Importing keeps ids, is atomic per session, and changes nothing the second time.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _for_others(message: HiddenMessage) -> HiddenMessage | RedactedMessage | Non
 
 
 def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]:
-    """The sessions an export of all holds, oldest first (so that a parent comes before its children)."""
+    """The sessions in an export of all, oldest first (so that a parent comes before its children)."""
     where, params = session_clause(visible_to)
     if source is not None:
         where, params = f"{where} AND s.source = ?", [*params, source]
@@ -107,8 +107,8 @@ def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]
 def bring_in(engine: Engine, tx: Tx, data: Mapping[str, Any], ids: dict[int, int]) -> Touched | None:
     """Store an exported session; None when its id is there already, else which others that changed.
 
-    A message keeps its id unless another message has it; `ids` tells the new one to sessions that come later and refer to it.
-    What the session carries of others stays theirs; if they are not here, of a shell (carried_messages.py).
+    A message keeps its id unless another message has it; `ids` maps it to the new one for later sessions that refer to it.
+    Messages carried from other sessions stay theirs; if those are not here, they belong to a shell (carried_messages.py).
     """
     if not isinstance(data, dict) or not isinstance(data.get("id"), str):
         raise InvalidInput("an exported session is an object with an id")
@@ -136,7 +136,7 @@ def bring_in(engine: Engine, tx: Tx, data: Mapping[str, Any], ids: dict[int, int
     carried_messages.state(tx, session_id, _ranges(tx, refs, others, places, here))
     shown_here = {id(m): new_id for m, new_id in zip(own, given, strict=True)}
     expected = [shown_here[id(m)] if id(m) in shown_here else places[m["id"]][0] for m in shown]
-    gone = f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}"  # here, since the export was made
+    gone = f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}"  # redacted here since the export was made
     expected = [one for one in expected if not others or tx.row(gone, (one,)) is None]
     if [place[0] for place in lineage.shown_places(tx, session_id)] != expected:
         _lay_out(tx, session_id, expected, {place[0]: place for place in places.values()})
@@ -149,7 +149,7 @@ def bring_in(engine: Engine, tx: Tx, data: Mapping[str, Any], ids: dict[int, int
 
 
 def has_events(data: Any) -> bool:
-    """Whether an exported session has events, for which `events.prepare` makes room."""
+    """Whether an exported session has events, for which `events.prepare` creates the table."""
     return isinstance(data, dict) and isinstance(data.get(_EVENTS), list) and bool(data[_EVENTS])
 
 
@@ -186,7 +186,7 @@ def _parted(
             shown_own = len(own)
     if not shown or all(map(usable_id, (m.get("id") for m in own))):
         numbers = [m["id"] for m in own[:shown_own]]
-        if numbers == sorted(set(numbers)):  # in order: what was rewound goes to its place
+        if numbers == sorted(set(numbers)):  # sorted: insert rewound messages at their place
             own.sort(key=_number)
     for entries in others.values():
         entries.sort(key=lambda message: message["id"])
@@ -204,17 +204,17 @@ def _ranges(
     places: dict[int, Place],
     here: dict[int, int],
 ) -> list[tuple[Any, ...]]:
-    """The ranges of an export, with the owners and ids that the messages have here."""
+    """The ranges of an export, with the owners and ids of the messages here."""
     out: list[tuple[Any, ...]] = []
     for _, owner, first, last, after, rewound, born in refs:
         named = [places[m["id"]] for m in others.get(owner, ()) if first <= m["id"] <= last]
-        anchor = here.get(after, -1) if after else 0  # an anchor that is gone: they come at the end, as they did
+        anchor = here.get(after, -1) if after else 0  # a missing anchor: they are placed at the end, as before
         out += [(*one, anchor, rewound, born) for one in lineage.ranges(tx, named)]
     return out
 
 
 def _lay_out(tx: Tx, session_id: str, expected: list[int], places: dict[int, Place]) -> None:
-    """An export whose ranges don't lead to what it shows: what it shows counts, and its rewinds can't be undone here."""
+    """An export whose ranges don't give the messages it shows: the messages count, and its rewinds can't be undone here."""
     tx.run("DELETE FROM session_rewinds WHERE session_id = ?", (session_id,))
     refs: list[tuple[Any, ...]] = []
     after, run = 0, list[Place]()
@@ -239,7 +239,7 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
 
 
 def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
-    """What programs have set with set_meta, without the store's own notes."""
+    """Values that programs have set with set_meta, without the store's own keys."""
     return [
         (key, value)
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
@@ -249,7 +249,7 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
 
 
 def bring_meta(tx: Tx, values: list[tuple[Any, ...]]) -> None:
-    """Set what is not set here yet."""
+    """Set the values that are not set here yet."""
     for key, value in values:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (key, value))
 

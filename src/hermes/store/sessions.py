@@ -1,7 +1,7 @@
 """Sessions: opening, ending, looking up.
 
-A session row carries what a list shows (counters, last activity, preview), so that listing never reads messages.
-System prompts are stored once, by hash; one that begins like an earlier one is kept as that beginning and its own end.
+A session row holds what a list shows (counters, last activity, preview), so that listing never reads messages.
+System prompts are stored once, by hash; one that begins like an earlier one refers to it for that beginning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROMPT = (
     " FROM system_prompts p WHERE p.hash = s.system_prompt_hash))"
 )
 COLUMNS = ", ".join(f"{PROMPT} AS system_prompt" if name == "system_prompt" else f"s.{name}" for name in SHOWN)
-# The same for lists: the prompts are put in afterwards, by `put_prompts`.
+# The same for lists: the prompts are added afterwards, by `put_prompts`.
 LISTED = ", ".join((*(f"s.{name}" for name in SHOWN), "s.system_prompt_hash"))
 KINDS = (None, "compression", "branch", "subagent", "reset")
 _ODD = re.compile("[\0\ud800-\udfff\ufdd0]")  # what a database may store as more than one character
@@ -55,7 +55,7 @@ def create(tx: Tx, session_id: str, source: str, columns: Mapping[str, Any]) -> 
     existing = tx.row("SELECT trashed_at FROM sessions WHERE id = ?", (session_id,))
     if existing is not None:
         if existing[0] is not None:
-            raise InvalidInput(f"session {session_id} is in the trash; restore it, or take another id")
+            raise InvalidInput(f"session {session_id} is in the trash; restore it, or use another id")
         return False
     parent = columns.get("parent_session_id")
     if parent is not None and tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (parent,)) is None:
@@ -70,11 +70,11 @@ def create(tx: Tx, session_id: str, source: str, columns: Mapping[str, Any]) -> 
             columns.get("kind"), columns.get("cwd"), 1 if columns.get("transcript") else None,
         ),
     )  # fmt: skip
-    return bool(made)  # another process may have been quicker
+    return bool(made)  # False: another process created it first
 
 
 def keep_prompt(tx: Tx, text: str | None) -> str | None:
-    """Store a system prompt once; its hash."""
+    """Store a system prompt once; returns its hash."""
     if text is None:
         return None
     stored = codec.storable(text)
@@ -109,7 +109,7 @@ def _common_beginning(tx: Tx, text: str) -> tuple[str | None, int]:
 
 
 def _shared_length(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning, by halving."""
+    """How many characters two texts have in common at their beginning, by binary search."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -121,9 +121,9 @@ def _shared_length(one: str, other: str) -> int:
 
 
 class _Prompts:
-    """System prompts that were asked for before, by their hash: a list has the same ones again and again.
+    """A cache of system prompts by their hash: a list repeats the same ones many times.
 
-    A text is kept when it is asked for a second time, and only if it is what its hash says.
+    A text is cached when it is requested a second time, and only if it matches its hash.
     """
 
     MOST = 8_000_000  # characters
@@ -134,7 +134,7 @@ class _Prompts:
         self._asked: set[str] = set()
 
     def of(self, tx: Tx, hashes: set[str]) -> dict[str, Any]:
-        """The text of each of these prompts, as far as there is one."""
+        """The text of each of these prompts, where it exists."""
         kept = self._kept
         found: dict[str, Any] = {digest: kept[digest] for digest in hashes if digest in kept}
         if missing := sorted(hashes - found.keys()):
@@ -183,7 +183,7 @@ def _read_prompts(tx: Tx, hashes: list[str]) -> dict[str, Any]:
 
 
 def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
-    """Give rows of `LISTED` columns their system prompts; each different one is read once."""
+    """Add the system prompts to rows of `LISTED` columns; each different one is read once."""
     hashes = [row.pop("system_prompt_hash") for row in rows]
     wanted = {digest for digest in hashes if digest is not None}
     texts = _prompts.of(tx, wanted) if wanted else {}
@@ -202,7 +202,7 @@ def get(tx: Tx, session_id: str, visible_to: User | None = None) -> SessionRow |
 
 
 def is_shown(tx: Tx, session_id: str, visible_to: User | None) -> bool:
-    """Whether there is such a session for this caller."""
+    """Whether the session exists and this caller may see it."""
     where, params = session_clause(visible_to)
     return tx.row(f"SELECT 1 FROM sessions s WHERE s.id = ? AND {where}", [session_id, *params]) is not None
 
@@ -236,7 +236,7 @@ def end(tx: Tx, session_id: str, reason: str | None) -> bool:
 
 
 def reopen(tx: Tx, session_id: str) -> bool:
-    """Clear a session's end."""
+    """Clear a session's end time and end reason."""
     return bool(
         tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ? AND purged IS NULL", (session_id,))
     )
@@ -251,7 +251,7 @@ def set_prompt(tx: Tx, session_id: str, text: str | None) -> bool:
 
 
 def resolve_id(tx: Tx, id_or_prefix: str, visible_to: User | None) -> str | None:
-    """The session with this id, else the only one whose id begins so."""
+    """The session with this id, else the only one whose id has this prefix."""
     matches = with_prefix(tx, id_or_prefix, visible_to, 2)
     if id_or_prefix in matches:
         return id_or_prefix
@@ -261,7 +261,7 @@ def resolve_id(tx: Tx, id_or_prefix: str, visible_to: User | None) -> str | None
 
 
 def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> list[str]:
-    """Ids that begin so, in order."""
+    """Ids with this prefix, sorted."""
     if not prefix or codec.storable(prefix) is not prefix:
         return []
     where, params = session_clause(visible_to)
@@ -285,7 +285,7 @@ def after_prefix(prefix: str) -> str | None:
 
 
 def count(tx: Tx, source: str | None, visible_to: User | None) -> int:
-    """How many sessions there are (of a source)."""
+    """The number of sessions (of a source)."""
     where, params = session_clause(visible_to)
     if source is not None:
         where, params = f"s.source = ? AND {where}", [source, *params]
@@ -335,7 +335,7 @@ def tags(tx: Tx, session_id: str, visible_to: User | None) -> list[str]:
 
 
 def stamp(tx: Tx, session_id: str, column: str, on: bool) -> bool:
-    """Set a column to now, or to nothing."""
+    """Set a column to the current time, or to NULL."""
     value = time.time() if on else None
     return bool(
         tx.run(
@@ -346,7 +346,7 @@ def stamp(tx: Tx, session_id: str, column: str, on: bool) -> bool:
 
 
 def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:
-    """Let a user see a session; False when there is none."""
+    """Let a user see a session; False when there is no such session."""
     if get(tx, session_id) is None:
         return False
     tx.run(

@@ -1,4 +1,4 @@
-"""What a hit shows: the place of the match, with `>>>` and `<<<` around each word that was looked for."""
+"""What a hit shows: the place of the match, with `>>>` and `<<<` around each searched word."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hermes.store.index_text import pieces as pieces_of
 
 BEFORE, LENGTH = 60, 240
 _SPACE = re.compile(r"\s+")
-_TRAILING = ("\ufe0f", "\u20e3")  # what an emoji goes on with: the rest of a keycap
+_TRAILING = ("\ufe0f", "\u20e3")  # continuations of an emoji: the rest of a keycap
 _WORD = re.compile(r"[a-z0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """One thing to mark: folded pieces in a row; `loose` ends may lie inside a word.
+    """One thing to mark: folded pieces in a row; `loose` ends may be inside a word.
 
     With `forms`, any of these words; the one piece is what they begin with.
     """
@@ -66,7 +66,7 @@ def _find_forms(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
 
 
 def _find(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
-    """Where a needle stands in folded text."""
+    """The positions of a needle in folded text."""
     if what.forms:
         return _find_forms(what, folded, most)
     first = what.pieces[0]

@@ -1,7 +1,7 @@
-"""Word forms: stop words to leave out of a question, and endings to take off a word.
+"""Word forms: stop words to leave out of a question, and endings to strip from a word.
 
 Only questions that find too little as typed are relaxed with these; the index itself holds words as they are.
-The rules are light on purpose: they bring forms of one word together and leave short words alone.
+The rules are light on purpose: they unify forms of one word and leave short words alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From one store to another, row by row, whichever engine each is on.
+"""Copies one store to another, row by row, between any two engines.
 
-What differs is written, what the other has too much is removed, again and again until a whole round finds nothing: that
-round is the proof. So a copy that was cut short goes on where it was, and one made while others wrote comes right in the end.
-Each round sees one moment of the source. Rows are copied as they are, with their ids, those in the trash and the audit log
+Rows that differ are written, extra rows are removed, round after round until a whole round finds no difference: that
+round is the proof. So an interrupted copy continues where it stopped, and one made while others write ends up complete.
+Each round reads one snapshot of the source. Rows are copied unchanged, with their ids, those in the trash and the audit log
 included.
 """
 
@@ -34,19 +34,19 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class CopiedTable:
-    """A table as its declaration says."""
+    """A table, parsed from its declaration."""
 
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    numbered: bool  # it gives out its keys itself
+    numbered: bool  # it generates its keys
 
     def list(self) -> str:
         return ", ".join(self.columns)
 
 
 def declared(statement: str) -> CopiedTable | None:
-    """The table that a CREATE TABLE makes; None when it has no key."""
+    """The table that a CREATE TABLE creates; None when it has no key."""
     found = re.match(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*)\)[^)]*\Z", statement, re.DOTALL)
     assert found is not None, statement
     columns: list[str] = []
@@ -71,7 +71,7 @@ def _tables(*sources: Sequence[str]) -> list[CopiedTable]:
 
 @dataclass(slots=True)
 class Moved:
-    """What was done."""
+    """The result of a copy."""
 
     sessions: int = 0
     messages: int = 0
@@ -83,15 +83,15 @@ class Moved:
 
 
 def snapshot(source: SessionDB, target: SessionDB) -> Moved:
-    """Make the target hold what the source holds at this moment, whatever others write meanwhile."""
+    """Make the target hold what the source holds at this moment, even while others write."""
     with source._engine.read():
         return move(source, target)
 
 
 def refuse_in_use(source: SessionDB, target: SessionDB) -> None:
-    """InvalidInput when the target holds what the source does not, or otherwise: it is no copy that was cut short.
+    """InvalidInput when the target holds what the source does not, or holds differently: it is no interrupted copy.
 
-    For a target that is in use already, where `move` would remove and overwrite what was written there since.
+    For a target that is already in use, where `move` would remove and overwrite what was written there since.
     """
     moved = Moved()
     for table in _tables(TABLES):
@@ -103,17 +103,17 @@ def refuse_in_use(source: SessionDB, target: SessionDB) -> None:
         changed = sum(copy.differing(there[start : start + AT_ONCE]) for start in range(0, len(there), AT_ONCE))
         if more or changed:
             raise InvalidInput(
-                f"{target.where} is in use: {more or changed} of its {table.name} are not in {source.where}, or other than there,"
-                f" and copying would undo that; bring the file's sessions in instead: hermes sessions import {source.path}"
+                f"{target.where} is in use: {more or changed} of its {table.name} are not in {source.where}, or differ from it,"
+                f" and copying would undo that; import the file's sessions instead: hermes sessions import {source.path}"
             )
 
 
 def move(source: SessionDB, target: SessionDB, progress: Progress | None = None) -> Moved:
-    """Make the target hold what the source holds, and prove it. StoreError when others write to it all the time."""
+    """Make the target hold what the source holds, and prove it. StoreError when others keep writing to the source."""
     if target.read_only:
         raise InvalidInput(f"{target.where} can only be read")
     if source.where == target.where:
-        raise InvalidInput(f"{source.where} is where the record is already")
+        raise InvalidInput(f"{source.where} is already the current store")
     there, here = source._engine, target._engine
     tables = _tables(TABLES)
     with there.read() as tx:
@@ -145,7 +145,7 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         if moved.rounds == ROUNDS:
             raise StoreError(
                 f"{source.where} is being written to while it is copied ({', '.join(sorted(set(moved.left))) or '?'}); stop"
-                " what uses it, and say this again: it goes on from here"
+                " the programs that use it, and run this again: it continues from here"
             )
     if gateway and not here.shared:
         with there.read() as tx:
@@ -161,7 +161,7 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
 
 
 class _Copy:
-    """One table, once through."""
+    """Copy one table, one round."""
 
     def __init__(
         self, there: Engine, here: Engine, table: CopiedTable, moved: Moved, progress: Progress | None
@@ -203,7 +203,7 @@ class _Copy:
         return f"({', '.join(self.table.key)}) IN (VALUES {', '.join([one] * len(keys))})"
 
     def differing(self, keys: Sequence[Key]) -> int:
-        """How many of these rows of the target the source has otherwise. Which host has a transcript is no difference."""
+        """How many of these rows of the target differ in the source. Which host has a transcript is no difference."""
         aside = self.table.columns.index("transcript") if "transcript" in self.table.columns else None
         wanted, present = self._rows(self.there, keys), self._rows(self.here, keys)
         return sum(
@@ -244,16 +244,16 @@ class _Copy:
             raise StoreError(f"a row of {table.name} can't be copied: {error}") from error
 
     def _index(self, tx: Tx, changed: dict[Key, tuple[Any, ...]], present: dict[Key, tuple[Any, ...]]) -> None:
-        """Each engine indexes in its own way: as rows are stored, or later, or because it is told to."""
+        """Engines index at different times: as rows are stored, or later, or on request."""
         for key, row in changed.items():
             if key not in present:
-                told = dict(zip(self.table.columns, row, strict=True))
+                cells = dict(zip(self.table.columns, row, strict=True))
                 try:
-                    whole = codec.joined(told["content"], told["content_rest"])
-                except StoreCorrupt:  # it is copied as it is; `check` finds it there as here
-                    whole = told["content"]
+                    whole = codec.joined(cells["content"], cells["content_rest"])
+                except StoreCorrupt:  # it is copied unchanged; `check` reports it there as here
+                    whole = cells["content"]
                 tx.message_stored(
-                    key[0], told["timestamp"], whole, told["content_format"], told["tool_name"], told["tool_calls"]
+                    key[0], cells["timestamp"], whole, cells["content_format"], cells["tool_name"], cells["tool_calls"]
                 )
         self.here.fulltext.index_now(tx, [key[0] for key in changed if key not in present])
         self.here.fulltext.reindex(tx, [key[0] for key in changed if key in present])
@@ -266,7 +266,7 @@ class _Copy:
         self.moved.left.append(self.table.name)
 
     def _number(self) -> None:
-        """Keys that were given out once are not given out again, even if nothing has them any more."""
+        """Keys that were used once are not used again, even if no row has them any more."""
         with self.there.read() as tx:
             highest = tx.last_number(self.table.name)
         if highest:
@@ -279,7 +279,7 @@ def _flat(keys: Sequence[Key]) -> list[Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value as both engines can take it."""
+    """A value that both engines accept."""
     if name == "content_rest":
         return None if value is None else Blob(value)
     return codec.restored(value)
@@ -299,7 +299,7 @@ def _attachments(source: SessionDB, target: SessionDB, moved: Moved) -> None:
 
 
 def _transcripts(target: SessionDB) -> None:
-    """Each session has its transcript beside a file; those that were written elsewhere are written here."""
+    """Next to a file, each session has its transcript; write those that were written elsewhere."""
     with target._engine.read() as tx:
         ids = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript IS NOT NULL AND purged IS NULL")]
     for session_id in ids:

@@ -1,12 +1,12 @@
 """What a title may look like, and how a family of titles is numbered.
 
-A title is cleaned once, when it comes in: what cannot be seen (and could make two titles look alike, or turn
-one around) is taken out, white space is folded, and everything visible stays exactly as typed. Letters are
+A title is cleaned once, when it is set: invisible characters (which could make two titles look alike, or turn
+one around) are removed, white space is folded, and everything visible stays exactly as typed. Letters are
 not normalised: an accent typed as a character of its own stays so, and the two spellings are two titles.
 A family is "my project", "my project #2", "my project #3"; the number stands at the end of the title only.
 
-What is invisible is listed here by code point instead of asked from `unicodedata`, so that a stored title
-means the same under every Python version. Format characters that have a shape (Arabic number signs) are kept.
+Invisible characters are listed here by code point instead of queried from `unicodedata`, so that a stored title
+means the same under every Python version. Format characters that have a shape (Arabic number signs) stay.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAX_TITLE = 100  # code points
 
 
 def sanitize_title(text: str | None) -> str | None:
-    """The title as it is kept, or None when nothing visible remains. Cleaning twice changes nothing.
+    """The title as it is stored, or None when nothing visible remains. Cleaning twice changes nothing.
 
     Removed: control characters, zero-width and other invisible format characters, direction marks and
     overrides, lone surrogates, soft hyphens, byte-order marks. Joiners, variation selectors and tags stay
-    inside the emoji that are built with them and go everywhere else. All white space becomes single spaces.
+    inside the emoji that are built with them and are removed everywhere else. All white space becomes single spaces.
     Raises TitleTooLong when more than MAX_TITLE characters remain.
     """
     if text is None:
@@ -52,7 +52,7 @@ def split_family(title: str) -> tuple[str, int]:
 def shown_title(base: str, number: int) -> str:
     """The title of a family's member: the base itself for number 1, else "base #number".
 
-    Never longer than MAX_TITLE: the base gives way, cut where no emoji and no letter loses a part.
+    Never longer than MAX_TITLE: the base is cut, where no emoji and no letter loses a part.
     """
     suffix = f" #{number}" if number > 1 else ""
     return _shortened(base, MAX_TITLE - len(suffix)) + suffix
@@ -76,7 +76,7 @@ def _shortened(text: str, room: int) -> str:
         # Vowel and final jamo of a decomposed Korean syllable are letters, but no letters of their own.
         if not category(text[end]).startswith("M") and not "\u1160" <= text[end] <= "\u11ff":
             cut = end
-    # One letter with a hundred marks has no good place: cut it anywhere, and leave no joiner at the edge.
+    # One letter with a hundred marks has no good cut: cut it anywhere, and leave no joiner at the edge.
     return (text[:cut] or _visible(text[:room])).rstrip()
 
 
@@ -122,7 +122,7 @@ _EMOJI = (
 
 @cache
 def _emoji_or_stray() -> re.Pattern[str]:
-    """An emoji, to be kept (group 1), or a character that only makes sense inside one."""
+    """An emoji, which stays (group 1), or a character that only makes sense inside one."""
     return re.compile(rf"({_EMOJI})|[\u200d\ufe00-\ufe0f\U000e0020-\U000e007f]")
 
 

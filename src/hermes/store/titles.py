@@ -1,7 +1,7 @@
 """Titles: unique names of sessions, in numbered families.
 
-A family is stored as (base, number), not read out of the text each time, so that a base too long for " #2" can be
-shortened in what is shown and still be found whole.
+A family is stored as (base, number), not parsed from the text each time, so that a base too long for " #2" can be
+shortened for display and still be found whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def titling_lease(session_id: str) -> str:
 
 
 def titled_key(session_id: str) -> str:
-    """The key of state_meta that says that a title was made for a session: no process makes another."""
+    """The key of state_meta that records that a title was made for a session: no process makes another."""
     return f"titled:{session_id}"
 
 
@@ -44,7 +44,7 @@ def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, i
 
 
 def set_title(tx: Tx, session_id: str, title: str | None, *, only_if_untitled: bool = False) -> bool:
-    """Give a session a title (or take it away); False when there is no such session, or it has one and must keep it."""
+    """Give a session a title (or remove it); False when there is no such session, or it has one and `only_if_untitled`."""
     clean = sanitize_title(title)
     session = tx.row(
         "SELECT s.title FROM sessions s WHERE s.id = ? AND s.trashed_at IS NULL AND s.purged IS NULL", (session_id,)

@@ -1,7 +1,7 @@
-"""The journal: beside the database, one JSON-lines file a session that anyone can read, follow and keep.
+"""Transcripts: next to the database, one JSON-lines file per session that any tool can read, follow and archive.
 
-The first line names the format and the session; then comes one line a message and a short line for each other change.
-The database is the truth and commits first; a line that is missing after a crash is filled in when the store is
+The first line names the format and the session; one line per message and a short line per other change follow.
+The database is authoritative and commits first; a line that is missing after a crash is written when the store is
 opened next, and a database can be rebuilt from the files alone. docs/format.md specifies each line.
 """
 
@@ -33,13 +33,13 @@ FORMAT = "hermes-transcript"
 VERSION = 2
 _OPEN_FILES = 64
 _PATIENCE = 2.0  # seconds to wait for another process's line
-_LOOK_BACK = 1 << 18  # how far back a line that another process wrote for us may lie
+_LOOK_BACK = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
 _LONE = re.compile("[\ud800-\udfff]")
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
 
 def file_name(session_id: str) -> str:
-    """The file a session's transcript lies in; characters that a file name can't have are written %XX."""
+    """The file of a session's transcript; characters that a file name can't have are written %XX."""
     safe = "".join(c if c in _SAFE or c.isalnum() else "".join(f"%{b:02X}" for b in c.encode()) for c in session_id)
     if safe.startswith("."):
         safe = "%2E" + safe[1:]
@@ -60,7 +60,7 @@ def _encode(entry: Entry) -> bytes:
 
 
 def _decode(raw: bytes) -> Any:
-    """The value of a line; Python's own reader takes what the quick one does not (lone surrogates, huge numbers)."""
+    """The value of a line; Python's own parser accepts what the fast one rejects (lone surrogates, huge numbers)."""
     from msgspec import DecodeError
     from msgspec.json import decode
 
@@ -98,11 +98,11 @@ def _readable(entry: Entry) -> Entry:
 def _exact(entry: Entry) -> Entry:
     """The inverse of _readable()."""
     try:
-        told = json.loads(base64.b64decode(entry["exact"], validate=True).decode("utf-8", "surrogatepass"))
+        exact = json.loads(base64.b64decode(entry["exact"], validate=True).decode("utf-8", "surrogatepass"))
     except (ValueError, TypeError):
         return entry
     rest = {key: value for key, value in entry.items() if key != "exact"}
-    return {**rest, **told} if isinstance(told, dict) else rest
+    return {**rest, **exact} if isinstance(exact, dict) else rest
 
 
 SEAL = b',"crc":"'
@@ -110,13 +110,13 @@ _SEAL_BYTES = len(SEAL) + 8 + 2  # eight hex digits, the quote and the brace
 
 
 def sealed(data: bytes) -> bytes:
-    """A JSON object as a line that ends in its own checksum: `crc`, the CRC-32 of all that stands before it."""
-    told = data[:-1]
-    return b"".join((told, SEAL, b"%08x" % zlib.crc32(told), b'"}\n'))
+    """A JSON object as a line that ends in its own checksum: `crc`, the CRC-32 of everything before it."""
+    body = data[:-1]
+    return b"".join((body, SEAL, b"%08x" % zlib.crc32(body), b'"}\n'))
 
 
 def is_intact(raw: bytes) -> bool | None:
-    """Whether a line is what was written; None where it has no checksum (older files, other programs)."""
+    """Whether a line matches its checksum; None where it has none (older files, other programs)."""
     raw = raw.rstrip(b"\r\n")
     start = len(raw) - _SEAL_BYTES
     if start < 1 or not raw.startswith(SEAL, start) or not raw.endswith(b'"}'):
@@ -132,7 +132,7 @@ def header(session: Mapping[str, Any]) -> bytes:
 def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[Entry]:
     """The lines of a transcript that can be read; one that is no JSON object (a crash can tear one) is skipped.
 
-    `crc` is True in a line that is what was written, False in one that is not, and absent where that can't be told.
+    `crc` is True in a line that matches its checksum, False in one that does not, and absent in one without a checksum.
     Lines that were skipped are added to `torn`.
     """
     with path.open("rb") as lines:
@@ -159,40 +159,40 @@ def decoded(raw: bytes) -> Entry | None:
     return _exact(entry) if "exact" in entry else entry
 
 
-DUMPS_SEEN = 5.0  # seconds for which a folder is not looked through again
+DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
 
 
 class Journal:
-    """Appends to the transcripts of one store. Never raises into a write that has already been committed."""
+    """Appends to the transcripts of one store. Never raises after the commit of the change that a line records."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.prompts = PromptFiles(folder, _lock_file)
         self.behind: set[str] = set()  # sessions whose file could not be written
-        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was looked through, and what was there
+        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was listed, and what it held
         self._files: OrderedDict[str, int] = OrderedDict()
-        self._sizes: dict[str, int] = {}  # how large each file was after this process wrote to it last
+        self._sizes: dict[str, int] = {}  # the size of each file after this process's last write
         self.touched: set[str] = set()
         self._lock = threading.Lock()
         self._marker: int | None = None
         self._marker_path: Path | None = None
 
     def path(self, session_id: str) -> Path:
-        """Where a session's transcript lies."""
+        """The path of a session's transcript."""
         return self.folder / file_name(session_id)
 
     def write(self, session_id: str, data: bytes, message_id: int | None = None) -> bool:
-        """Append whole lines; False when that failed (it is tried again when the store is opened next).
+        """Append whole lines; False when that failed (it is retried when the store is opened next).
 
-        A message that another process has filled in meanwhile is not written twice.
+        A message that another process has written meanwhile is not written twice.
         """
         return self._locked(session_id, lambda handle, size: self._append(session_id, handle, size, data, message_id))
 
-    def revise(self, session_id: str, produce: Callable[[Path], bytes], *, anew: bool = False) -> bool:
-        """Append what `produce` makes of the file as it is, while nobody else can write to it; `anew` empties it first."""
+    def revise(self, session_id: str, produce: Callable[[Path], bytes], *, rewrite: bool = False) -> bool:
+        """Append what `produce` makes from the current file while no other process writes to it; `rewrite` empties it first."""
 
         def work(handle: int, size: int) -> None:
-            if anew:
+            if rewrite:
                 os.ftruncate(handle, 0)
                 size = 0
             self._append(session_id, handle, size, produce(self.path(session_id)), None)
@@ -206,13 +206,13 @@ class Journal:
                 handle = self._handle(session_id)
                 held = _lock_file(handle)
                 found = os.fstat(handle)
-                if found.st_nlink == 0:  # the file was deleted: the lock goes with the descriptor
+                if found.st_nlink == 0:  # the file was deleted: the lock ends with the descriptor
                     self._drop_handle(session_id)
                     handle = self._open(session_id)
                     held = _lock_file(handle)
                     found = os.fstat(handle)
                 if alone and not held and fcntl is not None:
-                    raise BlockingIOError("another process has been writing this transcript for long")
+                    raise BlockingIOError("another process is still writing this transcript")
                 try:
                     work(handle, found.st_size)
                 finally:
@@ -225,14 +225,14 @@ class Journal:
                 return False
 
     def _append(self, session_id: str, handle: int, size: int, data: bytes, message_id: int | None) -> None:
-        if size != self._sizes.get(session_id):  # the first time, or someone else wrote
+        if size != self._sizes.get(session_id):  # the first time, or another process wrote
             known = min(self._sizes.get(session_id, max(0, size - _LOOK_BACK)), size)
             news = os.pread(handle, size - known, known)
             if message_id is not None and b'"type":"message","id":%d,' % message_id in news:
                 self._sizes[session_id] = size
                 return
             if news and not news.endswith(b"\n"):
-                data = b"\n" + data  # a torn last line stays a line of its own
+                data = b"\n" + data  # a torn last line stays a separate line
         self._sizes.pop(session_id, None)
         written = os.write(handle, data)
         while written < len(data):
@@ -251,7 +251,7 @@ class Journal:
         self._sizes.pop(session_id, None)
 
     def is_busy(self) -> bool:
-        """Whether somebody who lives (this process included) has been writing transcripts: a line may be on its way."""
+        """Whether a running process (this one included) has been writing transcripts: a line may be about to be written."""
         if self.touched:
             return True
         try:
@@ -260,7 +260,7 @@ class Journal:
             return False
 
     def exists(self, session_id: str) -> bool:
-        """Whether the session has a transcript (known without looking once this process wrote to it)."""
+        """Whether the session has a transcript (known without a file access once this process wrote to it)."""
         return session_id in self._files or self.path(session_id).exists()
 
     def forget(self, session_id: str, *folders: Path | None) -> None:
@@ -282,7 +282,7 @@ class Journal:
                     dump.unlink(missing_ok=True)
 
     def _dumps_of(self, folder: Path, session_id: str) -> list[Path]:
-        """Requests that other programs wrote down: request_dump_<id>_<time>.json. Who prunes asks for many in a row."""
+        """Request dumps of other programs: request_dump_<id>_<time>.json. Pruning calls this for many sessions in a row."""
         now = time.monotonic()
         seen, names = self._dumps.get(folder, (-DUMPS_SEEN, []))
         if now - seen >= DUMPS_SEEN:
@@ -295,7 +295,7 @@ class Journal:
         return [folder / name for name in names if of_session.fullmatch(name)]
 
     def close(self) -> None:
-        """Close all files; the mark of this process stays if something could not be written."""
+        """Close all files; this process's mark stays if a line could not be written."""
         with self._lock:
             for handle in self._files.values():
                 os.close(handle)
@@ -324,12 +324,12 @@ class Journal:
         return self.folder / ".open"
 
     def mark(self, session_id: str) -> None:
-        """Note, in a file this process keeps locked, that it is writing this session's transcript; never raises."""
+        """Record, in a file this process holds locked, that it is writing this session's transcript; never raises."""
         with self._lock:
             try:
                 self._mark_or_raise(session_id)
             except (OSError, StoreError):
-                pass  # the write that follows will fail as well, and is noted then
+                pass  # the write that follows fails as well, and is recorded then
 
     def _mark_or_raise(self, session_id: str) -> None:
         if session_id in self.touched:
@@ -338,7 +338,7 @@ class Journal:
             make_private(self.folder)
             make_private(self._open_folder)
             name = f"{os.getpid()}-{os.urandom(4).hex()}"
-            hidden = self._open_folder / f".{name}"  # nobody takes it for abandoned before it is locked
+            hidden = self._open_folder / f".{name}"  # no other process takes it for abandoned before it is locked
             self._marker = os.open(hidden, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if fcntl is not None:
                 fcntl.flock(self._marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -348,7 +348,7 @@ class Journal:
         self.touched.add(session_id)
 
     def left_behind(self) -> list[tuple[Path, list[str]]]:
-        """Marks of processes that are gone, with the sessions they were writing; the caller mends and removes them."""
+        """Marks of ended processes, with the sessions they were writing; the caller repairs and removes them."""
         found: list[tuple[Path, list[str]]] = []
         try:
             marks = [Path(entry.path) for entry in os.scandir(self._open_folder)]
@@ -363,12 +363,12 @@ class Journal:
                     ids = [json.loads(raw) for raw in file if raw.endswith(b"\n")]
                 found.append((mark, ids))
             except (OSError, ValueError):
-                continue  # its process lives, or another is mending it
+                continue  # its process is running, or another one is repairing it
         return found
 
 
 def _lock_file(handle: int) -> bool:
-    """Lock a transcript, unless its holder hangs: then a line is worth more than the order of lines."""
+    """Lock a transcript, unless its holder hangs: then writing the line matters more than the order of lines."""
     if fcntl is None:
         return False
     deadline = None

@@ -1,7 +1,7 @@
-"""Transcripts and database brought to agree, in both directions.
+"""Synchronises transcripts and database, in both directions.
 
 `fill_in` writes what a transcript lacks (after a crash, or for rows another program wrote); `replay` reads transcripts
-into a database. Both speak of a session in one form: its columns, its messages, and a state of tags, members,
+into a database. Both use one form of a session: its columns, its messages, and a state of tags, members,
 carried ranges and rewinds.
 """
 
@@ -125,8 +125,8 @@ def message(tx: Tx, message_id: int) -> MessageRow:
     return messages.decode(row)
 
 
-def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) -> bool:
-    """Append to a transcript what it lacks (or write it anew); False when it could not be written."""
+def fill_in(tx: Tx, journal: Journal, session_id: str, *, rewrite: bool = False) -> bool:
+    """Append to a transcript what it lacks (or rewrite it); False when it could not be written."""
     columns = session_columns(tx, session_id)
     if not columns:
         return True
@@ -158,7 +158,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, anew: bool = False) ->
             out.append(line(event("state", set=told, **state)))
         return b"".join(out)
 
-    return journal.revise(session_id, missing, anew=anew)
+    return journal.revise(session_id, missing, rewrite=rewrite)
 
 
 def with_attachments(tx: Tx, session_id: str, rows: Sequence[MessageRow]) -> list[Entry]:
@@ -187,7 +187,7 @@ def _changed_since(tx: Tx, session_id: str, rows: list[Entry], present: set[int]
 
 
 class ReplayedSession:
-    """A session as its transcript tells it."""
+    """A session as its transcript describes it."""
 
     def __init__(self, session_id: str) -> None:
         self.columns: Columns = {"id": session_id, "source": "unknown"}
@@ -281,9 +281,9 @@ def read_transcript(path: Path) -> ReplayedSession:
 
 
 def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, beside: bool = False) -> dict[str, int]:
-    """Read transcripts (all of a folder) into the (empty or partial) database; what is there already stays.
+    """Read transcripts (all of a folder) into the (empty or partial) database; existing rows stay.
 
-    `beside`: the folder is the database's own, so that these are its sessions' transcripts from now on.
+    `beside`: the folder belongs to the database, so these are its sessions' transcripts from now on.
     """
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
     done: dict[str, tuple[ToldState, dict[int, int]]] = {}  # of each its state, and the ids of its messages here
@@ -306,12 +306,12 @@ def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, bes
                 if session.events:
                     session_events.bring_in(tx, session.columns["id"], session.events, given)
                 done[session.columns["id"]] = session.state, given
-        except InvalidInput:  # a file that makes no sense must not stop the others
+        except InvalidInput:  # an invalid file must not stop the others
             counts["skipped"] += 1
     with engine.write() as tx:
         cut_loose_parents(tx)
         ids = {session_id: given for session_id, (_, given) in done.items()}
-        for session_id, (state, _) in done.items():  # only now is everything here that they may refer to
+        for session_id, (state, _) in done.items():  # now that every session they may refer to exists
             set_state(tx, session_id, state_here(tx, session_id, state, ids))
         for session_id in done:
             messages.recount(tx, session_id)
@@ -341,7 +341,7 @@ def state_here(tx: Tx, session_id: str, state: ToldState, ids: dict[str, dict[in
 
 
 def _owner(tx: Tx, owner: str, first: int, last: int, ids: dict[str, dict[int, int]]) -> str:
-    """Who owns a range. Files written before a deletion restated them name the owner by the id it had."""
+    """The owner of a range. Files written before a deletion rewrote the ranges name the owner by its old id."""
     given = ids.get(owner, {})
     here = "SELECT 1 FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? LIMIT 1"
     if tx.row(here, (owner, given.get(first, first), given.get(last, last))) is not None:
@@ -355,7 +355,7 @@ def _owner(tx: Tx, owner: str, first: int, last: int, ids: dict[str, dict[int, i
 
 
 def cut_loose_parents(tx: Tx) -> int:
-    """A parent that is not here is no parent; how many links that cut."""
+    """Remove links to parents that do not exist; returns how many."""
     return tx.run(
         "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
         " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
@@ -368,7 +368,7 @@ def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
     from hermes.store.title_rules import split_family
 
     values = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
-    for name in values.keys() & _NUMBERS.keys():  # of a file: they may be anything
+    for name in values.keys() & _NUMBERS.keys():  # values from a file are unchecked
         values[name] = codec.number(values[name], _NUMBERS[name])
     values = {name: value for name, value in values.items() if value is not None}
     values["transcript"] = None
@@ -393,9 +393,9 @@ def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
 
 
 def insert_messages(engine: Engine, tx: Tx, session: ReplayedSession) -> dict[int, int]:
-    """The messages of a replayed session that are not there yet; the id each was given.
+    """Store the missing messages of a replayed session; returns the id of each.
 
-    They keep their ids, unless one of them is taken by another session: then all get new ones, in their order.
+    They keep their ids, unless another session uses one of them: then all get new ones, in their order.
     """
     session_id, given = session.columns["id"], dict[int, int]()
     holders = {i: tx.value("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in session.messages}
@@ -432,6 +432,6 @@ def set_state(tx: Tx, session_id: str, state: ToldState) -> None:
     for message_id, hidden in state.get("hidden", ()):
         tx.run(
             "UPDATE messages SET hidden = ? WHERE id = ? AND session_id = ?"
-            f" AND (hidden IS NULL OR hidden > {REDACTED} OR hidden = ?)",  # what was taken out never comes back
+            f" AND (hidden IS NULL OR hidden > {REDACTED} OR hidden = ?)",  # redacted messages are never shown again
             (hidden, message_id, session_id, hidden),
         )

@@ -1,4 +1,4 @@
-"""What a transcript has and the database lost, put back into the rows: sessions, messages, texts and state."""
+"""Restores from a transcript what the database lost: sessions, messages, texts and state."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Restored = tuple[ToldState, dict[int, int]]  # what a transcript says beside the
 
 
 def restore_session(engine: Engine, path: Path) -> tuple[str, Restored, int]:
-    """A session that only its transcript has, or of which the database has only messages; its state is still to be set.
+    """Restore a session that only its transcript has, or of which the database has only messages; its state is set later.
 
-    The number is that of the messages that came back.
+    The number is that of the restored messages.
     """
     session = transcript_replay.read_transcript(path)
     session_id = session.columns["id"]
@@ -43,7 +43,7 @@ def restore_session(engine: Engine, path: Path) -> tuple[str, Restored, int]:
 
 
 def restore_state(engine: Engine, restored: dict[str, Restored]) -> None:
-    """Tags, carried ranges and rewinds of sessions that came back, once everything is here that they may refer to."""
+    """Set tags, carried ranges and rewinds of restored sessions, once every session they may refer to exists."""
     ids = {session_id: given for session_id, (_, given) in restored.items()}
     with engine.write() as tx:
         for session_id, (state, _) in restored.items():
@@ -56,7 +56,7 @@ def _is_there(entry: Entry, there: dict[int, MessageRow]) -> bool:
 
 
 def _found_under_another_id(tx: Tx, session: transcript_replay.ReplayedSession) -> bool:
-    """A session row whose own id was damaged: its messages and its transcript still have the right one."""
+    """Repair a session row whose own id was damaged: its messages and its transcript still have the right one."""
     columns = session.columns
     if columns.get("started_at") is None or not tx.row("SELECT 1 FROM messages WHERE session_id = ?", (columns["id"],)):
         return False
@@ -71,7 +71,7 @@ def _found_under_another_id(tx: Tx, session: transcript_replay.ReplayedSession) 
 
 
 def bring_home(tx: Tx, session_id: str, message_ids: Iterable[int]) -> set[str]:
-    """Messages that lie under other sessions are this one's again; the sessions that had them."""
+    """Move messages stored under other sessions back to this one; returns the sessions that had them."""
     holders = set()
     for message_id in message_ids:
         holders.add(tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,)))
@@ -81,10 +81,10 @@ def bring_home(tx: Tx, session_id: str, message_ids: Iterable[int]) -> set[str]:
 
 
 def overwrite(engine: Engine, tx: Tx, one: Comparison, *, restore: bool, salvaging: bool) -> int:
-    """Rows that are damaged get their text back from their lines."""
+    """Restore the text of damaged rows from their lines."""
     wanted: dict[int, Entry | None] = {**one.unreadable, **one.broken}
     if restore:
-        wanted |= one.differing | {i: one.told[i] for i in one.edited if i in one.told}
+        wanted |= one.differing | {i: one.edited_lines[i] for i in one.edited if i in one.edited_lines}
     elif salvaging:  # the file was damaged: of two versions the one with a checksum is the right one
         wanted |= {i: entry for i, entry in one.differing.items() if entry.get("crc")}
     count = 0
@@ -97,9 +97,9 @@ def overwrite(engine: Engine, tx: Tx, one: Comparison, *, restore: bool, salvagi
 
 
 def insert_lost(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -> tuple[int, dict[int, int]]:
-    """Messages that come back, each under its own id where that is free, else under a new one in its place in time.
+    """Restore messages, each under its own id where that is free, else under a new one at its position in time.
 
-    How many they are, and by the id that the transcript tells the id that each message (moved ones included) has now.
+    Returns their number, and by the id in the transcript the id that each message (moved ones included) has now.
     """
     if not entries:
         return 0, {}
@@ -114,17 +114,17 @@ def insert_lost(engine: Engine, tx: Tx, session_id: str, entries: list[Entry]) -
     given = transcript_replay.insert_messages(engine, tx, session)
     tx.changed_by_us(list(given))
     count = len(given)
-    for number, entry in enumerate(session.loose):  # what is told of an id that is taken here is told of this message
+    for number, entry in enumerate(session.loose):  # the transcript's id, taken here, stands for this one
         if isinstance(entry.get("id"), int) and entry["id"] not in given:
             given[entry["id"]] = given.pop(-1 - number)
     moved = _put_in_order(engine, tx, session_id) if session.loose else {}
-    return count, {**moved, **{told: moved.get(here, here) for told, here in given.items()}}
+    return count, {**moved, **{old: moved.get(here, here) for old, here in given.items()}}
 
 
 def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
-    """Messages that came back under new ids go to their place in time, unless another session refers to some by id.
+    """Move messages restored under new ids to their position in time, unless another session refers to some by id.
 
-    The new id of each message by the one it had; {} when all stay where they are.
+    Returns the new id of each message by its old one; {} when none moves.
     """
     if tx.row("SELECT 1 FROM session_refs WHERE from_session = ? OR session_id = ?", (session_id, session_id)):
         return {}
@@ -151,8 +151,8 @@ def set_told_state(tx: Tx, session_id: str, state: ToldState, places: dict[int, 
     here = dict(state)
     if "rewinds" in state:
         here["rewinds"] = [[batch, places.get(cut, cut)] for batch, cut in state["rewinds"]]
-    if "hidden" in state:  # only those that are hidden are told: the others are shown again
-        here["hidden"] = [[places.get(told, told), hidden] for told, hidden in state["hidden"]]
+    if "hidden" in state:  # the transcript lists only the hidden ones: the others are shown again
+        here["hidden"] = [[places.get(old, old), hidden] for old, hidden in state["hidden"]]
         tx.run("UPDATE messages SET hidden = NULL WHERE session_id = ? AND hidden > 0", (session_id,))
     transcript_replay.set_state(tx, session_id, here)
 

@@ -1,7 +1,7 @@
-"""The scribe: after each commit, the line about it in the session's transcript.
+"""Writes, after each commit, the line for it into the session's transcript.
 
-Knows which sessions have a transcript, what a line holds, and how to mend files that a crash left behind. It never
-raises into a caller whose change is already safe in the database.
+Knows which sessions have a transcript, what a line holds, and how to repair files that a crash left incomplete. It never
+raises to a caller whose change is already committed to the database.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class TranscriptWriter:
         self._attachments = attachments
         self.journal = Journal(folder)
         self._engine = engine
-        self._kept: dict[str, bool] = {}  # sessions whose transcript is known to be there, or not wanted
+        self._kept: dict[str, bool] = {}  # sessions whose transcript is known to exist, or not wanted
         self._warned = False
         self._missed: set[str] = set()  # sessions changed here that have a transcript this process does not write
         engine.on_adopted = self._adopted
         engine.on_unsure = self._unsure
 
     def _adopted(self, sessions: Iterable[str]) -> None:
-        """Another program wrote messages: they get their lines, too."""
+        """Another program wrote messages: write their lines as well."""
         for session_id in sessions:
             if self._keeps(session_id, fresh=True):
                 self._fill_in(session_id)
 
     def _unsure(self, sessions: Iterable[str]) -> None:
-        """They were changed and their caller is about to get an error: their lines are written all the same."""
+        """These sessions were changed although their caller gets an error: write their lines."""
         for session_id in sessions:
             if self._keeps(session_id, fresh=True):
-                self._fill_in(session_id, anew=self._removal_pending(session_id))
+                self._fill_in(session_id, rewrite=self._removal_pending(session_id))
 
     def wanted(self, source: str) -> bool:
         """Whether sessions of this source have transcripts."""
@@ -64,12 +64,12 @@ class TranscriptWriter:
         if self.which != "off" and session_id not in self.journal.touched:
             self.journal.mark(session_id)
 
-    def mend(self) -> None:
-        """Fill in what processes that crashed (or could not) did not write, remove what they did not get to remove."""
+    def repair(self) -> None:
+        """Write the lines that crashed processes (or failed writes) left out, and remove the files they left over."""
         if self.which == "off":
             return
         left = self.journal.left_behind()
-        for session_id in dict.fromkeys(one for _, ids in left for one in ids):  # once, however many processes crashed
+        for session_id in dict.fromkeys(one for _, ids in left for one in ids):  # each once for all processes
             self._mend(session_id)
         if not self.journal.behind:
             for mark, _ in left:
@@ -79,7 +79,7 @@ class TranscriptWriter:
         with self._engine.read() as tx:
             behind = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
         for session_id in behind:
-            self._fill_in(session_id, anew=self._removal_pending(session_id))
+            self._fill_in(session_id, rewrite=self._removal_pending(session_id))
 
     def _mend(self, session_id: str) -> None:
         with self._engine.read() as tx:
@@ -90,7 +90,7 @@ class TranscriptWriter:
         if deleted or (row is None and session_id.startswith(SHELL)):
             self.journal.forget(session_id)
         elif row is not None and (row[1] is not None or self.wanted(row[0]) or self.journal.exists(session_id)):
-            self._fill_in(session_id, anew=session_id.startswith(SHELL) or self._removal_pending(session_id))
+            self._fill_in(session_id, rewrite=session_id.startswith(SHELL) or self._removal_pending(session_id))
 
     def _removal_pending(self, session_id: str) -> bool:
         """Whether messages were removed on purpose after the transcript was last written."""
@@ -115,7 +115,7 @@ class TranscriptWriter:
         if self._kept.get(session_id):
             ready.line = line(_entry(message_id, ready))
 
-    def said(self, session_id: str, message_id: int, ready: Ready) -> None:
+    def message_stored(self, session_id: str, message_id: int, ready: Ready) -> None:
         """A message was stored."""
         if self._keeps(session_id):
             self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id)
@@ -128,7 +128,7 @@ class TranscriptWriter:
     def changed(
         self, session_id: str, what: str, *columns: str, also: Mapping[str, Any] | None = None, **values: Any
     ) -> None:
-        """Columns of a session were changed; `also` tells readers more about it."""
+        """Columns of a session were changed; `also` is added to the line for readers."""
         if self._keeps(session_id):
             if columns:
                 with self._engine.read() as tx:
@@ -144,7 +144,7 @@ class TranscriptWriter:
             self._write(session_id, line(event(what, **told)))
 
     def prompt_dropped(self, digest: str | None = None) -> None:
-        """A session no longer has this system prompt (None: any may be left over)."""
+        """A session no longer has this system prompt (None: any file may be left over)."""
 
         def is_used(one: str) -> bool:
             with self._engine.read() as tx:
@@ -154,14 +154,14 @@ class TranscriptWriter:
             self.journal.prompts.drop(None if digest is None else [digest], is_used)
 
     def restated(self, session_id: str, what: str, **also: Any) -> None:
-        """Something beside the columns was changed: tags, members, carried ranges, rewinds."""
+        """State besides the columns was changed: tags, members, carried ranges, rewinds."""
         if self._keeps(session_id):
             with self._engine.read() as tx:
                 state = transcript_replay.session_state(tx, session_id)
             self._write(session_id, line(event(what, **state, **also)))
 
     def edited(self, session_id: str, message_id: int, version: int, kept_in: str) -> None:
-        """A message's text was changed: one line has it as it is now, and as it was (under an id of its own)."""
+        """A message's text was changed: one line has the new text and the old one (under an id of its own)."""
         if session_id.startswith(SHELL):
             self.kept(session_id)
             self.adopted([kept_in])
@@ -175,16 +175,16 @@ class TranscriptWriter:
             self._write(session_id, line(event("edit", **state, replaces=[now], keeps=[was])))
 
     def adopted(self, session_ids: Iterable[str]) -> None:
-        """These sessions have messages that no line tells of yet."""
+        """These sessions have messages without a line."""
         self._adopted(session_ids)
 
     def rewritten(self, session_id: str) -> None:
-        """A session's messages were replaced, or it came in whole: its transcript starts anew."""
+        """A session's messages were replaced, or it was imported: its transcript is rewritten."""
         if self._keeps(session_id, fresh=True) or (self.which != "off" and session_id.startswith(SHELL)):
-            self._fill_in(session_id, anew=True)
+            self._fill_in(session_id, rewrite=True)
 
     def arrived(self, session_id: str, touched: Touched) -> None:
-        """A session came in whole; what it carries may have come with it, or may be its own now."""
+        """A session was imported; the sessions it carries messages of may have changed with it."""
         self.rewritten(session_id)
         for shell in touched.shells - touched.gone:
             self.kept(shell)
@@ -194,15 +194,15 @@ class TranscriptWriter:
         self.cut_off(sorted(touched.children))
 
     def deleted(self, session_id: str, attachments: list[str]) -> None:
-        """A session is gone: so are its transcript and what nobody refers to any more."""
+        """A session was deleted: remove its transcript and the files no session refers to any more."""
         self._kept.pop(session_id, None)
         self.journal.forget(session_id, self.also_in)
         self._attachments.forget(attachments)
 
     def kept(self, session_id: str) -> None:
-        """What is kept of a deleted session for others has a transcript of its own."""
+        """The rows of a deleted session that others need get their own transcript."""
         if self.which != "off":
-            self._fill_in(session_id, anew=True)
+            self._fill_in(session_id, rewrite=True)
 
     def owner_renamed(self, session_ids: list[str]) -> None:
         """These sessions show messages whose owner has another id now."""
@@ -226,11 +226,11 @@ class TranscriptWriter:
                 row = tx.row("SELECT source, transcript FROM sessions WHERE id = ?", (session_id,))
             if row is None:
                 return False
-            # One that has a transcript because others refer to it goes on having one.
+            # A session that has a transcript because others refer to it keeps it.
             known = self._kept[session_id] = self.wanted(row[0]) or row[1] is not None
             if known and not fresh and not self.journal.exists(session_id):
                 self._fill_in(session_id)
-                return False  # what was to be written is in there already
+                return False  # the rewritten file already has this line
         if not known:
             self._miss(session_id)
         return known
@@ -252,11 +252,11 @@ class TranscriptWriter:
         elif not self.journal.write(session_id, data, message_id):
             self._warn(session_id)
 
-    def _fill_in(self, session_id: str, *, anew: bool = False) -> None:
+    def _fill_in(self, session_id: str, *, rewrite: bool = False) -> None:
         owners: list[str] = []
         try:
             with self._engine.read() as tx:
-                transcript_replay.fill_in(tx, self.journal, session_id, anew=anew)
+                transcript_replay.fill_in(tx, self.journal, session_id, rewrite=rewrite)
                 owners = transcript_replay.owners(tx, session_id)
         except (OSError, StoreError):
             self.journal.behind.add(session_id)
@@ -264,13 +264,13 @@ class TranscriptWriter:
             self._warn(session_id)
         else:
             self._note(session_id)
-        for owner in owners:  # what it refers to is in their files
+        for owner in owners:  # the messages it refers to are in their files
             if not self.journal.exists(owner):
                 self._fill_in(owner)
                 self._kept.pop(owner, None)
 
     def _note(self, session_id: str) -> None:
-        """The session has a transcript from now on: if it is ever gone, that is a finding."""
+        """The session has a transcript from now on: if it goes missing, check() reports that."""
         self._set_note(session_id, 1)
 
     def _set_note(self, session_id: str, value: int) -> None:
@@ -281,15 +281,15 @@ class TranscriptWriter:
                 with self._engine.write(alone=False) as tx:
                     tx.run("UPDATE sessions SET transcript = ? WHERE id = ?", (value, session_id))
         except StoreError:
-            pass  # only a note
+            pass  # only informational
 
     def _warn(self, session_id: str) -> None:
-        self._set_note(session_id, 0)  # whoever opens the store next tries again
+        self._set_note(session_id, 0)  # the next process that opens the store retries
         if not self._warned:
             self._warned = True
             warnings.warn(
                 f"the transcript of session {session_id} could not be written (the database has everything);"
-                " it is filled in when that works again",
+                " the missing lines are added when the store is opened next",
                 stacklevel=4,
             )
 
@@ -306,7 +306,7 @@ def _entry(message_id: int, ready: Ready) -> Entry:
             entry[name] = codec.restored(value)
         if name == "role" and ready.text is not None:
             entry["content"] = ready.text
-            if ready.is_json:  # as it is, unless lone surrogates are in it
+            if ready.is_json:  # unchanged, unless it has lone surrogates
                 valid = codec.storable(ready.text) is ready.text
                 entry["content"] = _raw(ready.text) if valid else codec.from_json(ready.text)
     if ready.lifted or (ready.text is not None and PREFIX in ready.text):
@@ -315,7 +315,7 @@ def _entry(message_id: int, ready: Ready) -> Entry:
 
 
 def _raw(text: str) -> Any:
-    """JSON that stands in a line as it is. (Here, since an import takes longer than the rest of most lines.)"""
+    """JSON embedded in a line unchanged. (Here, since an import takes longer than the rest of most lines.)"""
     from msgspec import Raw
 
     return Raw(text)

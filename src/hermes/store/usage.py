@@ -12,21 +12,21 @@ COUNTERS = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "api_call_count",
 )  # fmt: skip
 COSTS = ("estimated_cost_usd", "actual_cost_usd")
-FILLED = ("model", "billing_provider", "billing_base_url", "billing_mode")  # only where nothing is known yet
-NEWEST = ("cost_status", "cost_source", "pricing_version")  # the last word counts
+FILLED = ("model", "billing_provider", "billing_base_url", "billing_mode")  # set only where empty
+NEWEST = ("cost_status", "cost_source", "pricing_version")  # the last value counts
 COLUMNS = (*COUNTERS, *COSTS, *FILLED, *NEWEST)
 
 
 def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a message used, as `update` takes it; InvalidInput when something in it is no column of a session's usage."""
+    """The usage of a message, as `update` expects it; InvalidInput when it has a key that is no usage column of a session."""
     unknown = [name for name in values or () if name not in COLUMNS]
     if unknown:
-        raise InvalidInput(f"{unknown[0]!r} is not something a session counts; there are: {', '.join(COLUMNS)}")
+        raise InvalidInput(f"{unknown[0]!r} is not a usage counter of a session; available: {', '.join(COLUMNS)}")
     return dict(values or ())
 
 
 def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool) -> list[str]:
-    """Add to (or set) a session's counters; the columns that changed, [] when none did or there is no such session."""
+    """Add to (or set) a session's counters; returns the columns that changed, [] when none did or there is no such session."""
     sets: list[str] = []
     changed: list[str] = []
     params: list[Any] = []

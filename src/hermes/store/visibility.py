@@ -1,7 +1,7 @@
-"""Who may see which session, as SQL.
+"""Which user may see which session, as SQL.
 
-A user is (source, user_id). The owner (None) sees everything; anyone else sees their own sessions and those shared
-with them. What is in the trash, or only kept for sessions that refer to it, is seen by nobody.
+A user is (source, user_id). The owner (None) sees everything; any other user sees their own sessions and those shared
+with them. Sessions in the trash, or stored only for sessions that refer to them, are invisible to all.
 """
 
 from __future__ import annotations

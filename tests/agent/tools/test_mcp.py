@@ -200,10 +200,13 @@ def test_calls_run_side_by_side(connected: Any, context: Context) -> None:
     "server, told",
     [
         (McpServer(command="no-such-program-anywhere"), "its command 'no-such-program-anywhere' was not found"),
-        (McpServer(command=sys.executable, args=["-c", "import sys; sys.exit('no licence')"]), "it said: no licence"),
+        (
+            McpServer(command=sys.executable, args=["-c", "import sys; sys.exit('no licence')"]),
+            "its last output: no licence",
+        ),
         (McpServer(command=sys.executable, args=["-c", "print('hello, not JSON')"]), "did not start properly"),
-        (McpServer(url="http://127.0.0.1:9/mcp"), "nothing useful answers at http://127.0.0.1:9/mcp"),
-        (McpServer(url="no address"), "nothing useful answers at no address"),
+        (McpServer(url="http://127.0.0.1:9/mcp"), "no MCP server answers at http://127.0.0.1:9/mcp"),
+        (McpServer(url="no address"), "no MCP server answers at no address"),
         (McpServer(), "needs either a command or a url"),
         (McpServer(command="x", url="y"), "needs either a command or a url"),
     ],

@@ -63,7 +63,7 @@ def test_list_shows_one_file_or_both(context: Context) -> None:
 
 def test_the_same_entry_is_not_added_twice(context: Context) -> None:
     do(context, "add", "once")
-    assert "has that already" in do(context, "add", "  once\n")
+    assert "already has that" in do(context, "add", "  once\n")
     do(context, "add", "other")
     do(context, "replace", "once", old="other")
     assert lines(context) == ["once"]
@@ -144,7 +144,7 @@ def test_wrong_arguments_are_explained(context: Context) -> None:
         ({"action": "burn"}, "action must be one of"),
         ({"action": "add"}, "text must be a text"),
         ({"action": "add", "text": " \n"}, "text must be a text"),
-        ({"action": "add", "text": "\x00"}, "text must say something"),
+        ({"action": "add", "text": "\x00"}, "text must not be empty"),
         ({"action": "add", "text": ["x"]}, "text must be a text"),
         ({"action": "add", "text": "x", "target": "../x"}, "target must be one of memory, user"),
         ({"action": "replace", "text": "x"}, "old_text must be a text"),

@@ -101,7 +101,7 @@ def test_an_unknown_skill_names_the_known_ones(context: Context) -> None:
         ("a\0b", "null characters"),
         ("---\n[1, 2\n---\n", "not YAML"),
         ("---\n- a\n- b\n---\n", "must be lines like"),
-        ("---\nname: other\n---\nx", "calls the skill 'other', but it is to be saved as 'x'"),
+        ("---\nname: other\n---\nx", "names the skill 'other', but it would be saved as 'x'"),
     ],
 )
 def test_bad_contents_are_refused(context: Context, content: Any, told: str) -> None:

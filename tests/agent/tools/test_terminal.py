@@ -221,7 +221,7 @@ def test_the_configuration_can_ask_always_or_never(make_context: Any, person: An
     always = make_context()
     always.config.terminal.confirm = "always"
     run(always, "ls")
-    assert person.asked == ["Run `ls`? (every command is asked about)"]
+    assert person.asked == ["Run `ls`? (every command needs confirmation)"]
 
 
 def test_the_folder_of_the_command_decides_what_would_be_overwritten(context: Context, person: Any) -> None:

@@ -1,7 +1,7 @@
-"""A reply put together from the pieces of a stream, as many kinds of servers send them.
+"""Assembles a reply from the pieces of a stream, in the variants of many servers.
 
 Fields may be missing, empty or in unusual places: several tool calls may come at once or in turns, with or without
-index and id, and reasoning comes under three names. What came is kept as it came.
+index and id, and reasoning comes under three names. Fields are stored unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hermes.agent.model import Piece, Reply, Usage
 
 
 class Assembler:
-    """Takes chunks of a chat completion (as dicts), gives pieces to show, and in the end the whole reply."""
+    """Takes chunks of a chat completion (as dicts), gives pieces to show, and at the end the complete reply."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -28,11 +28,11 @@ class Assembler:
 
     @property
     def finished(self) -> bool:
-        """Whether the server said that this is all. A stream that ends without a word has broken off."""
+        """Whether the server marked the end. A stream that ends without that mark has broken off."""
         return self.finish_reason is not None or self.usage is not None
 
     def take(self, chunk: Any) -> Iterator[Piece]:
-        """What there is to show of one chunk."""
+        """The pieces to show of one chunk."""
         if not isinstance(chunk, dict):
             return
         if isinstance(chunk.get("model"), str) and chunk["model"]:
@@ -52,7 +52,7 @@ class Assembler:
         for name, parts in self._reasoning.items():
             if isinstance(delta.get(name), str) and delta[name]:
                 parts.append(delta[name])
-                thought = thought or delta[name]  # some servers say it twice, under both names
+                thought = thought or delta[name]  # some servers send it twice, under both names
         details = delta.get("reasoning_details")
         if isinstance(details, list):
             self._details += details
@@ -68,7 +68,7 @@ class Assembler:
         for call in calls if isinstance(calls, list) else [calls] if isinstance(calls, dict) else []:
             if isinstance(call, dict):
                 self._call(call)
-        if isinstance(delta.get("function_call"), dict):  # the older form, still spoken by some
+        if isinstance(delta.get("function_call"), dict):  # the older form, still sent by some
             self._call({"index": 0, "function": delta["function_call"]})
 
     def _call(self, delta: dict[str, Any]) -> None:
@@ -107,11 +107,11 @@ class Assembler:
         return call
 
     def text(self) -> str:
-        """What has been said so far."""
+        """The text received so far."""
         return "".join(self._content)
 
     def reply(self, *, interrupted: bool = False) -> Reply:
-        """The whole reply; of an interrupted one the words, but no half calls."""
+        """The whole reply; of an interrupted one the text, but no incomplete tool calls."""
         calls = [] if interrupted else [_as_sent(call) for call in self._calls if call["name"]]
         return Reply(
             content=self.text() or None,
@@ -145,7 +145,7 @@ def _plain(content: Any) -> str:
 
 
 def merged_details(details: list[Any]) -> list[Any]:
-    """Fragments of one reasoning block joined (as OpenRouter asks for when they are sent back); all else as it came."""
+    """Fragments of one reasoning block joined (as OpenRouter asks for when they are sent back); everything else unchanged."""
     out: list[Any] = []
     for item in details:
         last = out[-1] if out else None
@@ -170,7 +170,7 @@ def usage_in(counts: dict[str, Any]) -> Usage:
     """The endpoint's own count. Output includes reasoning; input does not include the cache.
 
     OpenAI's prompt_tokens (and input_tokens with details) do, so the cached ones are subtracted; Anthropic's input_tokens,
-    beside cache_read_input_tokens, don't.
+    next to cache_read_input_tokens, don't.
     """
     prompt = counts.get("prompt_tokens_details") or counts.get("input_tokens_details")
     completion = counts.get("completion_tokens_details") or counts.get("output_tokens_details")

@@ -1,7 +1,7 @@
-"""A model behind an OpenAI-compatible endpoint, far away or on this machine.
+"""A model behind an OpenAI-compatible endpoint, remote or on this machine.
 
-The SDK does the talking; its own retries are off, because the turn (loop.py) knows better what to tell the user while it
-waits. The stream is read in a thread beside (transport.py), so that an interruption is heard even while the server says nothing.
+The SDK makes the requests; its own retries are off, because the turn (loop.py) retries and informs the user while it
+waits. A separate thread reads the stream (transport.py), so that an interrupt works even while the server sends nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 OPENAI = "https://api.openai.com/v1"
 OPENROUTER = "https://openrouter.ai/api/v1"
-_PATIENCE = 300.0  # seconds without a sign of life; a big model on a small machine reads a long prompt for minutes
+_PATIENCE = 300.0  # seconds without data; a big model on a small machine processes a long prompt for minutes
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
-_SENT: dict[Any, tuple[str, ...]] = {  # beside their role and content
+_SENT: dict[Any, tuple[str, ...]] = {  # fields sent besides role and content, by role
     "assistant": ("name", "tool_calls", "refusal", *_REASONING),
     "tool": ("tool_call_id",),
 }
@@ -37,7 +37,7 @@ _ANY = ("name",)
 
 
 class EndpointModel:
-    """Speaks with `name` at `base_url` (None: OpenAI). `timeout` is the longest silence, in seconds."""
+    """The model `name` at `base_url` (None: OpenAI). `timeout` is the longest time without data, in seconds."""
 
     calls_tools = True
 
@@ -65,11 +65,11 @@ class EndpointModel:
         self._stream_class: Any = None
         self._certificates: Any = None
         self._loading = threading.Lock()
-        self._left_out: set[str] = set()  # what this server turned out not to understand
+        self._left_out: set[str] = set()  # fields that this server rejected
 
     @property
     def context_length(self) -> int:
-        """How many tokens fit: as configured, else asked of the server (once), else known by name."""
+        """How many tokens fit: as configured, else queried from the server (once), else known by name."""
         if self._context_length is None:
             from hermes.agent.endpoint.servers import context_length
 
@@ -86,11 +86,11 @@ class EndpointModel:
 
     @property
     def where(self) -> str:
-        """The endpoint as it may be shown: without the password it may hold."""
+        """The endpoint for display: without its password."""
         return without_password(self._address)
 
     def describe(self) -> str:
-        """One line that says plainly what this is."""
+        """A one-line description for the user."""
         if self.kind == "local":
             return f"{self.name} on this machine ({self.provider}, {urlsplit(self.where).netloc})"
         return f"{self.name} at {urlsplit(self.where).netloc} ({self.provider or 'endpoint'})"
@@ -98,7 +98,7 @@ class EndpointModel:
     def stream(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
-        """Pieces as they come, then the whole Reply. When `cancelled()` turns true it ends at once with what there is."""
+        """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends at once with these."""
         body: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
         if tools:
             body["tools"] = list(tools)
@@ -126,7 +126,7 @@ class EndpointModel:
         yield parts.reply()
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
-        """One answer for a side task; `timeout` is for the whole of it."""
+        """One answer for a side task; `timeout` is for the whole call."""
         body = {"stream": True, "max_tokens": max_tokens}
         end = None if timeout is None else time.monotonic() + timeout
         parts = Assembler()
@@ -149,7 +149,7 @@ class EndpointModel:
         return without_thoughts(parts.text())
 
     def transcribe(self, data: bytes, name: str, mime: str | None = None) -> str:
-        """What is said in a recording, where this model is one that writes down speech."""
+        """The transcription of a recording, where this is a speech-to-text model."""
         try:
             heard = self._sdk().audio.transcriptions.create(
                 model=self.name, file=(name, data, mime or "application/octet-stream")
@@ -161,10 +161,10 @@ class EndpointModel:
         return str(getattr(heard, "text", heard))
 
     def _open(self, line: Any, messages: Sequence[Message], body: dict[str, Any]) -> Any:
-        """The stream of chunks. A field this server does not know is left out from then on."""
+        """The stream of chunks. A field that this server rejects is left out from then on."""
         openai = _library()
         while True:
-            known = self._left_out  # another thread may learn the same meanwhile
+            known = self._left_out  # another thread may find out the same meanwhile
             try:
                 stream = self._request(line.client(), messages, body)
                 return self._unless_stream(stream.response) or stream
@@ -173,7 +173,7 @@ class EndpointModel:
             except openai.APIConnectionError:
                 if line.fresh or line.current.stopped.is_set():
                     raise
-                line.fresh = True  # the server had closed the connection that was kept: once more, on a new one
+                line.fresh = True  # the server had closed the reused connection: retry once on a new one
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 unknown = _not_understood(str(error), body, messages) - known
                 if not unknown:
@@ -181,10 +181,10 @@ class EndpointModel:
                 self._left_out = self._left_out | unknown
 
     def _unless_stream(self, response: Any) -> list[Any] | None:
-        """What a server says that answers in another way than asked: the reply in one piece, or a refusal as one."""
+        """The answer of a server that does not stream: the reply in one piece, or an error as one."""
         kind = response.headers.get("content-type", "")
         if "html" in kind:
-            raise ModelRefused(f"{self.where} is a web page, not a model's endpoint; look at model.base_url")
+            raise ModelRefused(f"{self.where} is a web page, not a model's endpoint; check model.base_url")
         if "json" not in kind or "stream" in kind:
             return None
         whole = json.loads(response.read())
@@ -223,7 +223,7 @@ class EndpointModel:
         """The SDK, and the HTTP client it has."""
         openai = _library()
         timeout = openai.Timeout(self.timeout or _PATIENCE, connect=min(self.timeout or 10.0, 10.0))
-        if is_near(self._address):  # not through a proxy
+        if is_near(self._address):  # without a proxy
             more["trust_env"] = False
         with self._loading:
             if self._certificates is None:  # loading all of them takes a while
@@ -234,13 +234,13 @@ class EndpointModel:
             made: OpenAI = openai.OpenAI(
                 api_key=key, base_url=self._address, max_retries=0, timeout=timeout, http_client=client
             )
-        except Exception as error:  # an address that is none
-            raise ModelRefused(f"{self.where!r} is not an address; look at model.base_url ({error})") from error
+        except Exception as error:  # an invalid address
+            raise ModelRefused(f"{self.where!r} is not an address; check model.base_url ({error})") from error
         return made, client
 
 
 def _as_sent(message: Message, drop: set[str]) -> Message:
-    """A message with the fields endpoints know; reasoning goes back as it came, except where it is unknown (`drop`)."""
+    """A message with the fields that endpoints accept; reasoning is sent back unchanged, except where it is rejected (`drop`)."""
     role, content = message.get("role"), message.get("content")
     sent: dict[str, Any] = {"role": role, "content": content}
     if content is None and not message.get("tool_calls"):
@@ -256,7 +256,7 @@ def _as_sent(message: Message, drop: set[str]) -> Message:
 
 
 def _library() -> Any:
-    """The SDK, which takes most of a second to load: when it is needed."""
+    """Import the SDK on demand: it takes most of a second to load."""
     try:
         import openai
     except ImportError as error:
@@ -270,7 +270,7 @@ def _http(openai: Any) -> Any:
 
 
 def provider_of(base_url: str) -> str | None:
-    """A short name for whoever runs the endpoint: `openai`, `openrouter`, `groq`; None on this machine."""
+    """A short name of the endpoint's provider: `openai`, `openrouter`, `groq`; None on this machine."""
     if is_near(base_url):
         return None
     host = (urlsplit(base_url).hostname or "").split(".")
@@ -285,12 +285,12 @@ def without_thoughts(text: str) -> str:
 
 
 def _is_masked(detail: Any) -> bool:
-    """Whether the record masked a secret in a signed piece of reasoning: its signature no longer fits, nobody takes it."""
+    """Whether the store masked a secret in a signed piece of reasoning: its signature is invalid now, and endpoints reject it."""
     return isinstance(detail, dict) and bool(detail.get("signature")) and "[masked:" in str(detail)
 
 
 def _not_understood(said: str, body: dict[str, Any], messages: Sequence[Message]) -> set[str]:
-    """What in the request a complaint seems to be about, among the things that can be done without."""
+    """The optional field of the request that an error message seems to be about."""
     out: set[str] = {name for name in ("stream_options", "max_tokens") if name in body and name in said}
     if "reasoning" in said and any(field in message for message in messages for field in _REASONING):
         out.add("reasoning")

@@ -1,5 +1,5 @@
-"""What an error of an endpoint means, and whether to ask again: the many errors of the library and the servers, as the few this
-program knows. Each message says what happened, at which endpoint, and which key of config.yaml to look at."""
+"""Maps the many errors of the library and the servers to the few of errors.py, and decides about retries.
+Each message says what happened, at which endpoint, and which key of config.yaml to check."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_MONEY = re.compile(r"insufficient_quota|exceeded your current quota|billing|
 
 
 def explained(error: Exception, where: str, model: str) -> ModelError:
-    """The error of ours that one of the SDK's (or of the connection's) amounts to."""
+    """This program's error for one of the SDK's (or of the connection's)."""
     import openai
 
     if isinstance(error, ModelError):
@@ -41,7 +41,7 @@ def explained(error: Exception, where: str, model: str) -> ModelError:
         why = _cause(error)
         if "Connect" in type(error.__cause__).__name__:
             return ModelUnreachable(
-                f"nobody answers at {where} ({why}); is the server running, is model.base_url right?"
+                f"no server answers at {where} ({why}); is the server running, is model.base_url right?"
             )
         return ModelUnreachable(f"the connection to {where} broke off ({why})")
     if isinstance(error, openai.APIStatusError):
@@ -53,32 +53,33 @@ def explained(error: Exception, where: str, model: str) -> ModelError:
 
 
 def refusal_in(body: Any, where: str, model: str) -> ModelError:
-    """What an error without a status amounts to: one in the middle of a stream, or sent as if all were well."""
+    """The error for a failure without an HTTP error status: in the middle of a stream, or in a response with status 200."""
     code = body.get("code") if isinstance(body, Mapping) else None
     return refused(_status_in(body), _text(body), str(code or ""), {}, where, model)
 
 
 def refused(status: int | None, text: str, code: str, headers: Mapping[str, str], where: str, model: str) -> ModelError:
-    """What a status and the server's words amount to."""
-    said = " ".join(text.split())[:300] or f"status {status}"
-    if code == "context_length_exceeded" or status == 413 or (status not in (429, 401, 403) and _TOO_LONG.search(said)):
-        return ContextTooLong(f"the conversation no longer fits into {model}: {said}; /compress makes room")
-    if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {said}")):
-        return ModelRefused(f"{where} wants to be paid first: {said}; look at the account behind model.api_key")
-    if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {said}"):
-        return RateLimited(f"{where} is busy ({status or code or 'overloaded'}): {said}", _wait(headers), status)
+    """The error for an HTTP status and the server's message."""
+    text = " ".join(text.split())[:300] or f"status {status}"
+    if code == "context_length_exceeded" or status == 413 or (status not in (429, 401, 403) and _TOO_LONG.search(text)):
+        return ContextTooLong(f"the conversation no longer fits into {model}: {text}; /compress makes room")
+    if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {text}")):
+        return ModelRefused(f"{where} reports a billing problem: {text}; check the account of model.api_key")
+    if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {text}"):
+        how = f"failed (HTTP {status})" if (status or 0) >= 500 else f"is busy ({status or code or 'overloaded'})"
+        return RateLimited(f"{where} {how}: {text}", _wait(headers), status)
     if status in (401, 403):
-        return ModelRefused(f"{where} does not accept the key ({status}): {said}; look at model.api_key")
+        return ModelRefused(f"{where} does not accept the key ({status}): {text}; check model.api_key")
     if status == 404:
-        return ModelRefused(f"{where} has no {model} (404): {said}; look at model.default and model.base_url")
+        return ModelRefused(f"{where} has no {model} (404): {text}; check model.default and model.base_url")
     if status is None:
-        return ModelUnreachable(f"the reply of {where} broke off: {said}")
-    if _NO_PICTURES.search(said):
+        return ModelUnreachable(f"the reply of {where} broke off: {text}")
+    if _NO_PICTURES.search(text):
         return ModelRefused(
-            f"{where} refused the request ({status}): {said}; if {model} can't see pictures, name one that can in"
-            " gateway.media.vision_model, or take the picture back with /undo"
+            f"{where} refused the request ({status}): {text}; if {model} can't see pictures, set one that can as"
+            " gateway.media.vision_model, or remove the picture with /undo"
         )
-    return ModelRefused(f"{where} refused the request ({status}): {said}; look at model.default and model.base_url")
+    return ModelRefused(f"{where} refused the request ({status}): {text}; check model.default and model.base_url")
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
@@ -103,7 +104,7 @@ def _wait(headers: Mapping[str, str]) -> float | None:
 
 
 def _text(body: Any) -> str:
-    """The server's own words, wherever it puts them."""
+    """The server's error message, from any of the usual fields."""
     if isinstance(body, str):
         return body
     if isinstance(body, Mapping):
@@ -133,16 +134,16 @@ def _cause(error: BaseException) -> str:
 
 
 TRIES = 5  # in all
-_TRIES_IN_VAIN = 3  # of a server that has not said a word yet: it is more likely absent than busy
+_TRIES_IN_VAIN = 3  # of a server that has sent nothing yet: it is more likely down than busy
 _LONGEST = 30.0
-_LONGEST_WAIT = 120.0  # a server that asks for more patience than this is better asked later, by the user
+_LONGEST_WAIT = 120.0  # beyond this the user should retry later
 
 
 def pause(tries: int, error: ModelError, *, first: float, heard: bool) -> float | None:
-    """Seconds to wait before try number `tries` + 1, or None when it is time to give up.
+    """Seconds to wait before try number `tries` + 1, or None for no further retry.
 
-    The server's own word counts (Retry-After, never less than it asks for); else twice as long each time, with a
-    little chance so that many clients don't come back in one moment. `heard`: something of the reply had arrived.
+    The server's Retry-After counts (never less than that); else twice as long each time, with a
+    little jitter so that many clients don't retry at one moment. `heard`: a part of the reply had arrived.
     """
     busy = isinstance(error, RateLimited)
     if tries >= (TRIES if busy or heard else _TRIES_IN_VAIN):

@@ -1,8 +1,8 @@
-"""What a model server says of itself: whether it is there, which models it has, how much fits into one.
+"""Queries model servers: whether they answer, which models they have, and the size of a context window.
 
-Servers on this machine are found on their usual ports; one that nothing listens on answers at once, so all are tried together
-in a fraction of a second. The standard library is enough for such questions; the libraries that talk to models cost ten times
-as much to load. A window that no server tells is known by name, else guessed carefully.
+Servers on this machine are found on their usual ports; an unused port refuses at once, so all are tried together
+in a fraction of a second. The standard library is enough for such requests; the libraries that call models cost ten times
+as much to load. A window that no server reports is known by name, else a cautious guess.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def ask_json(url: str, *, key: str | None = None, body: Any = None, timeout: float = 2.0) -> Any:
-    """The JSON at this address (a body makes it a POST); None when there is no such answer in time."""
+    """The JSON at this address (a body makes it a POST); None when there is no valid answer in time."""
     from http.client import HTTPException
     from urllib.request import ProxyHandler, Request, build_opener
 
@@ -32,12 +32,12 @@ def ask_json(url: str, *, key: str | None = None, body: Any = None, timeout: flo
     try:
         with opener.open(Request(url, data, headers), timeout=timeout) as answer:
             return json.loads(answer.read(8_000_000))
-    except (OSError, HTTPException, ValueError):  # nobody there, not HTTP, not JSON, not an address
+    except (OSError, HTTPException, ValueError):  # no server, not HTTP, not JSON, not an address
         return None
 
 
 def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0) -> list[dict[str, Any]] | None:
-    """What the server lists under /models; None when it does not answer that."""
+    """What the server lists under /models; None when it does not answer."""
     answer = ask_json(f"{base_url.rstrip('/')}/models", key=key, timeout=timeout)
     items = answer.get("data") if isinstance(answer, dict) else answer
     if not isinstance(items, list):
@@ -45,7 +45,7 @@ def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0
     return [item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str)]
 
 
-# Parts of names that belong to models for other work than talking.
+# Parts of names of models that are not for chat.
 _OTHER_WORK = (
     "embed", "bge-", "bge_", "gte-", "e5-", "minilm", "rerank", "whisper", "tts", "clip", "moderation", "dall-e",
     "stable-diffusion", "sdxl", "flux", "transcribe", "realtime", "audio", "speech", "gpt-image", "sora",
@@ -53,7 +53,7 @@ _OTHER_WORK = (
 
 
 def can_chat(model_id: str) -> bool:
-    """Whether a model of this name is likely one to talk to."""
+    """Whether a model of this name is likely a chat model."""
     name = model_id.lower()
     return not any(part in name for part in _OTHER_WORK)
 
@@ -70,7 +70,7 @@ def is_near(url: str) -> bool:
 
 
 def without_password(url: str) -> str:
-    """The address as it may be shown and stored: no user, no password, no query."""
+    """The address for display and storage: no user, no password, no query."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
@@ -79,7 +79,7 @@ def without_password(url: str) -> str:
 GUESS = 32_768
 _FIELDS = ("context_length", "max_model_len", "context_window", "max_context_length", "n_ctx", "max_input_tokens")
 
-# The first pattern found in the name counts. Windows only ever grew within a family; the smaller one is the safe one.
+# The first pattern found in the name counts. Windows only grew within a family; the smaller one is the safe one.
 _BY_NAME: tuple[tuple[str, int], ...] = (
     (r"gpt-5|gpt-6", 272_000),
     (r"gpt-4\.1", 1_000_000),
@@ -116,13 +116,13 @@ def context_length(name: str, base_url: str, key: str | None = None, *, timeout:
 
 
 def known(name: str) -> int | None:
-    """What is known of models with such a name."""
+    """The known window of models with such a name."""
     folded = name.lower()
     return next((size for pattern, size in _BY_NAME if re.search(pattern, folded)), None)
 
 
 def asked(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int | None:
-    """What the server itself says; each kind of server says it in another place."""
+    """The window that the server itself reports; each kind of server reports it in another place."""
     listed = listed_models(base_url, key=key, timeout=timeout)
     if listed is None:
         return None
@@ -149,7 +149,7 @@ def _size_in(item: Any) -> int | None:
 
 
 def _of_ollama(root: str, name: str, timeout: float) -> int | None:
-    """Ollama cuts silently at `num_ctx`, whatever the model could take: the setting counts, then what is loaded."""
+    """Ollama cuts silently at `num_ctx`, regardless of the model's limit: the setting counts, then the loaded model's."""
     shown = ask_json(f"{root}/api/show", body={"model": name}, timeout=timeout)
     if not isinstance(shown, dict) or "model_info" not in shown:
         return None
@@ -183,7 +183,7 @@ def _of_llama_cpp(root: str, timeout: float) -> int | None:
 
 @dataclass(slots=True, frozen=True)
 class Server:
-    """A kind of server and where it usually listens."""
+    """A kind of server and its usual port."""
 
     name: str
     port: int
@@ -201,14 +201,14 @@ USUAL = (Server("Ollama", 11434), Server("LM Studio", 1234), Server("vLLM", 8000
 
 @dataclass(slots=True, frozen=True)
 class FoundServer:
-    """A server that answers, and the models it lists that one can talk to."""
+    """A server that answers, and the chat models it lists."""
 
     server: Server
     models: tuple[str, ...]
 
 
 def usual_servers(variables: Mapping[str, str] | None = None) -> tuple[Server, ...]:
-    """Where to look: the usual places, with Ollama's moved to where OLLAMA_HOST says."""
+    """The addresses to try: the usual ones, with Ollama's taken from OLLAMA_HOST."""
     moved = (os.environ if variables is None else variables).get("OLLAMA_HOST", "")
     if not moved:
         return USUAL
@@ -218,12 +218,12 @@ def usual_servers(variables: Mapping[str, str] | None = None) -> tuple[Server, .
     except ValueError:
         return USUAL
     host = parts.hostname or "127.0.0.1"
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # it listens everywhere; we need one place to ask
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # it listens on all addresses; use one of them
     return (Server("Ollama", port, host), *USUAL[1:])
 
 
 def find_servers(servers: Sequence[Server] | None = None, *, timeout: float = 1.0) -> list[FoundServer]:
-    """Every server that answers /v1/models and has a model to talk to, in the order given. HERMES_NO_LOCAL: none."""
+    """Every server that answers /v1/models and has a chat model, in the order given. HERMES_NO_LOCAL: none."""
     if os.environ.get("HERMES_NO_LOCAL"):
         return []
     servers = usual_servers() if servers is None else servers

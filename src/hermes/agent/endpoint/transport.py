@@ -1,8 +1,8 @@
 """The connections to an endpoint and the requests on them.
 
-Each connection is a thread with a connection of its own, kept for the next call. A reply is read in that thread, so that waiting
-for it can be given up; that hangs up this one connection, which takes a new one for the next call. The SDK makes the first
-request; those after it are the same but for their body, since putting a request together takes the SDK longer than everything
+Each line is a thread with its own connection, reused for the next call. A reply is read in that thread, so that waiting
+for it can be cancelled; that closes this one connection, and the next call opens a new one. The SDK makes the first
+request; later ones differ only in their body, since building a request takes the SDK longer than everything
 a gateway does itself for a message: the address, the headers, the options.
 """
 
@@ -22,12 +22,12 @@ from hermes.texts import encodable
 
 NOTHING_YET = object()
 END = object()
-NEAR, FAR = 2.0, 60.0  # seconds a line waits for its next call; small servers have few connections to give
-_REST = 0.2  # seconds a server has to end a reply after its last word
+NEAR, FAR = 2.0, 60.0  # seconds a line waits for its next call; small servers have few connections
+_REST = 0.2  # seconds a server has to end a reply after its last chunk
 
 
 class EndpointConnections:
-    """The lines to one endpoint; `make` gives the client of a new one, which reports its connections to the given trace."""
+    """The lines to one endpoint; `make` creates the client of a new one, which reports its connections to the given trace."""
 
     def __init__(self, make: Callable[[Callable[[str, dict[str, Any]], None]], Any], linger: float) -> None:
         self.make, self.linger = make, linger
@@ -35,7 +35,7 @@ class EndpointConnections:
         self._idle: list[_Line] = []
 
     def call(self, start: Callable[[_Line], Any]) -> PendingCall:
-        """Have a line open a stream with `start(line)` and read it."""
+        """Let a line open a stream with `start(line)` and read it."""
         with self._lock:
             line = self._idle.pop() if self._idle else None
         if line is None:
@@ -46,12 +46,12 @@ class EndpointConnections:
         return call
 
     def back(self, line: _Line) -> None:
-        """A line is free."""
+        """Called when a line is free."""
         with self._lock:
             self._idle.append(line)
 
     def leave(self, line: _Line) -> bool:
-        """A line ends, unless it is just being given a call."""
+        """Remove a line that ends, unless it is just getting a call."""
         with self._lock:
             if line not in self._idle:
                 return False
@@ -72,18 +72,18 @@ class _Line:
         self.fresh = True  # the connection was made for the present call
 
     def client(self) -> Any:
-        """What makes the requests of this line."""
+        """The client of this line."""
         if self._client is None:
             self._client = self._lines.make(self._connected)
         return self._client
 
     def _connected(self, event: str, info: dict[str, Any]) -> None:
-        """What the connection reports about itself; its socket is worth knowing."""
+        """Called with the connection's trace events; records its socket."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self.socket, self.fresh = info["return_value"].get_extra_info("socket"), True
 
     def run(self) -> None:
-        """Read one stream after the other, until none has come for a while."""
+        """Read one stream after the other, until there was none for a while."""
         while True:
             try:
                 call = self.calls.get(timeout=self._lines.linger)
@@ -105,14 +105,14 @@ class _Line:
                 self._client.close()
 
     def hang_up(self, call: PendingCall) -> None:
-        """End the connection, if it is still this call's."""
+        """Close the connection, if this call still uses it."""
         with self.lock, suppress(Exception):
             if self.current is call and self.socket is not None:
                 self.socket.shutdown(socket.SHUT_RDWR)
 
 
 class PendingCall:
-    """One stream, handed over chunk by chunk."""
+    """One stream, passed on chunk by chunk."""
 
     def __init__(self, line: _Line, start: Callable[[_Line], Any]) -> None:
         self._line, self._start = line, start
@@ -134,7 +134,7 @@ class PendingCall:
             self._chunks.put(END)
             for _ in getattr(stream, "rest", ()):  # to its end, or the connection can't be used again
                 pass
-        except BaseException as error:  # whatever it is, the turn must hear of it
+        except BaseException as error:  # any error must reach the turn
             self._chunks.put(error)
         finally:
             with suppress(Exception):
@@ -153,14 +153,14 @@ class PendingCall:
         return chunk
 
     def stop(self) -> None:
-        """Nobody listens any more: hang up, unless the reply has come to its end."""
+        """The consumer is gone: close the connection, unless the reply is complete."""
         self.stopped.set()
         if not self._over.wait(_REST if self._whole else 0):
             self._line.hang_up(self)
 
 
 def kept_stream(openai: Any) -> Any:
-    """The SDK's stream of chunks, which leaves the end of the response to whoever wants to use the connection again."""
+    """The SDK's stream of chunks, which leaves the end of the response unread for code that reuses the connection."""
 
     class Kept(openai.Stream[object]):  # type: ignore[misc]
         rest: Any = ()
@@ -189,7 +189,7 @@ def encoded(body: dict[str, Any]) -> bytes:
     """A body as JSON that every wire can carry (see `encodable`)."""
     try:
         return msgspec.json.encode(body)
-    except (TypeError, ValueError):  # half a surrogate pair, or a value of another program's that is none of JSON's
+    except (TypeError, ValueError):  # half a surrogate pair, or a value of another program that is not JSON
         return json.dumps(encodable(body), ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -199,18 +199,18 @@ class Requests:
     def __init__(self, openai: Any, http: Any, sdk: Any, client: Any) -> None:
         """`http` is the library that the SDK is built on, `client` its client that `sdk` was made with."""
         self._openai, self._http, self._sdk, self._client = openai, http, sdk, client
-        self._first: Any = None  # the request the SDK made, to be repeated with other bodies
+        self._first: Any = None  # the SDK's request, repeated with other bodies
         self._headers: Any = None
 
     def noted(self, request: Any) -> None:
-        """The SDK has made a request; to be called by its client's hook."""
+        """Record the SDK's request; called by its client's hook."""
         if self._first is None and request.method == "POST":
             self._first = request
             raw = [(name, value) for name, value in request.headers.raw if name.lower() not in _OF_THE_BODY]
             self._headers = self._http.Headers(raw)
 
     def post(self, path: str, body: dict[str, Any], stream_class: Any) -> Any:
-        """Open a stream of what the server answers."""
+        """Open a stream of the server's answer."""
         if self._first is None or self._client.cookies:
             return self._sdk.post(path, body=encodable(body), cast_to=object, stream=True, stream_cls=stream_class)
         response = self._sent(self._repeated(encoded(body)))
@@ -236,5 +236,5 @@ class Requests:
         return response
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Return the connection to the pool."""
         self._sdk.close()

@@ -1,1 +1,1 @@
-"""What a model would write, without one: titles, summaries and answers from the words of the conversations."""
+"""Substitutes for a model: titles, summaries and answers from the words of the conversations."""

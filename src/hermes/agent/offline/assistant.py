@@ -1,6 +1,6 @@
-"""The assistant for when there is no model at all: it answers with passages of your own history, quoted.
+"""The assistant without a model: it answers with quoted passages of the user's own history.
 
-It says plainly what it is, and how to get a model.
+It states what it is, and how to get a model.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _MOST_SHOWN = 5
 
 
 class ExtractiveModel:
-    """Quotes your history; one for all conversations and threads.
+    """Quotes your history; one instance for all conversations and threads.
 
-    `session_id` is the conversation it speaks in, `user` whose sessions may be quoted (None: the owner's, all).
+    `session_id` is its conversation, `user` the one whose sessions may be quoted (None: the owner's, all).
     """
 
     name = EXTRACTIVE
     kind = "extractive"
-    context_length = 1_000_000  # it reads the question only: nothing grows too long for it
+    context_length = 1_000_000  # it reads the question only: no conversation is too long for it
     calls_tools = False
     base_url: str | None = None
     provider: str | None = None
@@ -60,13 +60,13 @@ class ExtractiveModel:
         return ExtractiveModel(self.db, session_id, user=user)
 
     def describe(self) -> str:
-        """One line that says plainly what this is."""
+        """A one-line description for the user."""
         return f"{self.name}: {WHAT}"
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
-        """The answer word by word, then the whole of it."""
+        """The answer word by word, then the whole answer."""
         text = self.answer(_last_question(messages))
         said: list[str] = []
         for piece in re.findall(r"\s*\S+\s*?(?=\s|$)|\s+", text):
@@ -92,17 +92,17 @@ class ExtractiveModel:
         return summary_of(said)
 
     def answer(self, question: str) -> str:
-        """What it says to a question."""
+        """The answer to a question."""
         asked = fold(" ".join(question.split())).strip(" .!,?¡¿。！？、")
         if _GREETING.match(asked):
             return f"Hello! {I_AM} Ask about something we talked about before.\n\n{HOW}"
         if not asked or _HELP.match(asked):
             return (
                 f"{I_AM} Ask in your own words, for example: what did we decide about the parser?\n\n"
-                "`hermes sessions search WORDS` finds every place, `hermes sessions list` shows what there is, and /help the"
+                "`hermes sessions search WORDS` finds every place, `hermes sessions list` lists all sessions, and /help the"
                 f" commands here.\n\n{HOW}"
             )
-        # It is not shown the conversation it speaks in, so what was said there is looked up as well.
+        # It does not get its own conversation, so that is searched as well.
         found = excerpts(self.db, question, visible_to=self._user, limit=_MOST_SHOWN)
         if not found:
             return self._nothing(question)

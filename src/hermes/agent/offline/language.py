@@ -1,7 +1,7 @@
-"""What can be told about a text without understanding it: its sentences, its words, how people decide or leave open, and
+"""Analyses a text without a model: its sentences, its words, the phrases of decisions and open questions, and
 its particulars (file names, identifiers, numbers with their units, dates), which are lost for good if a summary lacks them.
 
-Patterns for the languages the record is searched in. They are meant to find too much rather than too little: a summary
+Patterns for the languages of the search. They are meant to find too much rather than too little: a summary
 that repeats a sentence is better than one that leaves a decision out.
 """
 
@@ -152,7 +152,7 @@ def words(text: str) -> list[str]:
 
 
 def content_words(text: str) -> set[str]:
-    """What a text is about, folded: its words without stop words, and the pairs of dense scripts."""
+    """The topic words of a text, folded: its words without stop words, and the pairs of dense scripts."""
     out: set[str] = set()
     for word in words(text):
         if DENSE_RUN.match(word):
@@ -183,7 +183,7 @@ _URL = re.compile(
     r"\b(?:https?|ftp|ssh|git|file|postgres(?:ql)?|mysql|redis|s3)://[^\s<>\"'）」】，。]+[^\s<>\"'）」】，。.,;:!?)\]]"
 )
 _SPAN = re.compile(r"(?<!`)`([^`\n]{1,120})`(?!`)")
-_A = r"(?<![A-Za-z0-9_])"  # an identifier may stand right beside a letter of another script
+_A = r"(?<![A-Za-z0-9_])"  # an identifier may be next to a letter of another script
 _Z = r"(?![A-Za-z0-9_])"
 _IDENTIFIER = re.compile(
     rf"{_A}[0-9a-fA-F]{{8}}-(?:[0-9a-fA-F]{{4}}-){{3}}[0-9a-fA-F]{{12}}{_Z}"  # a UUID
@@ -213,7 +213,7 @@ _COUNTED = re.compile(
 
 
 def files(text: str) -> Iterator[str]:
-    """File names and paths, in order; addresses on the net are none."""
+    """File names and paths, in order; URLs are not included."""
     bare = _URL.sub(" ", text)
     for found in _PATH.finditer(bare):
         path = found[0].rstrip(".,;:")
@@ -233,7 +233,7 @@ def facts(text: str) -> Iterator[str]:
     for found in _COUNTED.finditer(bare):
         fact = found[0].strip().rstrip(".,:")
         number, _, unit = fact.partition(" ")
-        if unit and is_stop(unit):  # "31 de", "2 and": no unit at all
+        if unit and is_stop(unit):  # "31 de", "2 and": not a unit
             if sum(c.isdigit() for c in number) >= 3:
                 yield number
         else:

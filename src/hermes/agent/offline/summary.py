@@ -1,4 +1,4 @@
-"""Summaries (and titles, of title.py) taken from the words of the conversation itself, for when no model can write them.
+"""Summaries (and titles, of title.py) made from the words of the conversation itself, for when no model can write them.
 
 A summary has the five parts that a model would be asked
 for (goal, decisions, facts, open work, files); it quotes sentences and lists every particular (file, identifier, number)
@@ -40,9 +40,9 @@ class _Notes:
 
     def __init__(self) -> None:
         self.lines: dict[str, dict[str, None]] = {name: {} for name in ("Focus", *SECTIONS)}
-        self.particulars: dict[str, None] = {}  # facts of people and models, then of tools
+        self.particulars: dict[str, None] = {}  # facts in messages of people and models, then of tools
         self.from_tools: dict[str, None] = {}
-        self.other: dict[str, None] = {}  # what the user said besides; kept while there is room
+        self.other: dict[str, None] = {}  # other sentences of the user; included while there is room
 
     def add(self, section: str, line: str) -> None:
         line = shortened(" ".join(line.split()), SENTENCE)
@@ -51,9 +51,9 @@ class _Notes:
 
 
 def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None) -> str:
-    """What the messages hold, in sections; at most 12,000 characters, growing with the input; never empty.
+    """The content of the messages, in sections; at most 12,000 characters, growing with the input; never empty.
 
-    Summaries of earlier parts among the messages are taken over, section by section. Sentences about `focus` come first.
+    Summaries of earlier parts among the messages are included, section by section. Sentences about `focus` come first.
     """
     notes = _Notes()
     wanted = content_words(focus) if focus else set()
@@ -105,7 +105,7 @@ def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str,
 
 
 def _reply_to(messages: Sequence[Mapping[str, Any]], number: int) -> str:
-    """What the other side says next, "" when it says nothing any more."""
+    """The next text of the other role, "" when there is none."""
     other = "assistant" if messages[number].get("role") == "user" else "user"
     for following in range(number + 1, len(messages)):
         if messages[following].get("role") == other:
@@ -116,7 +116,7 @@ def _reply_to(messages: Sequence[Mapping[str, Any]], number: int) -> str:
 
 
 def _open_questions(message: Mapping[str, Any], said: Sequence[str], reply: str) -> set[str]:
-    """The questions of a message that the one who was asked did not take up."""
+    """The questions of a message that the reply did not take up."""
     questions = [sentence for sentence in said if QUESTION.search(sentence)]
     if not questions or not reply:
         return set(questions)
@@ -131,7 +131,7 @@ def _open_questions(message: Mapping[str, Any], said: Sequence[str], reply: str)
 
 
 def _note_output(notes: _Notes, text: str) -> None:
-    """Of a tool's output: names and numbers only, and fewer of them than of what was said."""
+    """Of a tool's output: names and numbers only, and fewer of them than from messages."""
     for number, path in enumerate(files(text)):
         if number >= 20:
             break
@@ -143,7 +143,7 @@ def _note_output(notes: _Notes, text: str) -> None:
 
 
 def _take_over(notes: _Notes, text: str) -> None:
-    """Bring the lines of an earlier summary into the sections they stood in."""
+    """Add the lines of an earlier summary to the same sections."""
     section = "Facts"
     for line in text.split("\n")[1:]:
         heading = line.strip().lstrip("#*").strip().rstrip(":*").strip()
@@ -165,7 +165,7 @@ def _take_over(notes: _Notes, text: str) -> None:
 
 
 _ALSO = "Also mentioned: "
-# Which lines are kept first when there is not room for all, and how much of the room each may take at most.
+# The priority of the sections when there is not room for all, and the largest share of each.
 _ORDER = (("Goal", 0.3), ("Open work", 0.35), ("Decisions", 0.5), ("Files", 0.4), ("Focus", 0.5))
 
 
@@ -200,7 +200,7 @@ def _composed(notes: _Notes, room: int, focus: str | None, count: int) -> str:
 
 
 def _fill(target: list[str], lines: Iterable[str], room: int) -> int:
-    """Take lines while there is room; how many characters that were. From long lists the first and the last stay."""
+    """Take lines while there is room; returns the number of characters. From long lists the first and the last stay."""
     lines = list(lines)
     used = 0
     chosen: set[int] = set()

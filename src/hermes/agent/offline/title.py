@@ -23,7 +23,7 @@ from hermes.store.index_text import fold
 _MOST_WORDS, _FEWEST_WORDS = 7, 3
 _TITLE_LENGTH = 80
 _VAGUE = frozenset("anything something nothing everything anyone someone everyone sure okay".split())
-_MORE_WORDS = 8  # that are tried to tell two titles apart
+_MORE_WORDS = 8  # that are tried to distinguish two titles
 _MARKUP = re.compile(r"[*`~#>|\[\]{}()<>\"“”„«»「」『』【】]+")
 _CODE = re.compile(r"(?s)```.*?(?:```|$)|~~~.*?(?:~~~|$)")
 _LINK = re.compile(r"\b\w+://\S+")
@@ -58,7 +58,7 @@ def told_apart(title: str, ours: Sequence[str], theirs: Sequence[str], when: flo
 
 
 def _tells(word: str, known: Set[str]) -> bool:
-    """Whether a word says what a conversation is about that the known words don't."""
+    """Whether a word adds a topic to the known words."""
     telling = any(c.isalpha() for c in word) and not is_stop(word) and fold(word) not in known | _VAGUE
     return telling and (4 if word.isascii() else 2) <= len(word) <= 30
 
@@ -87,7 +87,7 @@ def _clauses(text: str) -> Iterable[list[str]]:
 
 
 def _trimmed(clause: Sequence[str]) -> list[str]:
-    """A clause without the words at its ends that say nothing."""
+    """A clause without the meaningless words at its ends."""
     out = list(clause)
     while out:
         if DENSE_RUN.match(out[0]):
@@ -117,12 +117,12 @@ def _weight(taken: Sequence[str]) -> int:
 
 
 def _letters_a_word(run: str) -> int:
-    """How long words are where no space parts them: short in Chinese and Japanese, longer in Thai, Lao, Burmese, Khmer."""
+    """Word length where no space separates words: short in Chinese and Japanese, longer in Thai, Lao, Burmese, Khmer."""
     return 5 if "\u0e00" <= run[0] <= "\u17ff" else 3
 
 
 def _as_title(taken: Sequence[str]) -> str:
-    """The first seven words, put together as they were."""
+    """The first seven words, joined as in the text."""
     out: list[str] = []
     room = _MOST_WORDS
     for word in taken:

@@ -1,1 +1,1 @@
-"""The tool session_search: what earlier conversations say about something, in an answer of a limited length."""
+"""The tool session_search: searches earlier conversations and answers in a limited length."""

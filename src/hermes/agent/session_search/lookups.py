@@ -1,4 +1,4 @@
-"""One look into the history: finding, reading, having it summarised, and fitting the answer to its budget."""
+"""One search of the history: finding, reading, summarising, and fitting the answer to its budget."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_SESSIONS = 20
 WINDOW, MOST_WINDOW = 5, 50
 TIMEOUT = 60.0  # seconds for one summary, if the configuration names none
 _ANSWER_TOKENS = 800
-_OVERHEAD_TOKENS = 700  # the instructions, and what an estimate can be wrong by
+_OVERHEAD_TOKENS = 700  # the instructions, and the error of the estimate
 _PASSAGE = 1_500
 
 INSTRUCTIONS = f"""You read the record of an earlier conversation and report from it what helps with the question.
@@ -63,7 +63,7 @@ class Lookup:
         self.budget = self.options.max_chars
 
     def session(self, words: str) -> str:
-        """The session with this id, else this title, else the only one whose id begins so."""
+        """The session with this id, else this title, else the only one whose id has this prefix."""
         if words and self.db.get_session(words, visible_to=self.visible_to) is not None:
             return words
         titled = self.db.get_session_by_title(words, visible_to=self.visible_to)
@@ -185,7 +185,7 @@ class Lookup:
         jobs: Sequence[tuple[FoundConversation, list[str]]],
         question: str,
     ) -> None:
-        """Fill in the texts: summaries where the model writes them, else excerpts, and say which."""
+        """Fill in the texts: summaries where the model writes them, else excerpts, and report which."""
         asks = can_write(self.model)
         texts = [self._read(conversation, sessions, asks) for conversation, sessions in jobs]
         answers: list[str | Exception | None] = [None] * len(jobs)
@@ -214,7 +214,7 @@ class Lookup:
             )
 
     def _read(self, conversation: FoundConversation, sessions: list[str], asks: bool) -> str:
-        """The text around the matches: a passage, or as much as the model can take of it."""
+        """The text around the matches: a passage, or as much of it as the model accepts."""
         if not asks:
             return conversation_text(self.db, sessions, conversation.hits, _PASSAGE, self.visible_to)
         assert self.model is not None
@@ -259,7 +259,7 @@ def _reason(answer: str | Exception | None) -> str:
 
 
 def _short(value: Any) -> Any:
-    """A name that the program stores, as long as a name may be."""
+    """A name that the program stores, cut to the longest allowed."""
     return shortened(" ".join(clean(value).split()), 80) if isinstance(value, str) else value
 
 
@@ -297,7 +297,7 @@ _LEVELS = ((5, 320, 400), (3, 240, 300), (2, 160, 200), (1, 120, 100), (1, 60, 0
 
 @dataclass(slots=True)
 class Part:
-    """One entry of an answer: what is fixed, one long text, and snippets; the last two come from the history."""
+    """One entry of an answer: fixed fields, one long text, and snippets; the last two come from the history."""
 
     fixed: Mapping[str, Any]
     key: str = "summary"
@@ -326,7 +326,7 @@ def fitted(head: Answer, name: str, parts: Sequence[Part], budget: int) -> Answe
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest number up to `most` that fits, by halving; None when not even 0 does."""
+    """The largest number up to `most` that fits, by binary search; None when not even 0 does."""
     if fits(most):
         return most
     if not fits(0):
@@ -342,7 +342,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
 
 
 def _harmless(part: Part, budget: int) -> Part:
-    """The part with its quotations made ready, once: defusing is the costly step."""
+    """The part with its quotations prepared once: defusing is the costly step."""
     matches = [{**match, "snippet": defused(match["snippet"][:1000])} for match in part.matches]
     return Part(part.fixed, part.key, defused(part.text[: max(0, budget)]), matches)
 

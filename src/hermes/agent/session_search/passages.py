@@ -1,4 +1,4 @@
-"""Conversations as recall sees them: chains of compressions as one, and of each the text around what was looked for."""
+"""Conversations for session_search: a chain of compressions counts as one, and the text around the matches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAGES = (60, 300, 1_500)  # hits looked at, until enough conversations are amon
 
 @dataclass(slots=True)
 class FoundConversation:
-    """A chain of compressions (or a single session), with what was found in it, best first."""
+    """A chain of compressions (or a single session), with the hits in it, best first."""
 
     session: SessionRow  # the row of its newest member
     hits: list[SearchHit] = field(default_factory=list)
@@ -36,7 +36,7 @@ class FoundConversation:
 
 
 class Chains:
-    """Which conversation a session belongs to, and which ones are the current one's own."""
+    """Which conversation a session belongs to, and which ones belong to the current one."""
 
     def __init__(self, db: SessionDB, current: str | None, visible_to: User | None) -> None:
         self._db, self._visible_to = db, visible_to
@@ -56,7 +56,7 @@ class Chains:
         while current is not None and current not in chain:
             chain.add(current)
             row = self._db.get_session(current)
-            # Before a reset was another conversation, though it is linked: what was said in it is not known here.
+            # A session before a reset is another conversation, although it is linked: its messages are not in context.
             current = row["parent_session_id"] if row is not None and row["kind"] != "reset" else None
         return chain
 
@@ -96,7 +96,7 @@ def find_conversations(
     within: Sequence[str] | None,
     visible_to: User | None,
 ) -> list[FoundConversation]:
-    """The best conversations for a query. What is the current one's own is left out, unless it is asked for (`within`)."""
+    """The best conversations for a query. Those of the current conversation are left out, unless requested (`within`)."""
     found: dict[str, FoundConversation] = {}
     for size in _PAGES:
         found.clear()
@@ -131,7 +131,7 @@ def is_echo(hit: SearchHit) -> bool:
 def conversation_text(
     db: SessionDB, sessions: Iterable[str], hits: Sequence[SearchHit], room: int, visible_to: User | None
 ) -> str:
-    """What the sessions say, each message once, at most `room` characters, centred on the hits (without: both ends)."""
+    """The text of the sessions, each message once, at most `room` characters, centred on the hits (without: both ends)."""
     matched = {hit["id"]: hit for hit in hits}
     lines: list[str] = []
     points: list[int] = []
@@ -157,12 +157,12 @@ def conversation_text(
 
 
 def place_of(text: str, snippet: str) -> int:
-    """Where the first marked words of a snippet stand in a text; its beginning when they can't be found."""
+    """The position of a snippet's first marked words in a text; 0 when they are not found."""
     return max(0, find_place(text, snippet))
 
 
 def find_place(text: str, snippet: str) -> int:
-    """The same; -1 when they can't be found."""
+    """The same; -1 when they are not found."""
     start = snippet.find(">>>")
     end = snippet.find("<<<", start)
     if start < 0 or end < 0:
@@ -170,7 +170,7 @@ def find_place(text: str, snippet: str) -> int:
     wanted = snippet[start + 3 : end]
     place = text.find(wanted)
     if place < 0:
-        place = fold(text).find(fold(wanted))  # near enough: folding may drop a mark
+        place = fold(text).find(fold(wanted))  # close enough: folding may drop a mark
     return place
 
 
@@ -186,7 +186,7 @@ def centred(text: str, points: Sequence[int], room: int) -> str:
     for point in sorted(wanted):
         start = max(0, min(point - each // 2, len(text) - each))
         if windows and start <= windows[-1][1]:
-            # What two windows share is given to the second, so that the room is used.
+            # The overlap of two windows counts for the second, so that the room is used.
             windows[-1][1] = min(len(text), windows[-1][1] + each)
         else:
             windows.append([start, min(len(text), start + each)])
@@ -203,7 +203,7 @@ def centred(text: str, points: Sequence[int], room: int) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Excerpt:
-    """A passage of an earlier conversation, as it was said (not marked as quoted: `quoted(excerpt.text)` does that)."""
+    """A passage of an earlier conversation, verbatim (not marked as quoted: `quoted(excerpt.text)` does that)."""
 
     session_id: str
     title: str | None
@@ -224,7 +224,7 @@ def excerpts(
     search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit)
     asked = " ".join(clean(question).split())[:400]
     plain_words = " ".join(re.findall(r"\w+", asked))
-    # What people and models said comes first; a question that reads as a query for nothing is tried by its words alone.
+    # Messages of people and models come first; a question without a match as a query is tried by its words alone.
     for roles in (["user", "assistant"], None):
         for text in dict.fromkeys((asked, plain_words)):
             hits = db.search_messages(text, role_filter=roles, limit=80, visible_to=visible_to) if text else []
@@ -244,7 +244,7 @@ class _PassageSearch:
     def passages(self, hits: Sequence[SearchHit], own_words: str) -> list[Excerpt]:
         out: list[Excerpt] = []
         per: dict[str, int] = {}
-        taken: set[int] = set()  # messages that were quoted already
+        taken: set[int] = set()  # messages that were already quoted
         best = 0.0
         for hit in hits:
             session_id = hit["session_id"]
@@ -253,7 +253,7 @@ class _PassageSearch:
                 continue
             if hit["relaxed"]:
                 best = max(best, hit["score"])
-                if hit["score"] < best / 2:  # shares a word with the question, and no more
+                if hit["score"] < best / 2:  # shares only a word with the question
                     continue
             text, used = _passage(self._messages(session_id), hit, taken)
             if not text or any(text == other.text for other in out):
@@ -276,7 +276,7 @@ class _PassageSearch:
 
 
 def _asks(text: str, own_words: str) -> bool:
-    """Whether a passage is no more than a question: the one that is being asked, or one that nobody answered."""
+    """Whether a passage is only a question: the current one, or one without an answer."""
     return text.rstrip().endswith(("?", "？", "؟")) or fold(" ".join(text.split()))[:400] == own_words
 
 
@@ -286,7 +286,7 @@ def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) ->
     if place is None or hit["id"] in taken:
         return "", set()
     text = clean(message_text(messages[place], calls=False))
-    if find_place(text, hit["snippet"]) < 0:  # it was found in what a tool was asked to do
+    if find_place(text, hit["snippet"]) < 0:  # the match is in a tool call's arguments
         text = clean(message_text(messages[place]))
     text = centred(text, [place_of(text, hit["snippet"])], 600)
     if hit["role"] == "user":

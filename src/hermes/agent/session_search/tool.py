@@ -1,8 +1,8 @@
-"""Looking things up in earlier conversations: the agent's session_search.
+"""Searching earlier conversations: the agent's session_search.
 
 Full-text search finds the conversations, the auxiliary model reads the text around the matches and writes one focused
-summary of each. Without such a model, or when it fails, the excerpts themselves are the answer. Whatever the history
-holds, the answer keeps to its budget, and old text arrives only between the marks of history_text.py.
+summary of each. Without such a model, or when it fails, the excerpts themselves are the answer. For any
+history, the answer stays within its budget, and old text is only between the marks of history_text.py.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def search_sessions(
     visible_to: User | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
-    """What earlier conversations say: {"note", …, "sessions" or "messages"}; its JSON keeps to auxiliary.summary.max_chars.
+    """Search earlier conversations: {"note", …, "sessions" or "messages"}; its JSON keeps to auxiliary.summary.max_chars.
 
     With `query`, the best conversations, each with a summary by `model` (None, extractive or failing: with excerpts).
     Without one, the most recent. `session_id` (an id, its beginning, or a title) narrows all of this to one conversation;
-    only so can the current one (`current`) be looked into. `around_message_id` gives the messages around one, `window`
-    to each side. An unknown session is SessionNotFound, an argument that makes no sense InvalidInput.
+    only so is the current one (`current`) searched. `around_message_id` gives the messages around one, `window`
+    to each side. An unknown session is SessionNotFound, an invalid argument InvalidInput.
     """
     query, source, session_id = _text(query, "query"), _text(source, "source"), _text(session_id, "session_id")
     lookup = Lookup(db, model, config, Chains(db, current, visible_to), visible_to, cancelled)

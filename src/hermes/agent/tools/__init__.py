@@ -1,1 +1,1 @@
-"""What the agent can do besides talking."""
+"""The agent's tools."""

@@ -1,4 +1,4 @@
-"""What a tool is, and what it may use."""
+"""The interface of a tool, and the context it gets."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Context:
     cwd: Path
     confirm: Callable[[str], bool]  # asks the user about one thing, in one line; False means no
     cancelled: Callable[[], bool]
-    user: User | None = None  # whose sessions may be seen; None: the owner's, all
+    user: User | None = None  # the user whose sessions may be seen; None: the owner, who sees all
     state: dict[str, Any] = field(default_factory=dict)  # lives as long as the agent: background processes
 
 
 @dataclass(slots=True, frozen=True)
 class Tool:
-    """A thing the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result."""
+    """A tool that the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result."""
 
     name: str
     description: str
@@ -38,7 +38,7 @@ class Tool:
     run: Callable[[Context, dict[str, Any]], str]
 
     def schema(self) -> dict[str, Any]:
-        """The tool as the endpoint is told of it."""
+        """The tool's declaration for the endpoint."""
         return {
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": self.parameters},

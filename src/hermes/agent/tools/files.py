@@ -1,4 +1,4 @@
-"""Small files that several processes share: written whole or not at all, one writer at a time, for the owner's eyes only."""
+"""Small files that several processes share: written whole or not at all, one writer at a time, readable by the owner only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCK_SECONDS = 10.0
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One writer at a time in this folder, across processes; the folder is made if it is missing."""
+    """One writer at a time in this folder, across processes; the folder is created if it is missing."""
     with explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -33,7 +33,7 @@ def locked(folder: Path) -> Iterator[None]:
                 time.sleep(0.02)
         yield
     finally:
-        os.close(handle)  # this also gives the lock back
+        os.close(handle)  # this also releases the lock
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -53,7 +53,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def read_whole(path: Path) -> str | None:
-    """The text of a file, bytes that are no UTF-8 kept as they are; None when there is no such file."""
+    """The text of a file, bytes that are no UTF-8 preserved; None when there is no such file."""
     with explained(path):
         try:
             return path.read_text(encoding="utf-8", errors="surrogateescape")
@@ -63,7 +63,7 @@ def read_whole(path: Path) -> str | None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """An operating system's no as a ToolError that names the file."""
+    """Turn an OSError into a ToolError that names the file."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """Tools from MCP servers named in the configuration (`mcp_servers:`), over stdio or HTTP.
 
-All servers live on one event loop in a thread of its own; a server that fails is a line in `problems`, and the others
-work. What servers say about themselves and return is data from strangers: names are made valid, everything is bounded.
+All servers run on one event loop in a separate thread; a server that fails is a line in `problems`, and the others
+work. What servers report and return is untrusted data: names are made valid, everything is bounded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 def connect(config: Config, *, start_seconds: float = START_SECONDS, call_seconds: float = CALL_SECONDS) -> McpTools:
-    """Start or reach every server, all at once; those that fail are told in `problems`."""
+    """Start or reach every server, all at once; failures are listed in `problems`."""
     found = McpTools(call_seconds)
     usable: dict[str, McpServer] = {}
     for name, server in config.mcp_servers.items():
@@ -57,13 +57,13 @@ def connect(config: Config, *, start_seconds: float = START_SECONDS, call_second
             import mcp  # noqa: F401
         except ImportError as error:
             raise MissingExtra("MCP servers", "chat") from error
-        logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are not for the user's screen
+        logging.getLogger("mcp").addHandler(logging.NullHandler())  # no tracebacks on the user's screen
         found._start(usable, start_seconds)
     return found
 
 
 class McpTools:
-    """The servers' tools, as this program's. Close it: the servers that were started end with it."""
+    """The servers' tools, as this program's tools. Close it: the servers that were started end with it."""
 
     def __init__(self, call_seconds: float = CALL_SECONDS) -> None:
         self.tools: list[Tool] = []
@@ -140,7 +140,7 @@ class McpTools:
             try:
                 return future.result(timeout=0.05)
             except concurrent.futures.TimeoutError:
-                if future.done():  # its own, not ours
+                if future.done():  # its own timeout, not ours
                     raise
             if context.cancelled():
                 future.cancel()
@@ -156,7 +156,7 @@ class McpTools:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """Leave every server; none of the started processes stays."""
+        """Disconnect from every server; all started processes end."""
         loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
             return
@@ -192,7 +192,7 @@ def _line(text: str, limit: int) -> str:
 
 
 def _schema(tool: ServerTool) -> dict[str, Any]:
-    """The arguments as the server describes them; a description that is no object, or huge, is replaced by 'anything'."""
+    """The arguments as the server describes them; a schema that is no object, or huge, becomes one that accepts anything."""
     schema = tool.input_schema
     try:
         fits = isinstance(schema, dict) and len(json.dumps(schema)) <= MAX_SCHEMA
@@ -204,14 +204,14 @@ def _schema(tool: ServerTool) -> dict[str, Any]:
 
 
 def text_of_result(result: CallToolResult) -> str:
-    """What a server returned, as text; ToolError when it calls it an error."""
+    """A server's result as text; ToolError when it is marked as an error."""
     parts = [_part(block) for block in result.content]
     text = "\n".join(part for part in parts if part)
     if not text and result.structured_content is not None:
         text = json.dumps(result.structured_content, ensure_ascii=False, default=str)
     text = without_middle(readable(text), MAX_RESULT, first=1 / 3)
     if result.is_error:
-        raise ToolError(text or "the tool failed and did not say why")
+        raise ToolError(text or "the tool failed without a reason")
     return text or "(no output)"
 
 

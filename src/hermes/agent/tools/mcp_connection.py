@@ -1,8 +1,8 @@
-"""One MCP server: started or connected to, asked, started again if it dies, and left without a trace.
+"""One MCP server: started or connected to, called, restarted if it dies, and ended completely.
 
-Everything here runs on the event loop of mcp.py. A connection lives in one task from its first to its last breath,
+Everything here runs on the event loop of mcp.py. A connection lives in one task from start to end,
 because the library's contexts must be left in the task that entered them; stopping it cancels the scope around it,
-never the task, so that the library can end the server's process in peace.
+never the task, so that the library can end the server's process in order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hermes.config import McpServer
 from hermes.texts import encodable
 
 STOP_SECONDS: Final = 10.0
-AGAIN_SECONDS = 60.0  # one that was started anew and ends before that is not started once more
+AGAIN_SECONDS = 60.0  # a restarted server that ends within this time is not restarted again
 MAX_PAGES: Final = 20
 HEARD_BYTES: Final = 4_000
 
@@ -32,11 +32,11 @@ class Broken(Exception):
 
 
 class Lost(Exception):
-    """The server went away during a call; what became of the call is not known."""
+    """The server ended during a call; the outcome of the call is unknown."""
 
 
 class McpConnection:
-    """The way to one server."""
+    """The connection to one server."""
 
     def __init__(self, name: str, server: McpServer, *, limit: float) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class McpConnection:
         self._limit = limit
         self._client: Client | None = None
         self._gone = False
-        self._heard = b""  # the last it said on standard error
+        self._heard = b""  # its last output on standard error
         self._generation = 0
         self._begun = 0.0
         self._failed = ""
@@ -56,7 +56,7 @@ class McpConnection:
     # -- coming and going ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and learn the tools; Broken when that fails or takes too long."""
+        """Connect and list the tools; Broken when that fails or takes too long."""
         self._generation += 1
         self._begun = time.monotonic()
         self._gone = False
@@ -70,7 +70,7 @@ class McpConnection:
         self.tools = ready.result()
 
     async def stop(self) -> None:
-        """Leave; a process that was started is ended."""
+        """Disconnect; a started process is ended."""
         self._client = None
         if self._scope is not None:
             self._scope.cancel()
@@ -130,7 +130,7 @@ class McpConnection:
         return streamable_http_client(self._server.url or "", http_client=client)
 
     def _hear(self, reading: int) -> None:
-        """The server's standard error; its end means that the server is gone."""
+        """The server's standard error; its end means that the server has ended."""
         try:
             data = os.read(reading, 65536)
         except BlockingIOError:
@@ -146,7 +146,7 @@ class McpConnection:
     # -- asking ----------------------------------------------------------------------------------------------------
 
     async def call(self, tool: str, arguments: dict[str, Any], *, seconds: float, repeatable: bool) -> CallToolResult:
-        """Call a tool. Broken: the server can't be used. Lost: it went away meanwhile, and was started again."""
+        """Call a tool. Broken: the server can't be used. Lost: it ended during the call, and was restarted."""
         if self._gone or self._client is None:
             await self._again(self._generation)
         generation = self._generation
@@ -176,15 +176,15 @@ class McpConnection:
             raise Lost from error
 
     async def _again(self, generation: int) -> None:
-        """Start it anew, unless someone else just did. One that ends again soon is left alone for a while, except for
-        a web server: that one is started by others, and may come back whenever it likes."""
+        """Restart it, unless another call just did. One that ends again soon is not restarted for a while, except for
+        a web server: others start that one, and it may be back at any time."""
         async with self._lock:
             if self._generation != generation:
                 if self._client is None:
                     raise Broken("it has ended" + self._last_words())
                 return
             if generation > 1 and not self._server.url and time.monotonic() - self._begun < AGAIN_SECONDS:
-                raise Broken(self._failed or "it ended again after it had been started anew" + self._last_words())
+                raise Broken(self._failed or "it ended again after a restart" + self._last_words())
             await self.stop()
             try:
                 await self.start()
@@ -199,14 +199,14 @@ class McpConnection:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if self._server.url:
-            return f"nothing useful answers at {self._server.url} ({_said(error)})"
+            return f"no MCP server answers at {self._server.url} ({_said(error)})"
         if isinstance(error, FileNotFoundError):
             return f"its command {self._server.command!r} was not found"
         return f"it did not start properly ({_said(error)})" + self._last_words()
 
     def _last_words(self) -> str:
         lines = [line.strip() for line in self._heard.decode("utf-8", "replace").splitlines() if line.strip()]
-        return f"; it said: {lines[-1][:200]}" if lines else ""
+        return f"; its last output: {lines[-1][:200]}" if lines else ""
 
 
 def _said(error: BaseException) -> str:
@@ -228,13 +228,13 @@ async def _all_tools(client: Client) -> list[Tool]:
             if not cursor:
                 break
     except MCPError as error:
-        if error.code != METHOD_NOT_FOUND:  # a server may well have no tools
+        if error.code != METHOD_NOT_FOUND:  # a server may have no tools
             raise
     return tools
 
 
 class _Heard:
-    """A transport whose `errors` file is closed as soon as the server has its own copy: then its end can be heard."""
+    """A transport whose `errors` file is closed as soon as the server has its own copy: then its end can be detected."""
 
     def __init__(self, transport: Any, errors: Any) -> None:
         self._transport, self._errors = transport, errors

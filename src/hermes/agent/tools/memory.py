@@ -1,7 +1,7 @@
 """What the agent remembers across conversations: lines in `<home>/memories/MEMORY.md` and `USER.md`.
 
-Both are ordinary files their owner may edit: one entry a line ("- …"), anything else in them is left alone. They are
-shown in every system prompt, so they are kept short.
+Both are ordinary files their owner may edit: one entry per line ("- …"), other lines stay unchanged. They are
+shown in every system prompt, so their length is limited.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TURNING: Final = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")  
 
 
 def memory_lines(home: Path) -> dict[str, list[str]]:
-    """The entries of both files, for the system prompt; a file grown too long by hand is cut, and says so."""
+    """The entries of both files, for the system prompt; a file that became too long by hand is cut, with a note."""
     found = {}
     for target in FILES:
         try:
@@ -87,7 +87,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
         return _listed(context.home, list(FILES) if arguments.get("target") is None else [target])
     with locked(context.home / "memories"):
         text = _read(context.home, target)
-        old = "" if action == "add" else context.db.masked(_old(arguments))  # as it was when it was added
+        old = "" if action == "add" else context.db.masked(_old(arguments))  # masked like when it was added
         if action == "add":
             changed, said = _added(text, context.db.masked(_new(arguments)), target)
         elif action == "replace":
@@ -110,9 +110,9 @@ def _new(arguments: dict[str, Any]) -> str:
     if text.startswith(("- ", "* ")):
         text = text[2:].strip()
     if not text:
-        raise ToolError("text must say something")
+        raise ToolError("text must not be empty")
     if len(text) > ENTRY_LIMIT:
-        raise ToolError(f"an entry may have {ENTRY_LIMIT:,} characters, this one has {len(text):,}; say it shorter")
+        raise ToolError(f"an entry may have {ENTRY_LIMIT:,} characters, this one has {len(text):,}; shorten it")
     return text
 
 
@@ -126,14 +126,14 @@ def _old(arguments: dict[str, Any]) -> str:
 
 def _added(text: str, entry: str, target: str) -> tuple[str, str]:
     if entry in _entries(text):
-        return text, f"{FILES[target]} has that already"
+        return text, f"{FILES[target]} already has that"
     return text + ("" if not text or text.endswith("\n") else "\n") + f"- {entry}\n", f"Added to {FILES[target]}"
 
 
 def _replaced(text: str, old: str, entry: str, target: str) -> tuple[str, str]:
     lines, at = _found(text, old, target)
     others = [_entry(line) for number, line in enumerate(lines) if number != at and _is_entry(line)]
-    if entry in others:  # it is there already: the old one just goes
+    if entry in others:  # the new text exists already: only remove the old one
         del lines[at]
     else:
         lines[at] = f"- {entry}"
@@ -147,13 +147,13 @@ def _removed(text: str, old: str, target: str) -> tuple[str, str]:
 
 
 def _found(text: str, old: str, target: str) -> tuple[list[str], int]:
-    """The lines, and which of them is meant: the one that is exactly so, or the only one with that part."""
+    """The lines, and the index of the matching entry: the exact one, or the only one with that part."""
     lines = text.split("\n")
     entries = {number: clean(_entry(line)) for number, line in enumerate(lines) if _is_entry(line)}
     matching = [number for number, entry in entries.items() if entry == old]
     matching = matching[:1] or [number for number, entry in entries.items() if old in entry]
     if not matching:
-        raise ToolError(f"no entry in {FILES[target]} contains {old!r}; list shows what is there")
+        raise ToolError(f"no entry in {FILES[target]} contains {old!r}; list shows the entries")
     if len(matching) > 1:
         candidates = "; ".join(repr(entries[number][:80]) for number in matching[:10])
         raise ToolError(f"{len(matching)} entries in {FILES[target]} contain {old!r}, name one: {candidates}")

@@ -1,7 +1,7 @@
-"""What a program prints, kept within bounds and made readable.
+"""A program's output, limited in size and made readable.
 
-A program can print gigabytes; only the beginning and the end are kept, and the gap is told. The text is decoded
-whatever bytes come, and freed from what only a terminal understands (colours, cursor movements, progress bars that
+A program can print gigabytes; only the beginning and the end are stored, with a note of the gap. The text is decoded
+from any bytes, without what only a terminal understands (colours, cursor movements, progress bars that
 write over themselves).
 """
 
@@ -39,7 +39,7 @@ class Output:
         self.size = 0
 
     def add(self, data: bytes) -> None:
-        """More of it."""
+        """Add output."""
         with self._lock:
             self.size += len(data)
             room = self._first_limit - len(self._first)
@@ -47,13 +47,13 @@ class Output:
                 self._first += data[:room]
                 data = data[room:]
             self._last += data
-            if len(self._last) > self._last_limit * 2:  # cut now and then, not at every byte
+            if len(self._last) > self._last_limit * 2:  # cut occasionally, not at every byte
                 del self._last[: len(self._last) - self._last_limit]
 
     def since(self, offset: int = 0, limit: int | None = None) -> tuple[str, int]:
         """The readable text from an offset on, and the next offset.
 
-        Where some of it was not kept, or with a `limit` of characters would be too much, a note in the middle says so.
+        Where a part was dropped, or exceeds a `limit` of characters, a note in the middle says so.
         """
         with self._lock:
             first = bytes(self._first[offset:]) if offset < len(self._first) else b""
@@ -89,7 +89,7 @@ def _last_state(line: str) -> str:
 
 
 def last_lines(text: str, count: int) -> str:
-    """The last lines, and how many stood before them."""
+    """The last lines, and how many there were before them."""
     lines = text.rstrip("\n").split("\n")
     if len(lines) <= count:
         return text

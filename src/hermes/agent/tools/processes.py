@@ -1,4 +1,4 @@
-"""Programs the agent has started: each in a process group of its own, so that all of it can be ended.
+"""Programs started by the agent: each in its own process group, so that all of it can be ended.
 
 Those in the background belong to the agent (`context.state`), survive turns, and are ended with it.
 """
@@ -21,14 +21,14 @@ from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines
 from hermes.errors import ToolError
 from hermes.texts import one_line, shortened, without_middle
 
-GRACE_SECONDS: Final = 1.0  # between asking a program to end and ending it; an interrupted turn waits two
+GRACE_SECONDS: Final = 1.0  # between SIGTERM and SIGKILL; an interrupted turn waits two
 MAX_RUNNING: Final = 32
 MAX_KEPT: Final = 64
 MAX_WAIT_SECONDS: Final = 600.0
 
 
 class Process:
-    """A shell command that runs, or has run; its output is read all the while."""
+    """A shell command that runs, or has run; its output is read continuously."""
 
     def __init__(self, command: str, cwd: Path, *, follow: bool = False) -> None:
         self.command = command
@@ -38,14 +38,14 @@ class Process:
         self.started_at = time.monotonic()
         self.ended_at: float | None = None
         self.killed = False
-        self._empty = False  # nobody is left in its group: the number may be another program's by now
+        self._empty = False  # no process is left in its group: the number may be reused since
         self._where: int | None = None
         script = command
         passed: tuple[int, ...] = ()
         if follow:
             self._where, writing = os.pipe()
             passed = (writing,)
-            # On the first line, so that the line numbers in the shell's complaints are those of the command.
+            # On the first line, so that the line numbers in the shell's error messages are those of the command.
             script = f"trap 'command pwd -P >/dev/fd/{writing} 2>/dev/null' EXIT; {command}"
         try:
             self._popen = subprocess.Popen(
@@ -80,7 +80,7 @@ class Process:
         self._popen.wait()
         self._signal(0)
         self.ended_at = time.monotonic()
-        # What it printed last may still be in the pipe; a child that keeps the pipe open is not waited for.
+        # The last output may still be in the pipe; this does not wait for a child that keeps the pipe open.
         self._reader.join(0.5)
         self.ended.set()
 
@@ -94,7 +94,7 @@ class Process:
         return (self.ended_at or time.monotonic()) - self.started_at
 
     def folder(self) -> Path | None:
-        """Where the shell was when it ended, if it was asked to follow and told."""
+        """The shell's folder when it ended, if that was requested and reported."""
         if self._where is None:
             return None
         os.set_blocking(self._where, False)
@@ -112,7 +112,7 @@ class Process:
             self._where = None
 
     def kill(self) -> bool:
-        """End the program and all it started: first asking, then by force. Whether there was anything to end."""
+        """End the program and all it started: SIGTERM, then SIGKILL. Returns whether there was anything to end."""
         if not self._signal(signal.SIGTERM):
             return False
         deadline = time.monotonic() + GRACE_SECONDS
@@ -127,7 +127,7 @@ class Process:
         return True
 
     def _signal(self, number: int) -> bool:
-        """Tell the whole group; False when nobody is left in it, and from then on for ever."""
+        """Signal the whole group; False when no process is left in it, and from then on always."""
         if self._empty:
             return False
         try:
@@ -135,7 +135,7 @@ class Process:
         except ProcessLookupError:
             self._empty = True
             return False
-        except PermissionError:  # somebody else's program in our group: it is there, and not ours to end
+        except PermissionError:  # another user's program in our group: it exists, and we can't end it
             return number == 0
         return True
 
@@ -147,7 +147,7 @@ class Process:
 
 
 def ending(status: int) -> str:
-    """How a program ended, in words."""
+    """How a program ended, as text."""
     if status >= 0:
         return f"exit status {status}"
     try:
@@ -162,7 +162,7 @@ def shell() -> str:
 
 
 def environment() -> dict[str, str]:
-    """The user's variables, and those that keep programs from waiting for a person or painting the screen."""
+    """The user's variables, and those that stop programs from waiting for input or drawing on the screen."""
     return {
         **os.environ,
         "TERM": "dumb",
@@ -181,15 +181,15 @@ class Background:
         self.lock = threading.Lock()
         self._count = 0
         self._closed = False
-        atexit.register(self.close)  # however the program ends, short of being killed, nothing is left running
+        atexit.register(self.close)  # unless this program is killed, nothing is left running
 
     def start(self, command: str, cwd: Path) -> int:
-        """Start a command that runs on by itself; its number."""
+        """Start a command in the background; returns its number."""
         with self.lock:
             if self._closed:
                 raise ToolError("the conversation is over; nothing can be started any more")
             if sum(process.status is None for process in self.processes.values()) >= MAX_RUNNING:
-                raise ToolError(f"{MAX_RUNNING} processes run in the background already; kill one first")
+                raise ToolError(f"{MAX_RUNNING} processes already run in the background; kill one first")
             self._count += 1
             self.processes[self._count] = Process(command, cwd)
             over = [number for number, old in self.processes.items() if old.status is not None]
@@ -198,7 +198,7 @@ class Background:
             return self._count
 
     def all(self) -> list[tuple[int, Process]]:
-        """Every process that is kept, by number."""
+        """Every known process, by number."""
         with self.lock:
             return sorted(self.processes.items())
 

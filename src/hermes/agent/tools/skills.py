@@ -1,6 +1,6 @@
-"""What the agent has learned to do: `<home>/skills/<name>/SKILL.md`, to be read when the task calls for it.
+"""What the agent has learned to do: `<home>/skills/<name>/SKILL.md`, read when a task needs it.
 
-A skill is a Markdown file its owner may write or edit; YAML front matter (name, description) is welcome, not needed.
+A skill is a Markdown file its owner may write or edit; YAML front matter (name, description) is optional.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def skill_list(home: Path) -> list[Skill]:
 
 
 def _file(home: Path, name: str) -> Path:
-    """Where a skill lies; a name or a link that leads elsewhere is refused."""
+    """The path of a skill; a name or a link that leads elsewhere is refused."""
     if not NAME.fullmatch(name):
-        raise ToolError(f"{name[:80]!r} is no name for a skill: small letters, digits and dashes, at most 64")
+        raise ToolError(f"{name[:80]!r} is no valid skill name: use lower-case letters, digits and dashes, at most 64")
     root = os.path.realpath(home / "skills")
     path = home / "skills" / name / "SKILL.md"
     if os.path.commonpath([root, os.path.realpath(path)]) != root:
@@ -116,23 +116,23 @@ def _view(home: Path, name: str) -> str:
     with explained(path):
         others = sorted(entry.name for entry in path.parent.iterdir() if entry.name != path.name)[:20]
     beside = [other for other in others if not other.startswith(".")]
-    return text + (f"\n\n[beside it in {path.parent}: {', '.join(beside)}]" if beside else "")
+    return text + (f"\n\n[other files in {path.parent}: {', '.join(beside)}]" if beside else "")
 
 
 def _save(home: Path, name: str, content: str) -> str:
     path = _file(home, name)
     if len(content) > MAX_CHARS:
-        raise ToolError(f"a skill may have {MAX_CHARS:,} characters, this one has {len(content):,}; say it shorter")
+        raise ToolError(f"a skill may have {MAX_CHARS:,} characters, this one has {len(content):,}; shorten it")
     if "\0" in content:
         raise ToolError("the content of a skill must be text; it has null characters")
     said = _front_matter(content).get("name")
     if said is not None and said != name:
-        raise ToolError(f"the front matter calls the skill {str(said)[:80]!r}, but it is to be saved as {name!r}")
+        raise ToolError(f"the front matter names the skill {str(said)[:80]!r}, but it would be saved as {name!r}")
     content = content.encode("utf-8", "replace").decode()
     with locked(home / "skills"):
         with explained(path):
             path.parent.mkdir(mode=0o700, exist_ok=True)
-        _file(home, name)  # again, now that nobody else can put a link there
+        _file(home, name)  # again, now that no other process can put a link there
         existed = path.exists()
         write_whole(path, content if content.endswith("\n") else content + "\n")
     return f"{'Replaced' if existed else 'Saved'} the skill {name}: {_description(content)}"

@@ -1,6 +1,6 @@
-"""The terminal tool: a command runs in the conversation's folder, and what it printed comes back.
+"""The terminal tool: a command runs in the conversation's folder, and its output is returned.
 
-`cd` lasts, like in a terminal. Commands that could destroy something ask first (danger/). A command that takes too
+`cd` lasts, like in a terminal. Commands that could destroy something need confirmation (danger/). A command that takes too
 long, or is interrupted, is ended with everything it started.
 """
 
@@ -45,15 +45,15 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
 
 
 def why_to_ask(confirm: str, command: str, folder: Path) -> str | None:
-    """The reason to ask the user first, by what the configuration wants; None when the command may just run."""
+    """The reason to ask the user first, by the configuration; None when the command may run."""
     if confirm == "never":
         return None
     reason = is_destructive(command, folder)
-    return reason or ("every command is asked about" if confirm == "always" else None)
+    return reason or ("every command needs confirmation" if confirm == "always" else None)
 
 
 def question(command: str, reason: str, folder: Path | None = None) -> str:
-    """One line: what will run and why it is asked. Nothing in a command can hide a part of it on the screen."""
+    """One line: what will run and why the user is asked. Nothing in a command can hide a part of it on the screen."""
     shown = command.strip()
     if len(shown) > ASKED_CHARS:
         left_out = len(shown) - ASKED_CHARS
@@ -105,7 +105,7 @@ def _foreground(context: Context, command: str, folder: Path, timeout: float, *,
                     " (a longer timeout, or background, lets it run)"
                 )
                 break
-    finally:  # also when something breaks here: nothing may be left running
+    finally:  # also on an error here: nothing may be left running
         left = process.kill()
         there = process.folder()
     if not notes:

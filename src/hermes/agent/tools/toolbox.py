@@ -27,7 +27,7 @@ FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))
 
 
 class Toolbox:
-    """Gives the tools. The servers are reached when somebody first asks, or in the background from `start` on."""
+    """Gives the tools. The servers are connected on the first call, or in the background from `start` on."""
 
     def __init__(self, config: Config) -> None:
         self.problems: list[str] = []  # servers that could not be reached, and why
@@ -38,7 +38,7 @@ class Toolbox:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to reach the servers, without waiting for them."""
+        """Begin to connect to the servers, without waiting for them."""
         if not self._tried and self._thread is None:
             self._thread = threading.Thread(target=self._reach, name="hermes-mcp", daemon=True)
             self._thread.start()
@@ -57,7 +57,7 @@ class Toolbox:
                 self.problems = [str(error)]
 
     def tools(self, *, owner: bool = True) -> list[Tool]:
-        """All tools, once the servers have answered or failed; for somebody else those that don't reach into the machine."""
+        """All tools, once the servers answered or failed; for users other than the owner those without machine access."""
         from hermes.agent.tools.toolbox import builtin_tools
 
         self._reach()
@@ -67,7 +67,7 @@ class Toolbox:
         return [*own, *(self._mcp.tools if self._mcp is not None else [])]
 
     def close(self) -> None:
-        """End the servers; those that are still starting notice the end of the program by themselves."""
+        """End the servers; those that are still starting notice the end of the program themselves."""
         if self._thread is not None:
             self._thread.join(2)
         if self._mcp is not None:

@@ -1,1 +1,1 @@
-"""Storage engines: what one must do is in base.py; each has a package of its own."""
+"""Storage engines: base.py declares the interface; each engine has its own package."""

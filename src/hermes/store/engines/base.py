@@ -1,9 +1,9 @@
-"""What a storage engine must do for the record.
+"""The interface of a storage engine.
 
 The modules above hold portable SQL (`?` for parameters, names in lower case) and reach the data only through a
-`Tx`, handed out by `Engine.read()` and `Engine.write()`. What differs between databases (full text, vacuum,
-locks, copies) is a method here. A write transaction is all or nothing and has one writer at a time, unless it says
-that it need not be alone.
+`Tx`, given by `Engine.read()` and `Engine.write()`. What differs between databases (full text, vacuum,
+locks, copies) is a method here. A write transaction is atomic and exclusive (one writer at a time), unless it
+is opened with alone=False.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 Row = tuple[Any, ...]
-Progress = Callable[[str, int, int], None]  # what is being looked at, how much of it is done, and of how much
+Progress = Callable[[str, int, int], None]  # the current subject, the number of items done, and their total
 MessageColumns = dict[str, Sequence[Any]]  # a session's own messages by column; `content` has the whole texts
-# Told which sessions are about to be read within one view; what it returns is told the messages of each that is sound.
+# Called with the sessions about to be read within one snapshot; the function it returns gets the messages of each sound one.
 Visit: TypeAlias = "Callable[[Tx, Sequence[str]], Callable[[str, MessageColumns], None]]"
 Params = Sequence[Any]
-Document = tuple[Any, Any, Any, Any]  # what of a message is searched: whole content, its form, tool name, tool calls
+Document = tuple[Any, Any, Any, Any]  # a message's searched columns: whole content, its form, tool name, tool calls
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
-# messages.hidden: only there for other sessions; replaced by a summary, still found by search; taken out by a person;
-# an earlier version of a message whose text was changed. The last two are shown by no session and never come back.
+# messages.hidden: there only for other sessions; replaced by a summary, still found by search; redacted by a person;
+# an earlier version of a message whose text was changed. The last two are never shown again by any session.
 KEPT, COMPACTED, REDACTED, REPLACED = -1, -2, -3, -4
 
 
 def finding(kind: str, where: str, detail: str) -> Finding:
-    """One thing that a check found wrong."""
+    """One problem that a check found."""
     return {"kind": kind, "where": where, "detail": detail}
 
 
 class NothingThere(StoreError):
-    """A store that is not there yet was opened for reading."""
+    """A store that does not exist was opened for reading."""
 
 
 class Tx(Protocol):
-    """One transaction: short questions and commands, results as tuples or dicts."""
+    """One transaction: short queries and statements, results as tuples or dicts."""
 
     active_first: str
-    """What an ORDER BY of sessions `s` by last activity, the newest first, begins with where an index needs it."""
+    """The prefix of an ORDER BY of sessions `s` by last activity, newest first, where an index needs one."""
 
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
         """All rows."""
@@ -69,43 +69,43 @@ class Tx(Protocol):
         ...
 
     def run(self, sql: str, params: Params = ()) -> int:
-        """Execute a change; how many rows it touched."""
+        """Execute a statement that writes; returns the number of affected rows."""
         ...
 
     def run_many(self, sql: str, many: Sequence[Params]) -> None:
-        """Execute a change once with each of these parameters."""
+        """Execute a statement that writes once with each of these parameters."""
         ...
 
     def insert(self, sql: str, params: Params = ()) -> int:
-        """Execute an INSERT into a table with an integer key; the new key."""
+        """Execute an INSERT into a table with an integer key; returns the new key."""
         ...
 
     def has_table(self, name: str) -> bool:
-        """Whether there is such a table."""
+        """Whether the table exists."""
         ...
 
     def hold(self, session_id: str) -> None:
-        """Nobody else changes this session, or stores messages in it, until the transaction ends."""
+        """Lock this session: no other transaction changes it, or stores messages in it, until this one ends."""
         ...
 
     def holds(self, lease: str, token: int) -> bool:
-        """Whether a lease is this token's; if so, nobody takes it before the transaction ends."""
+        """Whether this token holds a lease; if so, no process can take it before the transaction ends."""
         ...
 
     def now(self) -> float:
-        """The time, by the one clock that all who use the store go by."""
+        """The time, by the one clock that all users of the store share."""
         ...
 
     def reserve(self, highest: int, table: str = "messages") -> None:
-        """Rows are about to be stored under ids of their own, up to this one: none of them is given out again."""
+        """Rows will be stored under given ids, up to this one: none of these ids is generated again."""
         ...
 
     def last_number(self, table: str) -> int:
-        """The highest id the table has ever given out."""
+        """The highest id the table has ever generated."""
         ...
 
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
-        """This program itself changed or removed these messages: that is no change by another program."""
+        """This program itself changed or removed these messages: this is not a change by another program."""
         ...
 
     def store_message(
@@ -117,15 +117,15 @@ class Tx(Protocol):
     def message_stored(
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
     ) -> None:
-        """Told of each message row: its time, its whole content and the columns that are searched, as stored."""
+        """Called with each message row: its time, its whole content and the searched columns, as stored."""
         ...
 
     def meanwhile(self, work: Callable[[], None]) -> None:
-        """`work` may be done between the commit and the moment when it lasts, while the disk is busy; or it is not done."""
+        """`work` may be run between the commit and its sync, while the disk is busy; or it is not run."""
         ...
 
 
-# A message that matches, before anything about it is shown: its id, a score, its session and its role.
+# A message that matches, without what is shown of it: its id, a score, its session and its role.
 Candidate = tuple[int, float, str, str]
 # A message that holds a word: its id, its session and its role.
 Holder = tuple[int, str, str]
@@ -147,7 +147,7 @@ class FullText(Protocol):
     """The engine's index over messages. Expressions are the engine's own, built by `expression()`."""
 
     has_names: bool
-    """Whether it knows names made of several words (a_b): those it has, and leaves of that kind."""
+    """Whether it indexes names made of several words (a_b), and accepts leaves of that kind."""
 
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
         """The newest `cap` messages that match the query tree, each with a score (higher is better)."""
@@ -174,7 +174,7 @@ class FullText(Protocol):
         ...
 
     def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
-        """Words of the store (folded) that start so."""
+        """Words of the store (folded) with this prefix."""
         ...
 
     def mark(self, tx: Tx) -> int:
@@ -182,39 +182,39 @@ class FullText(Protocol):
         ...
 
     def pending(self, tx: Tx) -> int:
-        """How many messages are not in the index yet (they are found all the same)."""
+        """How many messages are not in the index yet (search finds them nevertheless)."""
         ...
 
     def index_now(self, tx: Tx, message_ids: Sequence[int]) -> None:
-        """Index messages that were inserted under ids below what is indexed already (imports keep their ids)."""
+        """Index messages that were inserted under ids below the index mark (imports keep their ids)."""
         ...
 
     def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
-        """Index messages anew whose row was changed."""
+        """Re-index messages whose row was changed."""
         ...
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
-        """Forget messages that are being deleted in this transaction."""
+        """Remove messages from the index that are being deleted in this transaction."""
         ...
 
 
 class Engine(Protocol):
-    """A database that holds one record."""
+    """A database that holds one store."""
 
     name: str
     read_only: bool
     where: str
-    """The store's place, as a person is told it."""
+    """The store's location for display."""
     shared: bool
-    """Whether several hosts may use it: files beside it are then this host's own, and the bytes of attachments lie in it."""
+    """Whether several hosts may use it: local files are then this host's own, and attachments are in the database."""
     on_adopted: Callable[[Iterable[str]], None]
-    """Told which sessions had rows by another program that were just taken in."""
+    """Called with the sessions whose rows, written by another program, were just adopted."""
     on_unsure: Callable[[Iterable[str]], None]
-    """Told which sessions were changed in a transaction that was committed, but maybe not for good."""
+    """Called with the sessions changed in a transaction that was committed, but may not be durable."""
     on_differing: Callable[[Sequence[str]], None]
-    """Told which sessions another program has archived, or hidden or shown messages of: it is followed."""
+    """Called with the sessions that another program archived, or hid or showed messages of: it is applied here."""
     on_parts: Callable[[Sequence[int]], None]
-    """Told which messages hold parts as another program stores them, before they are indexed."""
+    """Called with the messages that hold parts in another program's form, before they are indexed."""
 
     @property
     def fulltext(self) -> FullText:
@@ -226,11 +226,11 @@ class Engine(Protocol):
         ...
 
     def query(self, sql: str, params: Params) -> list[dict[str, Any]]:
-        """Rows of a caller's own question, in this database's SQL; InvalidInput when it is no question or a wrong one."""
+        """Rows of a caller's own query, in this database's SQL; InvalidInput when it is not read-only or fails."""
         ...
 
     def searching(self) -> AbstractContextManager[Tx]:
-        """The same for a search: everything that is stored by now is found in it."""
+        """The same for a search: it finds every message stored so far."""
         ...
 
     def write(
@@ -238,19 +238,19 @@ class Engine(Protocol):
     ) -> AbstractContextManager[Tx]:
         """A transaction that commits at the end of the block and rolls back when the block raises.
 
-        The sessions named in `holding` are held (see Tx.hold) from the beginning. Of those that are not `alone` several may
-        run side by side: each of their statements must be right whatever the others do. `storing` says that a message is
-        to be stored in it (Tx.store_message). What is not `lasting` may be gone after a power failure of this machine: who
-        holds a lease, since nobody who held one is left then.
+        The sessions named in `holding` are locked (see Tx.hold) from the beginning. Transactions that are not `alone` may
+        run concurrently: each of their statements must be correct in any interleaving. `storing` says that a message will
+        be stored in it (Tx.store_message). A write that is not `lasting` may be lost in a power failure of this machine:
+        a lease, since no process that held one survives that.
         """
         ...
 
     def has_table(self, tx: Tx, name: str) -> bool:
-        """Whether there is such a table."""
+        """Whether the table exists."""
         ...
 
     def make_tables(self, statements: Sequence[str]) -> None:
-        """Make further tables and indexes, declared as for SQLite, if they are not there."""
+        """Create further tables and indexes, declared as for SQLite, if they do not exist."""
         ...
 
     def size(self) -> int:
@@ -258,38 +258,38 @@ class Engine(Protocol):
         ...
 
     def taking_in(self) -> AbstractContextManager[None]:
-        """Entered before a list or a title look-up: rows that another program wrote are brought up to date."""
+        """Entered before a list or a title look-up: rows that another program wrote are adopted."""
         ...
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
-        """Index every message that is not indexed yet; how many that was."""
+        """Index every message that is not indexed yet; returns how many."""
         ...
 
     def appended(self, message_id: int, size: int) -> None:
-        """Told after each append: the moment to do a bounded piece of housekeeping."""
+        """Called after each append, to do a bounded piece of housekeeping."""
         ...
 
     def problems(self, progress: Progress | None = None, visit: Visit | None = None) -> list[Finding]:
-        """What is wrong with the stored data or its index. An engine that reads every message for it tells `visit`."""
+        """What is wrong with the stored data or its index. An engine that reads every message passes them to `visit`."""
         ...
 
     def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
-        """Write over values that can't be read: with `known(table, key, column)`, else with what is left of them.
+        """Overwrite values that can't be read: with `known(table, key, column)`, else with their readable part.
 
-        `known` raises LookupError when it does not know; how many values were written.
+        `known` raises LookupError when it has no value; returns how many values were written.
         """
         ...
 
     def rebuild_index(self) -> None:
-        """Make the full-text index anew from the messages."""
+        """Rebuild the full-text index from the messages."""
         ...
 
     def start_background(self) -> None:
-        """Begin work that can be put off, if there is much of it."""
+        """Start deferred work in the background, if there is much of it."""
         ...
 
     def reclaim(self, *, full: bool = False) -> bool:
-        """Give free space back to the file system, if it is worth it (or always, when `full`)."""
+        """Return free space to the file system, if there is enough (or always, when `full`)."""
         ...
 
     def scrub(self) -> list[str]:
@@ -297,11 +297,11 @@ class Engine(Protocol):
         ...
 
     def backup(self, target: Path) -> None:
-        """A consistent copy while others write."""
+        """Write a consistent copy while others write."""
         ...
 
     def close(self) -> None:
-        """Let go of everything. May be called twice."""
+        """Close everything. May be called twice."""
         ...
 
 

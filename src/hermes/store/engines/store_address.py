@@ -1,4 +1,4 @@
-"""Which engine a store's address means."""
+"""Chooses the engine for a store's address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
 
 def file_of(url: str) -> Path | None:
-    """The file a sqlite:///… URL names; None when it is a server's."""
+    """The file a sqlite:///… URL names; None when it is a server's URL."""
     if not isinstance(url, str):
         raise InvalidInput(f"a store's URL is text ({_KINDS}), not {type(url).__name__}")
     kind, _, rest = url.partition(":")
@@ -30,17 +30,17 @@ def file_of(url: str) -> Path | None:
 
 
 def same_server(one: str | None, other: str) -> bool:
-    """Whether two URLs name the same store of a server, by the same words but for the password."""
+    """Whether two URLs name the same store of a server, written alike except for the password."""
     return one is not None and file_of(one) is None and file_of(other) is None and _named(one) == _named(other)
 
 
 def without_password(url: str) -> str:
-    """The URL with ${HERMES_DB_PASSWORD} where a password stands in it. One that is a variable already stays."""
+    """The URL with ${HERMES_DB_PASSWORD} in place of its password. A variable stays."""
     return _PASSWORD.sub(lambda found: f"{found[1]}${{HERMES_DB_PASSWORD}}", url)
 
 
 def _named(url: str) -> str:
-    bare = re.sub(r"(://[^:/?@]*):[^@/]*@", r"\1@", url)  # a password is no part of the name
+    bare = re.sub(r"(://[^:/?@]*):[^@/]*@", r"\1@", url)  # a password does not identify the store
     return re.sub(r"([?&])password=[^&]*&?", r"\1", bare).rstrip("?&").replace("postgres://", "postgresql://", 1)
 
 

@@ -1,6 +1,6 @@
-"""Search: from what someone typed to the messages that answer it.
+"""Search: from a typed query to the messages that match it.
 
-`stages` finds them, `ranking` puts them in order, `hits` shows them; `scope` says which may be seen.
+`stages` finds them, `ranking` puts them in order, `hits` shows them; `scope` limits which may be seen.
 """
 
 from __future__ import annotations

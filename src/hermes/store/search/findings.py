@@ -1,4 +1,4 @@
-"""What a search has found so far, and how its stages ask for more."""
+"""What a search has found so far, and how its stages find more."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Findings:
         return self.need - len(self.hits)
 
     def is_scarce(self) -> bool:
-        """Whether what was found is so little that partial matches are welcome."""
+        """Whether there are so few hits that partial matches should be added."""
         return len(self.hits) < self.need and len({hit.session_id for hit in self.hits}) < 3
 
     def candidates(self, tree: Node, cap: int) -> list[Candidate]:
-        """The newest messages that answer a tree. A leaf that was asked for before is not asked for again."""
+        """The newest messages that match a tree. A leaf that was already searched is not searched again."""
         if not isinstance(tree, Leaf):
             return self.text.candidates(self.tx, tree, self.scope, cap)
         asked, found = self._answers.get(tree, (0, []))
@@ -44,7 +44,7 @@ class Findings:
         return found[:cap]
 
     def add(self, found: Iterable[Candidate], reason: str, bonus: dict[str, float] | None = None) -> None:
-        """Put the best of these behind what was found so far."""
+        """Append the best of these to the hits so far."""
         fresh = [candidate for candidate in found if candidate[0] not in self.seen]
         if fresh:
             self.seen.update(candidate[0] for candidate in fresh)
@@ -53,7 +53,7 @@ class Findings:
     def add_passing(
         self, holds: Callable[[str], bool], required: Sequence[str], found: Sequence[Candidate], reason: str
     ) -> None:
-        """The same of those whose text passes: the best are looked at until there are enough."""
+        """The same for those whose text passes: the best are read until there are enough."""
         order = ranked(found, reason, len(found))
         while order and len(self.hits) < self.need:
             some, order = order[: self.need], order[self.need :]

@@ -79,7 +79,7 @@ _MESSAGES = (
     + " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
     " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id IN ({marks})"
 )
-# Of long tool output the beginning lies in plain text on the row: no need to unpack it.
+# Of long tool output the beginning is plain text on the row: no need to unpack it.
 _NEIGHBOURS = (
     "SELECT id, role, content, content_format, tool_calls, CASE WHEN content_format = 'json' THEN content_rest END"
     " FROM messages WHERE id IN ({marks})"
@@ -140,7 +140,7 @@ def _shown_in(tx: Tx, message: _Message, filters: Filters, visible_to: User | No
 
 
 def _snippet(message: _Message, needles: Sequence[Needle]) -> str:
-    """The snippet of that of its texts in which most was found."""
+    """The snippet of the text of the message with the most matches."""
     best, best_count = "", -1
     texts = texts_of(message.content, message.rest, message.form, message.tool_calls)
     for text in (*texts, codec.restored(message.tool_name)):

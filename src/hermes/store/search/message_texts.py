@@ -1,4 +1,4 @@
-"""The texts of messages, where the index alone can't tell whether a message is what was asked for."""
+"""The texts of messages, where the index alone can't decide whether a message matches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows_of(tx: Tx, sql: str, ids: Sequence[int]) -> Iterable[Row]:
 
 
 def texts_of(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:
-    """What of a message's columns people read: its content and its tool calls, without JSON's syntax."""
+    """The readable text of a message's columns: its content and its tool calls, without JSON's syntax."""
     return _plain(codec.joined(content, rest), form, calls)
 
 
@@ -37,7 +37,7 @@ def _plain(whole: str | None, form: Any, calls: Any) -> list[str]:
 
 def passing(tx: Tx, ids: Sequence[int], holds: Callable[[str], bool], required: Sequence[str] = ()) -> set[int]:
     """Those messages whose folded text passes. One whose source lacks a `required` part (hermes.store.search.query_trees) is not
-    taken apart: most of them go that way."""
+    parsed: most of them are skipped so."""
     passed = set()
     for message_id, content, rest, form, calls in rows_of(tx, _TEXTS, ids):
         whole = codec.joined(content, rest)
@@ -49,7 +49,7 @@ def passing(tx: Tx, ids: Sequence[int], holds: Callable[[str], bool], required: 
 
 
 def with_source(tx: Tx, ids: Sequence[int], part: str) -> set[int]:
-    """Those messages in whose stored text this part stands, whatever its case: an escape of JSON as two characters."""
+    """Those messages whose stored text contains this part, ignoring case: an escape of JSON as two characters."""
     wanted = part.lower()
     return {
         message_id

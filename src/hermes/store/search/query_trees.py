@@ -1,4 +1,4 @@
-"""Query trees during a search: whether a text answers one, and a tree with other words in place of those typed."""
+"""Query trees during a search: whether a text matches one, and a tree with other words in place of those typed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DIGITS = "0123456789"
 
 
 def either(leaves: Sequence[Node]) -> Node:
-    """A tree that any of one or more others answers."""
+    """A tree that matches if any of one or more others does."""
     return leaves[0] if len(leaves) == 1 else Or(tuple(leaves))
 
 
@@ -57,7 +57,7 @@ def as_names(tree: Node) -> Node:
 
 
 def holds(tree: Node, text: str, literal: Collection[str], *, inside: bool = False) -> bool:
-    """Whether a folded text answers a tree, as far as its characters tell: some leaves must be there as they stand, of the
+    """Whether a folded text matches a tree, by its characters: some leaves must occur literally, of the
     others the words. What is left out counts `inside` longer words as well."""
     if isinstance(tree, Leaf):
         wanted = fold(tree.text)
@@ -70,8 +70,8 @@ def holds(tree: Node, text: str, literal: Collection[str], *, inside: bool = Fal
 
 
 def required(tree: Node, literal: Collection[str]) -> Iterator[str]:
-    """Parts that no text lacks for which `holds` is true, of letters, digits and underscores of ASCII alone: JSON has no
-    escapes for these but `\\u`, so that they stand in its source, too."""
+    """Parts contained in every text for which `holds` is true, of letters, digits and underscores of ASCII alone: JSON has no
+    escapes for these but `\\u`, so that its source contains them as well."""
     if isinstance(tree, Leaf):
         wanted = fold(tree.text)
         plain = wanted.isascii() and wanted.replace("_", "a").isalnum()
@@ -87,7 +87,7 @@ def required(tree: Node, literal: Collection[str]) -> Iterator[str]:
 
 
 def _is_in(tree: Node, text: str, inside: bool) -> bool:
-    """Whether a folded text has what a tree asks for: its words as words, and names (with `inside` all) in longer ones."""
+    """Whether a folded text matches a tree: its words as words, and names (with `inside` all) in longer ones."""
     if isinstance(tree, Leaf):
         if tree.kind == "word" and (inside or looks_like_a_name(tree)):
             return bool(wanted := fold(tree.text).strip()) and wanted in text

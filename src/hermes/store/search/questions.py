@@ -1,4 +1,4 @@
-"""Plain questions: what a sentence is about, and the messages that have some of it."""
+"""Plain questions: the topic words of a sentence, and the messages that have some of them."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def _is_stop_word(word: str) -> bool:
 
 
 def answer(findings: Findings, query: Query, tree: Node) -> None:
-    """A sentence was typed: messages with all of its words, else those with some of what it is about.
+    """A sentence was typed: messages with all of its words, else those with some of its topic words.
 
-    Its words mean what they say: they are not looked for inside of others. What it is about is rarer than all that
-    is in it, so that is looked for first; where it is not, the sentence is not either.
+    Its words are whole words: they are not searched inside of others. Its topic words are rarer than all of
+    its words, so they are searched first; without a match of them, the sentence has none either.
     """
     findings.needles = _telling(findings.needles)
     groups = groups_of(findings, query)
@@ -171,5 +171,5 @@ def _around(findings: Findings, leaf: Leaf) -> list[Leaf]:
 
 
 def _telling(needles: list[Needle]) -> list[Needle]:
-    """Those that are worth marking: words like "the" stand everywhere, unless nothing else was typed."""
+    """The leaves to mark: without stop words like "the", unless only such were typed."""
     return [one for one in needles if not all(piece in STOP_WORDS for piece in one.pieces)] or needles

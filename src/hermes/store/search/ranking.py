@@ -1,4 +1,4 @@
-"""The order of what was found.
+"""The order of the hits.
 
 Messages are ranked together with their sessions: a session's score is its best message in full, each further one at half
 the weight of the one before.

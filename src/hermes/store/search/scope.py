@@ -34,7 +34,7 @@ NO_FILTERS = Filters()
 
 
 def scope_of(tx: Tx, filters: Filters, visible_to: User | None) -> Scope:
-    """The messages this search may return; where nothing is hidden from an owner, no session has to be looked at."""
+    """The messages this search may return; where nothing is hidden from an owner, no session row has to be read."""
     if visible_to is None and filters == NO_FILTERS and _nothing_is_hidden(tx):
         return Scope(messages.FOUND)
     return _narrowed(filters, visible_to)

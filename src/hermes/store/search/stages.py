@@ -1,7 +1,7 @@
-"""The stages of a search, from the query as it stands to what may have been meant.
+"""The stages of a search, from the exact query to what may have been meant.
 
 First the query as it was typed; then, if that is not enough, words that only contain it; then, for a plain question, the
-best partial matches. Text without words, or with an escape of JSON before a word, is looked for as it is stored.
+best partial matches. Text without words, or with an escape of JSON before a word, is searched in the stored form.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _add_as_typed(findings: Findings, tree: Node) -> None:
         return
 
     def inside(leaf: Leaf) -> Sequence[Leaf]:
-        """The words that hold a word which is left out, as far as the engine knows them; the texts tell the rest."""
+        """The words that contain an excluded word, as far as the engine lists them; the texts decide the rest."""
         parts = runs(fold(leaf.text)) if looks_like_a_name(leaf) else []
         words = findings.text.words_containing(findings.tx, parts[0], MOST_WORDS) if len(parts) == 1 else []
         return [Leaf(word, "phrase") for word in words]
@@ -81,7 +81,7 @@ def _add_with_minus(findings: Findings, tree: Node) -> None:
 
 
 def _add_named(findings: Findings, tree: Node) -> bool:
-    """Whether names that were typed are found often enough as they are; else the words they are made of are looked for."""
+    """Whether typed names are found often enough as a whole; else their words are searched."""
     text = findings.text
     if not text.has_names or any(looks_like_a_name(leaf) for leaf in dropped(tree)):
         return False
@@ -109,7 +109,7 @@ def _add_escaped(findings: Findings, leaf: Leaf) -> None:
 
 
 def _add_literal(findings: Findings, tree: Node, leaves: Sequence[Leaf]) -> None:
-    """Only punctuation was typed: look for it as it stands, newest first."""
+    """Only punctuation was typed: search for it literally, newest first."""
     wanted = [leaf.text for leaf in leaves]
     drops = any(True for _ in dropped(tree))
     before = 1 << 62

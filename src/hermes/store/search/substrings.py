@@ -13,19 +13,19 @@ from hermes.store.search.message_texts import passing
 from hermes.store.search.query_trees import DIGITS, either, holds, is_name, required, runs, widened
 from hermes.store.snippet import needle
 
-MOST_WORDS = 250  # how many words that contain a part are looked for at once
-MOST_TEXTS = 6_400  # candidates whose text is looked at, at most
+MOST_WORDS = 250  # how many words that contain a part are searched at once
+MOST_TEXTS = 6_400  # candidates whose text is read, at most
 A_FEW_STARTS, FEW_STARTS = 3, 20
-LOOKED_AT = 100  # messages whose text is looked at together
-LARGE = 200_000  # messages; of more it takes long to put together all places of the words that begin with two letters
-A_FEW, FEW = 5, 60  # messages that are looked at rather than asked for in more words
+LOOKED_AT = 100  # messages whose text is read together
+LARGE = 200_000  # messages; with more, collecting all positions of words that begin with two letters takes long
+A_FEW, FEW = 5, 60  # messages that are read rather than queried by more words
 
 
 def add_infixes(findings: Findings, tree: Node) -> None:
     """Add messages with words that only contain what was typed."""
     parts: dict[str, list[Leaf]] = {}
-    literal: set[str] = set()  # what has to be there as it stands
-    loose = False  # whether much of what is found will not have it
+    literal: set[str] = set()  # what must occur literally
+    loose = False  # whether many candidates will not contain it
     for leaf in positive(tree):
         if leaf.kind == "word" and not leaf.prefix and leaf.text not in parts:
             parts[leaf.text], exact = words_around(findings, leaf)
@@ -55,7 +55,7 @@ def add_infixes(findings: Findings, tree: Node) -> None:
         cut = {text: leaves[start : start + MOST_WORDS] for text, leaves in parts.items()}
         if not any(cut.values()):
             break
-        # A single word itself was looked for.
+        # A single word itself was already searched.
         wide, cap = either(cut[tree.text]) if isinstance(tree, Leaf) else widened(tree, cut), findings.cap
         found = findings.candidates(wide, cap)
         add(found)
@@ -85,10 +85,10 @@ def _newest_passing(
 
 
 def words_around(findings: Findings, leaf: Leaf) -> tuple[list[Leaf], bool]:
-    """Leaves for what in the store contains the text typed, and whether all they find does contain it.
+    """Leaves for the words of the store that contain the typed text, and whether all their matches contain it.
 
     Of several words in a row the first may be an end and the last a beginning. One or two letters begin or end too
-    many words: they are left out, and what is found is looked at.
+    many words: they are left out, and the texts of the matches are read.
     """
     folded = fold(leaf.text)
     if has_no_word_border(folded):
@@ -131,7 +131,7 @@ def _names_around(findings: Findings, words: list[str], *, is_whole: bool) -> tu
         return phrases, prefix
     leaf = Leaf(rest, "phrase", prefix=prefix)
     few = len(findings.candidates(leaf, FEW + 1))
-    if few <= FEW:  # looking at them is quicker than at all the words that end so
+    if few <= FEW:  # reading them is faster than searching all words with this ending
         return [leaf] if few else [], False
     if not starts or (len(starts) > FEW_STARTS and len(whole) > 1):
         if len(last) == 2 and findings.tx.value("SELECT max(id) FROM messages") < LARGE:
@@ -151,7 +151,7 @@ def _messages_between(findings: Findings, words: list[str], prefix: bool) -> lis
 
 
 def _endings(findings: Findings, part: str) -> list[str]:
-    """The words that end so, this one first."""
+    """The words with this ending, this one first."""
     found = findings.text.words_containing(findings.tx, part, MOST_WORDS * 8)
     return list(dict.fromkeys([part, *(word for word in found if word.endswith(part))]))
 

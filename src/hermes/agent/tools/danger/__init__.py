@@ -1,8 +1,8 @@
-"""Which commands ask first: those that remove, overwrite, stop, or can't be seen through.
+"""Which commands need confirmation: those that remove, overwrite, stop, or can't be analysed.
 
 A command line is read like a shell reads it (shell.py), and every program in it is judged by name, options and, where
 files could be overwritten, by what is on the disk (judge.py and its neighbours). Doubt counts as danger. This is a
-seat belt against accidents, not a prison: a program that is started (a script, a Makefile) is not looked into.
+seat belt against accidents, not a sandbox: a program that is started (a script, a Makefile) is not analysed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["is_destructive"]
 
 
 def is_destructive(command: str, cwd: Path) -> str | None:
-    """Why this command should be asked about before it runs in `cwd`, in half a line; None when it may just run."""
+    """Why this command needs confirmation before it runs in `cwd`, in half a line; None when it may run."""
     from hermes.agent.tools.danger.judge import Judge
     from hermes.agent.tools.danger.place import Place
     from hermes.agent.tools.danger.shell_words import Unparsable

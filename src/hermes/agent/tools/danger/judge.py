@@ -1,7 +1,7 @@
-"""Every program in a command line judged, through whatever it is wrapped in.
+"""Judges every program in a command line, through its wrappers.
 
 `sh -c`, `eval`, `env`, `xargs`, `find -exec` and their kind start another program; that one is judged as if it had
-been written there. Where the program or its script can't be seen beforehand, that is the verdict.
+been written there. Where the program or its script can't be known beforehand, that is the verdict.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from hermes.agent.tools.danger.wrappers import (
 )
 from hermes.texts import shortened
 
-INPUT = '"$INPUT"'  # stands for what a program like xargs fills in
+INPUT = '"$INPUT"'  # stands for the words that a program like xargs fills in
 
 
 class Judge:
-    """One verdict; goes along with a command line from left to right, for `cd` changes what comes after."""
+    """One verdict; follows a command line from left to right, since `cd` changes what comes after."""
 
     def __init__(self, place: Place, depth: int = 0) -> None:
         self.place = place
@@ -151,7 +151,7 @@ class Judge:
         return None
 
     def fed_shell(self, name: str, command: Simple | None) -> str | None:
-        """A shell that reads its commands from somewhere: only a text that stands there can be judged."""
+        """A shell that reads its commands from somewhere: only a literal text can be judged."""
         inputs = [r for r in (command.redirects if command else ()) if r.operator.startswith("<")]
         if not inputs or inputs[-1].body is None:
             return f"{name} would run whatever comes in"
@@ -321,7 +321,7 @@ def _ends(words: Sequence[Word], at: int, start: int) -> bool:
 
 
 def _filled(word: Word, mark: str) -> Word:
-    """The word with the mark replaced by something nobody knows yet."""
+    """The word with the mark replaced by an unknown value."""
     if not mark or mark not in word.text:
         return word
     return Word(word.text.replace(mark, INPUT), known=False, open=word.open, quoted=word.quoted)

@@ -1,6 +1,6 @@
-"""Where a command would run, and what is there to be overwritten.
+"""The folders a command may run in, and the files it may overwrite there.
 
-A command line can change folders on its way, and whether it does may hang on what happens before; so a place is every
+A command line can change folders, and whether it does may depend on earlier commands; so a place is every
 folder it may be in, and a file counts as existing when it exists in one of them.
 """
 
@@ -48,7 +48,7 @@ class Place:
         return None if self.lost else [folder / text for folder in self.folders]
 
     def overwritten(self, word: Word) -> str | None:
-        """What would be lost if this were written anew; None when nothing is."""
+        """What would be lost if this file were overwritten; None when nothing is."""
         if word.process or _NO_FILES.fullmatch(word.text):
             return None
         paths = self.paths(word)
@@ -96,7 +96,7 @@ class Place:
         return [None] if len(found) > _MANY else [os.path.basename(path) or "." for path in found]
 
     def content(self, word: Word) -> str | None:
-        """The text of a file the command would read; None when it can't be had."""
+        """The text of a file the command would read; None when it can't be read."""
         paths = self.paths(word)
         if paths is None:
             return None
@@ -107,7 +107,7 @@ class Place:
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether a file (or a disk) is there, or that can't be excluded."""
+    """Whether a file (or a disk) exists, or may exist."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,6 @@
 """What programs do with the options they are given: one short rule each.
 
-A rule gets the words behind the program's name and the place it would run in, and returns why to ask, or None.
+A rule gets the words behind the program's name and the place it would run in, and returns the reason to ask, or None.
 """
 
 from __future__ import annotations

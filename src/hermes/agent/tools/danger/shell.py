@@ -1,4 +1,4 @@
-"""A shell command line, read the way a shell reads it: which programs would run, with which words and redirections.
+"""A shell command line, parsed like a shell does: which programs would run, with which words and redirections.
 
 The result is flat: every simple command anywhere in the text (in lists, pipelines, groups, loops, functions,
 substitutions and here-documents) in one list. What a shell would not accept, or what nests too deep to be sure of,
@@ -45,7 +45,7 @@ def parse(text: str) -> list[Simple]:
 
 
 class Reader(WordReader):
-    """A recursive-descent reader of commands; they are collected as they are met."""
+    """A recursive-descent reader of commands; they are collected in order."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
@@ -72,7 +72,7 @@ class Reader(WordReader):
             self.skip_blanks()
 
     def operator(self) -> str:
-        """The operator that stands here, or nothing. Redirections are none."""
+        """The operator at this position, or "". Redirections are not operators."""
         if self.peek(2) == "&>":
             return ""
         return next((sign for sign in _OPERATORS if self.text.startswith(sign, self.at)), "")
@@ -83,7 +83,7 @@ class Reader(WordReader):
             self.read_pending()
 
     def keyword(self) -> str:
-        """The bare word that stands here (not taken); nothing if it is quoted or no word at all."""
+        """The bare word at this position (not consumed); "" if it is quoted or not a word."""
         end = self.at
         while end < len(self.text) and self.text[end] not in METACHARACTERS:
             if self.text[end] in "'\"\\$`":
@@ -100,7 +100,7 @@ class Reader(WordReader):
     # -- lists and compound commands -------------------------------------------------------------------------------
 
     def read_list(self, closers: frozenset[str]) -> str:
-        """Commands up to one of the closers (which is taken) or, without closers, to the end; which closer it was."""
+        """Commands up to one of the closers (which is consumed) or, without closers, to the end; returns the closer."""
         self.enter()
         upstream: list[Simple] | None = None
         joined = False
@@ -269,7 +269,7 @@ class Reader(WordReader):
             raise self.stray()
 
     def read_redirects(self) -> None:
-        """What stands behind a group: a command of its own, without words."""
+        """The redirections behind a group: a separate command, without words."""
         command = Simple()
         self.skip_blanks()
         while self.read_redirect(command):

@@ -1,6 +1,6 @@
 """The words of a shell command line: quotes removed, expansions found but not expanded.
 
-A word says how far its text is known, so that whoever judges a command can tell `rm` from `$CMD`. Commands inside a
+A word records how far its text is known, so that the judge can distinguish `rm` from `$CMD`. Commands inside a
 word (`$(…)`, backticks, `<(…)`) are read as well and join the list of commands.
 """
 
@@ -166,7 +166,7 @@ class WordReader:
             raise Unparsable("a quote is never closed")
 
     def unknown(self, word: Word, start: int, *, number: bool = False) -> None:
-        """From `start` to here stood an expansion; one that gives a number can do no harm."""
+        """From `start` to here was an expansion; one that gives a number can do no harm."""
         word.leading = word.leading or (not word.text and not number)
         word.known = False
         word.open = word.open or not number
@@ -220,7 +220,7 @@ class WordReader:
         self.unknown(word, start)
 
     def read_arithmetic(self) -> bool:
-        """`((…))`; False (and nothing taken) when these are two groups after all."""
+        """`((…))`; False (and nothing consumed) when these are two groups."""
         start, known = self.at, len(self.commands)
         if start in self.not_arithmetic:
             return False
@@ -303,7 +303,7 @@ class WordReader:
         self.read_list(frozenset({")"}))
         self.unknown(word, start)
         word.process = True
-        word.leading = False  # a file name, whatever the commands say
+        word.leading = False  # always a file name
 
     def read_array(self, word: Word) -> None:
         self.at += 1
@@ -319,7 +319,7 @@ class WordReader:
 
 
 def _has_braces(bare: str) -> bool:
-    """Whether `{a,b}` or `{1..3}` stands in a word: it becomes several."""
+    """Whether `{a,b}` or `{1..3}` is in a word: it becomes several."""
     opening = bare.find("{")
     if opening < 0:
         return False

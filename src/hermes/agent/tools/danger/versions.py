@@ -1,4 +1,4 @@
-"""git: what throws away work, here or on the other side."""
+"""git commands that discard work, here or on the remote."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GLOBAL_VALUES = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace
 
 
 def git(words: Sequence[Word], run: Callable[[Sequence[Word]], str | None]) -> str | None:
-    """Why to ask before this git command; `run` judges a command that git itself would start."""
+    """Why this git command needs confirmation; `run` judges a command that git itself would start."""
     general = split(words, _GLOBAL_VALUES, permuting=False)
     for name, value in general.given:
         if name in ("-c", "--config-env") and value is not None and (value.open or _starts(value.text)):

@@ -36,7 +36,7 @@ WRAPPERS: Final[dict[str, tuple[frozenset[str], int, bool]]] = {
     "ssh": (frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -P -p -Q -R -S -W -w".split()), 1, True),
 }
 
-# name → the verbs behind which a command stands; no verbs: it may stand anywhere
+# name → the verbs that a command follows; no verbs: it may be anywhere
 RUNNERS: Final[dict[str, frozenset[str]]] = {
     "docker": frozenset({"exec", "run"}),
     "podman": frozenset({"exec", "run"}),
@@ -64,7 +64,7 @@ PARALLEL_VALUES: Final = frozenset(
 
 
 def behind_options(words: Sequence[Word], values: frozenset[str]) -> list[Word] | None:
-    """The words behind a wrapper's options; None when an expansion stands among the options."""
+    """The words behind a wrapper's options; None when an expansion is among the options."""
     rest = list(words)
     while rest:
         word = rest[0]

@@ -1,4 +1,4 @@
-"""The record on a PostgreSQL server: see `hermes.store.engines.base` for what an engine must do."""
+"""The store on a PostgreSQL server: see `hermes.store.engines.base` for the interface of an engine."""
 
 from hermes.store.engines.postgres.engine import PostgresEngine
 

@@ -1,8 +1,8 @@
 """One PostgreSQL database (or a schema of it), many threads, processes and hosts.
 
-Readers see a snapshot (REPEATABLE READ). Writers that must be alone, as all of them are on SQLite, queue up on the lock of
-one table; appends and other short ones go side by side, and where they meet on a row its lock puts them in order. Every
-writing transaction knows its number, by which the server can say later whether it was committed: a lost connection neither
+Readers see a snapshot (REPEATABLE READ). Exclusive writers, as all of them are on SQLite, queue up on the lock of
+one table; appends and other short ones run concurrently, and the lock of a row orders those that change it. Every
+writing transaction has a number, by which the server can report later whether it was committed: a lost connection neither
 loses nor doubles anything.
 """
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
-TIMEOUT = 30.0  # seconds after which it is looked whether a server that says nothing is still there
+TIMEOUT = 30.0  # seconds after which a silent server is probed
 CONNECTIONS = 16
 PREPARED_AFTER = 2  # executions
 _UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
 _ACTIVE_FIRST = "s.active_minute DESC, "
 logging.getLogger("psycopg").addHandler(
     logging.NullHandler()
-)  # what it warns of we tell ourselves, and not on the screen
+)  # this program reports these problems itself, and not on the screen
 
 
 class PostgresEngine:
@@ -74,7 +74,7 @@ class PostgresEngine:
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
         self._conninfo = conninfo(url, read_only)
         self._watch = Watch(timeout, lambda: is_there(self._conninfo))
-        self._unsettled: list[PostgresTx] = []  # of which it is not known yet whether they were committed
+        self._unsettled: list[PostgresTx] = []  # with unknown outcome
         self._pool = Pool(self._connect, CONNECTIONS, self.where)
         try:
             with self._translated(), self._link() as connection:
@@ -102,7 +102,7 @@ class PostgresEngine:
         return connection
 
     def _configure(self, connection: PooledConnection) -> None:
-        connection.adapters.register_dumper(int, Int8Dumper)  # one type of number: one prepared statement
+        connection.adapters.register_dumper(int, Int8Dumper)  # one integer type, so one prepared statement
         connection.where = self.where
         connection.prepare_threshold = None
         row = connection.execute(SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
@@ -110,7 +110,7 @@ class PostgresEngine:
         connection.process = process
         self._ahead = now - time.time()
         connection.beginning = self._beginnings.indexing
-        pooled = process != connection.info.backend_pid  # a pooler gives each client a number of its own making
+        pooled = process != connection.info.backend_pid  # a pooler gives each client a made-up number
         if pooled:
             self._prepares = self._prepares and self._prepares_anyway
             asked = error_mapping.search_path(self._conninfo)
@@ -118,19 +118,19 @@ class PostgresEngine:
                 raise StoreError(f"{self.where} {error_mapping.NO_OPTIONS}")
         connection.prepare_threshold = PREPARED_AFTER if self._prepares else None
 
-        def told(notice: psycopg.errors.Diagnostic) -> None:
+        def on_notice(notice: psycopg.errors.Diagnostic) -> None:
             if notice.source_function == "SyncRepWaitForLSN":
                 connection.unconfirmed = True
 
-        connection.add_notice_handler(told)
+        connection.add_notice_handler(on_notice)
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Make the database ready."""
+        """Check and migrate the database."""
         state = migrate.inspect(connection)
         if state.encoding != "UTF8":
             raise StoreError(f"{self.where} is encoded in {state.encoding}; create the database with ENCODING 'UTF8'")
         if not state.schema:
-            raise StoreError(f"{self.where}: the schema to work in does not exist; look at search_path")
+            raise StoreError(f"{self.where}: the schema to work in does not exist; check search_path")
         if state.version > len(migrate.MIGRATIONS) and not self.read_only:
             self.notice = (
                 f"{self.where} was written by a newer program (version {state.version}); it is opened for reading only"
@@ -146,7 +146,7 @@ class PostgresEngine:
             self.read_only = self.read_only or state.version < len(migrate.MIGRATIONS)  # the owner upgrades it
         if self.read_only:
             if state.version == 0:
-                raise NothingThere(f"{self.where} holds no record of sessions; there is nothing to read")
+                raise NothingThere(f"{self.where} holds no session store; there is nothing to read")
             self.fulltext.has_names = state.version >= migrate.WITH_NAMES
             self.fulltext.has_groups = state.version >= migrate.WITH_GROUPS
             self._active_first = _ACTIVE_FIRST if state.version >= migrate.WITH_MINUTES else ""
@@ -156,7 +156,7 @@ class PostgresEngine:
     # ------------------------------------------------------------------ transactions
 
     def _borrow(self, begin: bytes) -> tuple[PooledConnection, Any]:
-        """A connection on which a transaction has begun; a server that is being restarted is waited for."""
+        """A connection on which a transaction has begun; waits for a server that is being restarted."""
         end = time.monotonic() + PATIENCE
         while True:
             if self._closed:
@@ -202,9 +202,9 @@ class PostgresEngine:
 
     @contextmanager
     def _reading(self, begin: bytes) -> Iterator[tuple[PostgresTx, Any]]:
-        """A transaction that reads, and what the server said to its beginning.
+        """A transaction that reads, and the server's answer to its BEGIN.
 
-        If its connection is lost, it goes on with another one, provided that what it read so far is still the same.
+        If its connection is lost, it continues on another one, provided that what it read so far is still the same.
         """
         with self._translated():
             connection, said = self._borrow(begin)
@@ -256,7 +256,7 @@ class PostgresEngine:
     @contextmanager
     def write(
         self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
-    ) -> Iterator[PostgresTx]:  # everything lasts here: those who hold leases live on when the server fails over
+    ) -> Iterator[PostgresTx]:  # every write is `lasting` here: lease holders survive a failover of the server
         if self._closed:
             raise StoreClosed(f"{self.where} was closed")
         if self.read_only:
@@ -290,9 +290,9 @@ class PostgresEngine:
                 self._keeper.take(tx.waiting)
 
     def _commit(self, tx: PostgresTx) -> None:
-        """Index what was stored and is not indexed yet, and commit, in one go to the server and back."""
+        """Index the stored messages that are not indexed yet, and commit, in one round trip."""
         connection = tx.connection
-        if tx.xid is None:  # nothing was stored after all
+        if tx.xid is None:  # nothing was stored
             tx.numbered(*tx.ask(f"SELECT {NUMBER}").fetchone())
         connection.committing = True
         try:
@@ -301,11 +301,11 @@ class PostgresEngine:
                 with connection.pipeline():
                     tx.learned |= self.fulltext.write_stored(tx)
                     done = connection.execute(b"COMMIT")
-                told = done.statusmessage
-            elif connection.watched:  # who waits for a replica can be interrupted
-                told = connection.execute(b"COMMIT").statusmessage
+                status = done.statusmessage
+            elif connection.watched:  # a wait for a replica can be interrupted
+                status = connection.execute(b"COMMIT").statusmessage
             else:
-                told = connection.tell(b"COMMIT")
+                status = connection.tell(b"COMMIT")
         except psycopg.Error as error:
             if not error_mapping.is_lost(error, connection):
                 raise
@@ -313,17 +313,17 @@ class PostgresEngine:
             return
         finally:
             connection.committing = False
-        if told != "COMMIT":  # a statement had failed, and whoever asked for it went on all the same
-            raise StoreError(f"{self.where} took back what was to be stored, as a part of it had failed")
+        if status != "COMMIT":  # a statement had failed, and its caller continued nevertheless
+            raise StoreError(f"{self.where} rolled the transaction back, as a part had failed; nothing was stored")
         if connection.unconfirmed:
             connection.unconfirmed = False
             raise StoreUnreachable(
-                f"{self.where} has stored it, but no replica has confirmed it: a failover would lose it",
+                f"{self.where} has stored this change, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
-        """The connection was lost while a transaction was being committed: find out what became of it."""
+        """The connection was lost while a transaction was being committed: find out its outcome."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             stored = None
@@ -336,8 +336,8 @@ class PostgresEngine:
             time.sleep(0.1)
         self._unsettled.append(tx)
         raise StoreUnreachable(
-            f"the connection to {self.where} was lost at the last moment, and whether it was stored can't be found out;"
-            " look before you repeat it",
+            f"the connection to {self.where} was lost during the commit, and it is unknown whether the change was stored;"
+            " check before you repeat it",
             maybe_stored=True,
         ) from error
 
@@ -350,13 +350,13 @@ class PostgresEngine:
                 raise StoreClosed(f"{self.where} was closed") from error
             if self._views is not None and isinstance(error, error_mapping.OWNERS_ONLY):
                 raise StoreReadOnly(
-                    f"{self.where} shows this user what is its own, to read, pin, archive and trash; all else is the owner's"
+                    f"{self.where} lets this user read, pin, archive and trash their own sessions; only the owner can do more"
                 ) from error
             self._look_for_a_pooler(error)
             raise error_mapping.translate(error, self.where, connection) from error
 
     def _look_for_a_pooler(self, error: BaseException) -> None:
-        """If the server does not know a statement that was prepared, connections are mixed up on the way to it."""
+        """If the server does not know a prepared statement, a pooler mixes up connections."""
         if isinstance(error, error_mapping.MIXED_UP) and self._prepares:
             self._prepares = False
             self._pool.forget()
@@ -373,7 +373,7 @@ class PostgresEngine:
             self._secure(tx.connection.execute)
 
     def _secure(self, run: Callable[..., Any]) -> None:
-        """If rows are kept apart by role, new tables are closed to tenants, too."""
+        """If rows are separated by role, close new tables to tenants as well."""
         if run(b"SELECT to_regclass('hermes_tenants') IS NOT NULL").fetchone()[0]:
             from hermes.store.engines.postgres import security
 
@@ -395,10 +395,10 @@ class PostgresEngine:
         yield  # other programs don't write here
 
     def start_background(self) -> None:
-        """Nothing to begin: the keeper starts with the first append, or with a search that sees messages wait."""
+        """Nothing to begin: the indexer starts with the first append, or with a search that sees waiting messages."""
 
     def appended(self, message_id: int, size: int) -> None:
-        """Nothing to do: the keeper was told at the commit."""
+        """Nothing to do: the indexer was notified at the commit."""
 
     def _unindexed(self) -> list[int]:
         with self._translated():
@@ -409,7 +409,7 @@ class PostgresEngine:
     def _index(self, waiting: list[int]) -> None:
         try:
             self._keeper.index(waiting)
-        except (psycopg.OperationalError, *error_mapping.MIXED_UP):  # the server was restarted since then, say
+        except (psycopg.OperationalError, *error_mapping.MIXED_UP):  # e.g. the server was restarted
             self._pool.forget()
             self._keeper.index(waiting)
 
@@ -429,7 +429,7 @@ class PostgresEngine:
             self._pool.give_back(connection)
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
-        """Index what waits for it, and messages that another program wrote."""
+        """Index waiting messages, and messages that another program wrote."""
         done = 0
         if not self.read_only:
             with self._translated():
@@ -449,18 +449,18 @@ class PostgresEngine:
                 progress(done, done + left - len(some))
 
     def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
-        """Nothing to do: the server keeps text text and numbers numbers."""
+        """Nothing to do: the server enforces column types."""
         return 0
 
     def problems(self, progress: Progress | None = None, visit: Visit | None = None) -> list[Finding]:
-        """What is wrong with the index or with stored texts; the server looks after its files itself."""
+        """What is wrong with the index or with stored texts; the server checks its files itself."""
         from hermes.store.engines.postgres import inspection
 
         with self.searching() as tx:
             return [*inspection.drift(tx, self.fulltext), *inspection.waiting_for_long(tx)]
 
     def rebuild_index(self) -> None:
-        """Make the index of each message anew, a few at a time; searches find everything meanwhile."""
+        """Rebuild the index of each message, a few at a time; searches find everything meanwhile."""
         with self.write() as tx:
             tx.run(
                 "DELETE FROM message_words WHERE NOT EXISTS (SELECT 1 FROM messages m WHERE m.id = message_words.message_id)"
@@ -516,5 +516,5 @@ def _end_reading(connection: PooledConnection) -> None:
     try:
         connection.execute(b"COMMIT")
     except psycopg.Error as error:
-        if not error_mapping.is_lost(error, connection):  # else: it was read, whatever became of the connection
+        if not error_mapping.is_lost(error, connection):  # else: it was read, although the connection was lost
             raise

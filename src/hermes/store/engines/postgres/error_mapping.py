@@ -1,4 +1,4 @@
-"""What PostgreSQL and the way to it report, as this program's errors."""
+"""Maps errors of PostgreSQL and of the connection to this program's errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[HermesError], str], ..
     (
         (errors.ReadOnlySqlTransaction, errors.InsufficientPrivilege),
         StoreReadOnly,
-        "does not let this user write; look at its rights, and that the server is no replica",
+        "does not let this user write; check the user's rights, and that the server is no replica",
     ),
     (
         (
@@ -48,12 +48,12 @@ _KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[HermesError], str], ..
     (
         (errors.InvalidPassword, errors.InvalidAuthorizationSpecification),
         StoreError,
-        "does not let this user in; look at the user name and the password in the URL",
+        "rejects this user; check the user name and the password in the URL",
     ),
-    ((errors.ConfigurationLimitExceeded, errors.ConfigFileError), StoreError, "is not set up as it should be"),
+    ((errors.ConfigurationLimitExceeded, errors.ConfigFileError), StoreError, "is not configured correctly"),
 )
 NO_OPTIONS = (
-    "goes through a pooler that does not pass on `options`; leave that out of the URL, and set what it says on the server:"
+    "goes through a pooler that does not pass on `options`; remove them from the URL, and set the same on the server:"
     " ALTER ROLE … SET search_path = …"
 )
 MIXED_UP = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
@@ -72,10 +72,10 @@ _WORDS: tuple[tuple[re.Pattern[str], type[HermesError], str], ...] = (
     (
         re.compile(r'authentication|password|role "[^"]*"|no pg_hba\.conf entry|permission denied for database'),
         StoreError,
-        "does not let this user in; look at the user name and the password in the URL",
+        "rejects this user; check the user name and the password in the URL",
     ),
 )
-# What a tenant's views answer to whatever they are not made for.
+# The errors of a tenant's views for unsupported statements.
 OWNERS_ONLY = (
     errors.InsufficientPrivilege,
     errors.ObjectNotInPrerequisiteState,
@@ -93,10 +93,10 @@ _LOST = (
 
 
 def parts(url: str) -> dict[str, Any] | None:
-    """What a URL says, by libpq's names; None when it can't be read.
+    """The parts of a URL, by libpq's names; None when it is invalid.
 
-    A / or @ of a password that is not written as %2F or %40 makes it part of the host or the database: no such URL is
-    taken, since what is wrong with it could not be told without showing it.
+    A / or @ of a password that is not written as %2F or %40 makes it part of the host or the database: such a URL is
+    refused, since its error message could not avoid showing the password.
     """
     try:
         known = conninfo_to_dict(url)
@@ -111,13 +111,13 @@ def parts(url: str) -> dict[str, Any] | None:
 
 
 def search_path(conninfo: str) -> str | None:
-    """The search_path that `options` asks for, without spaces; None when they don't."""
+    """The search_path that `options` sets, without spaces; None when they don't."""
     found = re.search(r"search_path\s*=\s*((?:\\.|\S)+)", str((parts(conninfo) or {}).get("options") or ""))
     return None if found is None else re.sub(r"\\(.)|\s", r"\1", found[1]).replace(" ", "")
 
 
 def shown(url: str) -> str:
-    """A URL as it may be shown: where the record is, without the password."""
+    """A URL for display: where the store is, without the password."""
     known = parts(url)
     if known is None:
         return "the PostgreSQL database"
@@ -130,7 +130,7 @@ def shown(url: str) -> str:
 
 
 def is_lost(error: BaseException, connection: psycopg.Connection[Any] | None) -> bool:
-    """Whether an error means that the connection is gone, and not that a statement was refused."""
+    """Whether an error means that the connection is lost, and not that a statement failed."""
     if connection is not None and connection.closed:
         return True
     return isinstance(error, _LOST) or (
@@ -139,25 +139,25 @@ def is_lost(error: BaseException, connection: psycopg.Connection[Any] | None) ->
 
 
 def is_repeated(error: BaseException, connection: psycopg.Connection[Any] | None) -> bool:
-    """Whether a question that ended so is asked again on another connection."""
+    """Whether a query that ended with this error is repeated on another connection."""
     return isinstance(error, MIXED_UP) or is_lost(error, connection)
 
 
 def translate(error: psycopg.Error, where: str, connection: psycopg.Connection[Any] | None = None) -> HermesError:
     """The error to raise in place of one of psycopg's."""
-    told = _first_line(error)
+    message = _first_line(error)
     for kinds, ours, hint in _KINDS:
         if isinstance(error, kinds):
-            return ours(f"{where} {hint} ({told})")
+            return ours(f"{where} {hint} ({message})")
     if isinstance(error, MIXED_UP):
         return StoreUnreachable(
             f"{where} goes through a pooler that mixes up connections; nothing was stored, try again"
         )
     if is_lost(error, connection):
-        return StoreUnreachable(f"the connection to {where} was lost; nothing was stored, try again ({told})")
+        return StoreUnreachable(f"the connection to {where} was lost; nothing was stored, try again ({message})")
     if isinstance(error, (psycopg.DataError, errors.ProgramLimitExceeded, errors.StatementTooComplex)):
-        return InvalidInput(f"a value can't be stored: {told}")
-    return StoreError(f"{where}: {told}")
+        return InvalidInput(f"a value can't be stored: {message}")
+    return StoreError(f"{where}: {message}")
 
 
 def unreachable(error: BaseException, where: str) -> HermesError:
@@ -173,7 +173,7 @@ def unreachable(error: BaseException, where: str) -> HermesError:
 
 
 def _first_line(error: BaseException) -> str:
-    """What is said first; of several servers what each of them says."""
+    """The first line of an error; of several servers the line of each."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     each = [line for line in lines if line.startswith("- ")] or lines[:1]
     return "; ".join(line.rpartition("connection failed: ")[2] for line in each)

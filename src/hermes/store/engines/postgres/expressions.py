@@ -1,6 +1,6 @@
-"""A query tree as PostgreSQL is asked: as a tsquery, and for messages that lie in several parts as SQL over them.
+"""Translates a query tree for PostgreSQL: to a tsquery, and for messages indexed in several parts to SQL over them.
 
-User text only ever stands in quotes, or in a parameter.
+User text is always quoted, or in a parameter.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ RANKED_WORDS = 64  # of a query
 
 
 def expression(tree: Node | None, *, loose: bool = False) -> str | None:
-    """A query tree as a tsquery; None when nothing in it is indexed. User text only ever stands in quotes.
+    """A query tree as a tsquery; None when nothing in it is indexed. User text is always quoted.
 
-    `loose` asks of a phrase only that its words are there, which the index answers by itself: all that match the tree match
+    `loose` requires of a phrase only that its words occur, which the index alone can answer: all matches of the tree match
     this, and perhaps others.
     """
     if tree is None:
@@ -43,7 +43,7 @@ def expression(tree: Node | None, *, loose: bool = False) -> str | None:
 
 
 def _words(leaf: Leaf) -> list[str]:
-    """The words of a leaf as they stand in a tsquery; none when nothing in it is indexed."""
+    """The words of a leaf as in a tsquery; none when nothing in it is indexed."""
     if leaf.kind == "name":
         return [named_lexeme(leaf.text)]
     words, open_end = phrase(leaf.text)
@@ -53,14 +53,14 @@ def _words(leaf: Leaf) -> list[str]:
 
 
 def _either_sigma(word: str, end: str) -> str:
-    """A word for a tsquery. Rows that were indexed before ς was folded to σ have it as it was written, until a rebuild."""
+    """A word for a tsquery. Rows that were indexed before ς was folded to σ have it unfolded, until a rebuild."""
     if not word.endswith("σ"):
         return f"{quoted(word)}{end}"
     return f"({quoted(word)}{end} | {quoted(word[:-1] + 'ς')}{end})"
 
 
 def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
-    """Leaves of which one is enough. Those that go on alike are asked together: ('a' | 'b') <-> 'c':* reads c… once."""
+    """Leaves of which one is enough. Those with the same continuation are combined: ('a' | 'b') <-> 'c':* reads c… once."""
     beginnings: dict[tuple[str, ...], dict[str, None]] = {}
     for leaf in leaves:
         if words := _words(leaf):
@@ -76,7 +76,7 @@ def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
 
 
 def ranked_words(tree: Node) -> list[str]:
-    """What a message is ranked by: the words that were asked for, as they stand in a tsquery."""
+    """The words that a message is ranked by, as in a tsquery."""
     words: dict[str, None] = {}
     for leaf in positive(tree):
         words.update(dict.fromkeys(_words(leaf)))
@@ -86,12 +86,12 @@ def ranked_words(tree: Node) -> list[str]:
 
 
 def is_unit(tree: Node) -> bool:
-    """Whether one place in a message answers it: a leaf, or leaves that stand for each other."""
+    """Whether one position in a message can match it: a leaf, or alternative leaves."""
     return isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children))
 
 
 def in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
-    """SQL for the long messages that answer a tree, from those that have a part which answers a unit of it; None when
+    """SQL for the long messages that match a tree, from those that have a part which matches a unit of it; None when
     nothing of it is indexed. Names are not in the parts, but in the row with all the words."""
     if is_unit(tree):
         leaves = tree.children if isinstance(tree, Or) else (tree,)

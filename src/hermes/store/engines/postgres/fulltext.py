@@ -1,9 +1,9 @@
 """The full-text index on PostgreSQL.
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
-few a query tree is put together leaf by leaf. The distinct words of the store lie in `words`, names made of several (a_b) in
-`names`; trigrams find parts of them (word_lists.py). What is appended is indexed a moment later (indexer.py), and until then
-searched as it is (unindexed_tail.py); what is stored otherwise is indexed in the transaction that stores it.
+few a query tree is put together leaf by leaf. The distinct words of the store are in `words`, names made of several (a_b) in
+`names`; trigrams find parts of them (word_lists.py). Appended messages are indexed a moment later (indexer.py), and until then
+searched directly (unindexed_tail.py); messages stored otherwise are indexed in the same transaction.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from hermes.store.query import Node, positive
 
 COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
-WAITING_AT_ONCE = 500  # messages that wait and match, asked for together
-_ONCE = 1.6449340668482264  # ts_rank divides by this: what one occurrence counts
+WAITING_AT_ONCE = 500  # messages that wait and match, read together
+_ONCE = 1.6449340668482264  # ts_rank divides by this: the value of one occurrence
 _NEW = (
     "INSERT INTO {0}s({0}) SELECT {0} FROM unnest(%b::text[]) AS given({0})"
     " WHERE NOT EXISTS (SELECT 1 FROM {0}s o WHERE o.{0} = given.{0})"
@@ -47,13 +47,13 @@ _ADD_WORDS, _ADD_NAMES = _NEW.format("word").encode(), _NEW.format("name").encod
 _ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) AS given(id, part, whole, size, words)"
 _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
 _INDEX = (
-    # A newer program has upgraded the store: it indexes what is left, in its own way.
+    # A newer program has upgraded the store: it indexes the rest itself.
     f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED_REMOVALS} = %s"
     f" AND (SELECT max(version) FROM hermes_migrations) <= {len(MIGRATIONS)} RETURNING message_id)"
     f" INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
     " WHERE id IN (SELECT message_id FROM taken)"
 ).encode()
-# A scan of the whole table looks cheap to the planner where many words are asked for: their unpacking is not counted.
+# A scan of the whole table looks cheap to the planner for queries with many words: it does not count their unpacking.
 NO_SCANS = "SET LOCAL enable_seqscan = off"
 _EXTENT = (
     "coalesce(max(message_id), 0), EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1),"
@@ -64,14 +64,14 @@ SET_OUT = f"{NO_SCANS}; SELECT {WAITING}, {_EXTENT}"
 _LENGTH = "(SELECT sum(p.size) FROM message_words p WHERE p.message_id = m.id AND NOT p.whole)"
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
-# A message that matches: its session, its role, how many words it has, and how often those asked for, if that was counted.
+# A message that matches: its session, its role, how many words it has, and how often the searched ones, if counted.
 Found = tuple[int, str, str, int, float | None]
 
 
 def _weighed(found: Found, number: int) -> Candidate:
-    """How much a message is about the words that were asked for: their number against its length, bounded.
+    """The relevance of a message to the searched words: their count relative to its length, bounded.
 
-    How often a longer one has each word is dear to find out (its words lie aside and have to be unpacked) and says little
+    How often a longer one has each word is costly to find out (its words have to be unpacked) and matters little
     next to its length: once is assumed.
     """
     message_id, session_id, role, size, rank = found
@@ -88,7 +88,7 @@ def _join(scope: Scope) -> str:
 
 
 def _like(part: str) -> str:
-    """A pattern for whatever contains this."""
+    """A pattern for all texts that contain this."""
     escaped = part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"
 
@@ -98,7 +98,7 @@ def _array(ids: Iterable[int]) -> str:
 
 
 def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
-    """What of the words and names found belongs in the lists of words and of names."""
+    """Which of these words and names belong in the lists of words and of names."""
     names = {one for one in found if b"_" in one}
     return [word.decode("utf-8", "replace") for word in worth_keeping(found - names)], listed(names)
 
@@ -109,13 +109,13 @@ class PostgresFullText:
     def __init__(self) -> None:
         self._known = KnownWords()
         self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
-        self.has_groups = True  # the same, of the tables with their trigrams
+        self.has_groups = True  # the same for the tables with their trigrams
         self.tail = Tail(self.documents)
 
     # ------------------------------------------------------------------ indexing
 
     def write_stored(self, tx: PostgresTx) -> set[bytes]:
-        """Index the messages that were stored in this transaction; the words to `learn` when it is committed."""
+        """Index the messages that were stored in this transaction; returns the words to `learn` after the commit."""
         if not tx.stored:
             return set()
         documents = [(message_id, columns_of(*document)) for message_id, *document in tx.stored]
@@ -132,9 +132,9 @@ class PostgresFullText:
         return message_id
 
     def index(self, connection: PooledConnection, documents: Sequence[Numbered], absent: Sequence[int]) -> int:
-        """Index messages that wait for it, as nobody else has done so meanwhile; those that are `absent` are read first.
+        """Index waiting messages, unless another process has done so meanwhile; those that are `absent` are read first.
 
-        The number of the batch: each has a higher one, of whichever process.
+        Returns the number of the batch: it grows over all processes.
         """
         tx = PostgresTx(connection, self)
         documents = [*documents, *self.read(connection, absent)]
@@ -154,17 +154,17 @@ class PostgresFullText:
                 return int(batch)
 
     def begin_lists(self, tx: PostgresTx) -> None:
-        """Told before words are put in within a transaction: until it ends no word is taken out of the lists."""
+        """Called before a transaction adds words: until it ends no word is removed from the lists."""
         tx.ask(HELD_TOGETHER)
         (tx.removals,) = tx.ask(f"SELECT {COUNTED_REMOVALS}").fetchone()
         self._known.agree(tx.removals)
 
     def read(self, connection: PooledConnection, message_ids: Sequence[int]) -> list[Numbered]:
-        """Messages as they are stored, those of them that are there."""
+        """Those of these messages that exist, as stored."""
         return self.documents(PostgresTx(connection, self), message_ids) if message_ids else []
 
     def _made(self, documents: Iterable[Numbered]) -> tuple[list[Entry], set[bytes]]:
-        """The rows of the index for some messages, and the words and names in them that are not known yet."""
+        """The rows of the index for some messages, and the words and names in them that are new to this process."""
         rows: list[Entry] = []
         found: set[bytes] = set()
         for message_id, columns in documents:
@@ -189,7 +189,7 @@ class PostgresFullText:
         return found
 
     def learn(self, tx: PostgresTx) -> None:
-        """The transaction was committed: the words it put into the lists need not be looked up again."""
+        """The transaction was committed: cache the words it put into the lists."""
         if tx.learned:
             self._known.learn(tx.learned, tx.removals)
 
@@ -210,7 +210,7 @@ class PostgresFullText:
         )
 
     def unindexed(self, tx: Any, limit: int = BATCH) -> list[int]:
-        """Some of them."""
+        """Some of those messages."""
         rows = tx.rows(
             "SELECT m.id FROM messages m WHERE NOT EXISTS (SELECT 1 FROM message_words w WHERE w.message_id = m.id)"
             " ORDER BY m.id LIMIT ?",
@@ -219,7 +219,7 @@ class PostgresFullText:
         return [row[0] for row in rows]
 
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
-        """Nothing to do: whatever is stored under an id of its own is indexed with the commit."""
+        """Nothing to do: messages stored under given ids are indexed with the commit."""
 
     def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.drop(tx, message_ids)
@@ -234,7 +234,7 @@ class PostgresFullText:
         for message_id, head, rest, form, name, calls in text_encoding.rows(rows):
             try:
                 content = codec.joined(head, rest)
-            except StoreCorrupt:  # one damaged text must not keep the others from being found
+            except StoreCorrupt:  # one damaged text must not prevent finding the others
                 content = head
             found.append((message_id, columns_of(content, form, name, calls)))
         return found
@@ -243,7 +243,7 @@ class PostgresFullText:
         gone = set(message_ids)
         tx.stored = [row for row in tx.stored if row[0] not in gone]
         tx.waiting = [one for one in tx.waiting if one[0] not in gone]
-        # Whoever is just indexing one of them is waited for here; his rows are then seen by the next statement.
+        # This waits for a process that is indexing one of them; the next statement then sees its rows.
         tx.ask("DELETE FROM unindexed WHERE message_id = ANY(%s)", (list(message_ids),))
         tx.ask("DELETE FROM message_words WHERE message_id = ANY(%s)", (list(message_ids),))
 
@@ -256,7 +256,7 @@ class PostgresFullText:
         self._begin(tx)
         newest, some_long, some_enormous = tx.extent
         in_parts = some_enormous
-        if " <-> " in match:  # of a long message its parts tell
+        if " <-> " in match:  # for a long message the parts decide
             in_parts = in_parts or some_long
             match, loose = f"{match} & !'{LONG}'", f"{loose} & !'{LONG}'"
         words = ranked_words(tree)
@@ -267,7 +267,7 @@ class PostgresFullText:
             found += self._whole_ones(tx, (match, loose, ranking), looked_at, scope, cap - len(found))
             widening.found = len(found)
         if in_parts:
-            oldest = found[-1][0] if len(found) >= cap else 0  # what is older than all of these would be cut off again
+            oldest = found[-1][0] if len(found) >= cap else 0  # older matches would be cut off again
             found = list(
                 {one[0]: one for one in (*self._long_ones(tx, tree, newest, oldest, scope, cap), *found)}.values()
             )
@@ -317,7 +317,7 @@ class PostgresFullText:
         return (match, match) if tx.extent[2] else (match,)
 
     def _begin(self, tx: Any) -> View:
-        """What a search asks first: how far the index goes, and which messages wait to be indexed (given back)."""
+        """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""
         if tx.extent is None:
             tx.run(NO_SCANS)
             waiting, *tx.extent = tx.row(f"SELECT {WAITING if self.has_names else 'NULL'}, {_EXTENT}")
@@ -343,13 +343,13 @@ class PostgresFullText:
         return found[:cap]
 
     def _whole_ones(self, tx: Any, asked: tuple[str, str, str], where: Window, scope: Scope, cap: int) -> list[Found]:
-        """The newest matches in a window, newest first. What is asked: the match, the loose one, and what to count.
+        """The newest matches in a window, newest first. `asked`: the match, the loose one, and the words to count.
 
-        They are taken from the index and put in order before anything else is looked at (OFFSET 0 says so to the
-        planner, which does not know how dear it is to look into the words of message after message): a phrase is looked
-        for in those that have its words, from the newest on, until there are enough. Only where the scope may be much
-        narrower than the words, and the window is all there is, the planner decides. (`+ 0`: the order of ids is nothing
-        to begin with.)
+        They are read from the index and sorted before anything else is checked (OFFSET 0 forces the planner to do so;
+        it underestimates the cost of reading the words of message after message): a phrase is searched
+        in those that have its words, from the newest on, until there are enough. Only where the scope may be much
+        narrower than the words, and the window is the whole store, the planner decides. (`+ 0`: the planner must not start from
+        the order of ids.)
         """
         match, loose, ranking = asked
         fence = "" if where.condition is None and scope.needs_sessions else " ORDER BY place DESC OFFSET 0"
@@ -367,10 +367,10 @@ class PostgresFullText:
         return rows
 
     def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Found]:
-        """The same, from an id on, of messages that have parts in the index."""
+        """The same, from an id on, for messages that have parts in the index."""
         where = window(newest, newest - oldest)
         if is_unit(tree) and all(leaf.kind != "name" for leaf in positive(tree)):
-            # One part answers the whole question: newest first, as in `_whole_ones`.
+            # One part matches the whole query: newest first, as in `_whole_ones`.
             match, loose = str(expression(tree)), str(expression(tree, loose=True))
             exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
             chosen = (
@@ -417,7 +417,7 @@ class PostgresFullText:
         return tx.row("SELECT 1 FROM names WHERE name = ''") is not None
 
     def names_are_complete(self, tx: Any) -> None:
-        """They are, from now on."""
+        """Record that they are."""
         tx.ask("INSERT INTO names(name) SELECT '' WHERE NOT EXISTS (SELECT 1 FROM names WHERE name = '')")
 
     def names_containing(self, tx: Any, part: str, cap: int) -> list[str] | None:

@@ -1,9 +1,9 @@
-"""Which stretch of the store a message lies in, as words of the index: how a search looks at the newest messages first.
+"""Ranges of message ids as words of the index, so that a search reads the newest messages first.
 
-Only the newest few hundred matches are ranked, but a GIN index knows no order: it would bring every message that has a common
-word. So the index entry of each message also names the stretches of ids it lies in (4,096 messages, eight times as many,
-and so on), and a search asks for "these words, in the last two stretches" and widens from there. The server steps through
-the shorter of the two lists, so the work is bounded by what is asked for, not by the store.
+Only the newest few hundred matches are ranked, but a GIN index knows no order: it would return every message that has a common
+word. So the index entry of each message also has words for the id ranges it is in (4,096 messages, eight times as many,
+and so on), and a search queries "these words, in the last two ranges" and widens from there. The server steps through
+the shorter of the two lists, so the work is bounded by the query, not by the size of the store.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ FIRST_SHIFT = 12
 STEP = 3
 LAST_SHIFT = 30
 SHIFTS = range(FIRST_SHIFT, LAST_SHIFT + 1, STEP)
-MOST_AT_ONCE = 4  # stretches of one length in a question
+MOST_AT_ONCE = 4  # ranges of one length in a query
 WIDEN = 512  # times as many messages, at most, from one window to the next
 
 
 def names(message_id: int) -> str:
-    """The stretches a message lies in, as PostgreSQL reads them in a tsvector. (No word of a text has a # in it.)"""
+    """The id ranges of a message, as PostgreSQL reads them in a tsvector. (No word of a text has a # in it.)"""
     return " ".join([f"'#{shift}.{message_id >> shift}'" for shift in SHIFTS])
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Messages from the id `first` on up to one before `end`, as a part of a tsquery; None where that is all there are."""
+    """Messages from the id `first` on up to one before `end`, as a part of a tsquery; None where that is the whole store."""
 
     first: int
     end: int
     condition: str | None
 
     def within(self, match: str) -> str:
-        """A tsquery that finds what matches in this window, and perhaps more from `end` on."""
+        """A tsquery that finds the matches in this window, and perhaps more from `end` on."""
         return match if self.condition is None else f"({match}) & {self.condition}"
 
 
@@ -55,7 +55,7 @@ class Widening:
 
     def __init__(self, newest: int, needed: int) -> None:
         self._newest, self._needed = newest, needed
-        self.found = 0  # in all windows so far: told after each
+        self.found = 0  # in all windows so far: set by the caller after each
 
     def __iter__(self) -> Iterator[Window]:
         length, end = 1 << FIRST_SHIFT, self._newest + 1

@@ -1,18 +1,18 @@
-"""The thread that indexes messages a moment after they are stored, and keeps the index tidy.
+"""The thread that indexes messages a moment after they are stored, and tidies the index.
 
 An append puts its message down in `unindexed`. Making its words, and taking them in at the server, takes longer than storing
 it, so this is done by a thread: soon after the append, or when a burst of them is over. A search in between looks through
 what waits (unindexed_tail.py), so everything is found from the moment it is stored. What has waited for some seconds is
 indexed by any keeper, whichever process stored it: that one was killed, or has more than it can do.
 
-One statement takes messages out of `unindexed` and puts their words in. A second process finds nothing to take, so nothing
-is ever indexed twice, and a process that was stopped holds up no other. To take on messages of others, a keeper marks them as
+One statement removes messages from `unindexed` and inserts their words. A second process finds none left, so none
+is ever indexed twice, and a stopped process blocks no other. To take messages of other processes, an indexer marks them as
 claimed; if it dies, another one claims them some seconds later.
 
-New words go to a list of the server's (GIN's pending list) that every search looks through. Moving them from there into the index
-is dearer the fewer they are: a word of a hundred messages is written once, not a hundred times. So while messages come the
-server does it by itself, when the list has become as long as the index allows (schema.py), for one process at a time. When it
-has become quiet, the process that indexed last has the rest moved. If it dies, autovacuum does.
+New words go to a list of the server (GIN's pending list) that every search reads. Moving them from there into the index
+costs more the fewer they are: a word of a hundred messages is written once, not a hundred times. So while messages come the
+server does it, when the list has become as long as the index allows (schema.py), for one process at a time. When it
+is quiet, the process that indexed last moves the rest. If it dies, autovacuum does.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from hermes.store.engines.postgres.fulltext import Numbered, PostgresFullText
 from hermes.store.engines.postgres.pool import PooledConnection
 
 PAUSE = 0.05  # seconds from an append to its indexing
-BURST = 3  # appends in that time: it is waited until they become fewer
-LONGEST = 3.0  # seconds that a burst is waited for
+BURST = 3  # appends in that time: it waits until there are fewer
+LONGEST = 3.0  # seconds to wait for the end of a burst
 MOST = 2_000  # messages that may wait meanwhile
-TOO_MANY = 2 * MOST  # from here on who appends helps
+TOO_MANY = 2 * MOST  # from here on appending callers help
 KEPT_CHARACTERS = 16_000_000  # of waiting messages; those of further ones are read again
 BATCH = 64
 BATCH_CHARACTERS = 300_000
 BEGINNING = 10_000  # characters
 TIDY_AFTER = 2.0  # seconds without a message, of any process
-ADOPT_EVERY = 5.0  # seconds between two looks at what others left
-ADOPT_SELDOM = 60.0  # the same, after a while in which this process neither stored nor searched
+ADOPT_EVERY = 5.0  # seconds between two checks for messages of others
+ADOPT_SELDOM = 60.0  # the same, after this process was idle for a while
 ADOPT_AFTER = 5  # seconds that a message has waited
-ADOPT_BUSY = 30  # the same, while messages of its own wait: the others may be as busy
+ADOPT_BUSY = 30  # the same, while messages of its own wait: other processes may be as busy
 CLAIMED = 10  # seconds that a claim holds
-PATIENCE = 2.0  # seconds for what is left when the store is closed
+PATIENCE = 2.0  # seconds for the rest when the store is closed
 _TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces'), gin_clean_pending_list('idx_names_pieces')"  # noqa: E501
 _CLAIM = (
     b"UPDATE unindexed SET claimed = clock_timestamp() WHERE ctid = ANY(ARRAY(SELECT ctid FROM unindexed"
@@ -58,21 +58,21 @@ Links = Callable[[], AbstractContextManager[PooledConnection]]  # a connection f
 
 
 class Indexer:
-    """What waits to be indexed, and the thread that sees to it."""
+    """The messages that wait to be indexed, and the thread that indexes them."""
 
     def __init__(self, links: Links, fulltext: PostgresFullText) -> None:
         self._links, self._fulltext = links, fulltext
-        self._guard = threading.Lock()  # of what waits; never held for long
+        self._guard = threading.Lock()  # protects the waiting messages; never held for long
         self._waiting: dict[int, Document | None] = {}
         self._characters = 0
         self._count = 0  # messages ever taken
-        self._working = threading.Lock()  # one at a time, so that nothing is made twice
+        self._working = threading.Lock()  # one thread at a time, so that no words are made twice
         self._thread: threading.Thread | None = None
         self._wake, self._stopped = threading.Event(), threading.Event()
-        self._last = 0  # the number of the last batch it has indexed and not tidied up after
+        self._last = 0  # the number of the last batch it indexed and has not tidied yet
 
     def take(self, messages: Sequence[tuple[int, Document]]) -> None:
-        """These were stored."""
+        """Called with the messages that were stored."""
         with self._guard:
             for message_id, document in messages:
                 size = len(document[0] or "")
@@ -87,12 +87,12 @@ class Indexer:
                 self.index(self._some(BATCH))
 
     def wake(self) -> None:
-        """Messages wait: its own are indexed soon, those of others when they have waited for some seconds."""
+        """Signal that messages wait: its own are indexed soon, those of others when they have waited for some seconds."""
         if self._thread is None:
             with self._guard:
                 if self._thread is None and not self._stopped.is_set():
                     thread = threading.Thread(target=self._work, daemon=True, name="hermes-keeper")
-                    with suppress(RuntimeError):  # no more threads: another process does it
+                    with suppress(RuntimeError):  # no thread can start: another process does it
                         thread.start()
                         self._thread = thread
         self._wake.set()
@@ -102,7 +102,7 @@ class Indexer:
             return [message_id for message_id, _ in zip(self._waiting, range(most), strict=False)]
 
     def index(self, message_ids: Iterable[int]) -> None:
-        """Index those of these messages that wait for it, whichever process stored them."""
+        """Index those of these messages that wait, including other processes'."""
         left = list(message_ids)
         if not left:
             return
@@ -111,7 +111,7 @@ class Indexer:
                 left = self._index_some(link, left)
 
     def _index_some(self, link: PooledConnection, message_ids: list[int]) -> list[int]:
-        """A batch of them; what is left."""
+        """Index a batch of them; returns the rest."""
         documents: list[Numbered] = []
         absent: list[int] = []
         characters = number = 0
@@ -139,14 +139,14 @@ class Indexer:
         except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
             if (
                 len(documents) == 1 and not absent
-            ):  # no message has been seen to do this; if one does, its beginning is found
+            ):  # no known message causes this; if one does, its beginning is indexed
                 ((message_id, (text, name, _)),) = documents
                 self._fulltext.index(link, [(message_id, (text[:BEGINNING], name, ""))], [])
                 return
             documents = documents + self._fulltext.read(link, absent)
             for one in documents:
                 self._write(link, [one], [])
-            self._fulltext.index(link, [], absent)  # those that are gone
+            self._fulltext.index(link, [], absent)  # those that were deleted
 
     # ------------------------------------------------------------------ the thread
 
@@ -175,17 +175,17 @@ class Indexer:
                     self._tidy()
         except (psycopg.Error, HermesError):
             with self._guard:
-                self._thread = None  # the connection is lost, or nothing can be written: the next append tries again
+                self._thread = None  # the connection is lost, or nothing can be written: the next append retries
 
     def _adopt(self, after: int) -> bool:
-        """Index some messages that have waited for so many seconds, whichever process stored them; whether there were any."""
+        """Index some messages that have waited for this many seconds, of any process; returns whether there were any."""
         with self._links() as link:
             found = [row[0] for row in link.execute(_CLAIM, (after, CLAIMED, BATCH)).fetchall()]
         self.index(found)
         return bool(found)
 
     def _let_pass(self, end: float) -> None:
-        """Wait a moment, and longer while message follows on message."""
+        """Wait a moment, and longer while messages keep coming."""
         burst = True
         while burst and not self._stopped.is_set():
             before = self._count
@@ -196,7 +196,7 @@ class Indexer:
         return self._count - before >= BURST and len(self._waiting) < MOST and time.monotonic() < end
 
     def _tidy(self) -> None:
-        """Have the pending words moved into the index, unless another process has indexed since: then it is that one's turn."""
+        """Move the pending words into the index, unless another process has indexed since: then that one does it."""
         with self._working, self._links() as link:
             last, self._last = self._last, 0
             row = link.execute(b"SELECT last_value FROM index_batches").fetchone()
@@ -205,7 +205,7 @@ class Indexer:
                     link.execute(_TIDY)
 
     def stop(self) -> None:
-        """Let the thread end, and index what is left if that does not take long."""
+        """End the thread, and index the rest if that does not take long."""
         self._stopped.set()
         self._wake.set()
         thread = self._thread

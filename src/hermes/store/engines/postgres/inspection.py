@@ -1,6 +1,6 @@
-"""Does the index agree with the messages, and can their texts be read?
+"""Checks that the index agrees with the messages and that their texts can be read.
 
-Each message is put through the tokenizer once more; the server compares the outcome with what the index holds.
+Each message is tokenized again; the server compares the result with the index.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hermes.store.engines.postgres.lexemes import entries, words_and_names
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
-LONG = 60  # seconds: a keeper that runs indexes within a few
+LONG = 60  # seconds: a running indexer needs a few
 
 
 def _finding(kind: str, message_id: int, detail: str) -> Finding:
@@ -23,7 +23,7 @@ def _finding(kind: str, message_id: int, detail: str) -> Finding:
 
 
 def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
-    """Messages the index lacks, entries without a message, entries that speak of another text, damaged texts."""
+    """Messages the index lacks, entries without a message, entries of another text, damaged texts."""
     for (message_id,) in tx.rows(
         "SELECT DISTINCT w.message_id FROM message_words w LEFT JOIN messages m ON m.id = w.message_id WHERE m.id IS NULL"
     ):
@@ -42,7 +42,7 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
 
 
 def waiting_for_long(tx: Any) -> Iterator[Finding]:
-    """Messages that no process indexes. They are found all the same, but each search has to read them."""
+    """Messages that no process indexes. Search finds them, but has to read them each time."""
     if tx.row("SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('unindexed') AND attname = 'since'") is None:
         return  # a store of an earlier version, opened for reading
     rows = tx.rows(
@@ -69,7 +69,7 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
         " %s::text[], %s::text[]) AS given(id, part, words, older) FULL JOIN (SELECT * FROM message_words WHERE message_id ="
         " ANY(%s)) w ON w.message_id = given.id AND w.part = given.part WHERE w.words IS DISTINCT FROM given.words::tsvector"
         " AND w.words IS DISTINCT FROM given.older::tsvector"
-        # As it was before ς was folded to σ: still found, see fulltext.py.
+        # The form before ς was folded to σ: still found, see fulltext.py.
         " AND translate(w.words::text, 'ς', 'σ')::tsvector IS DISTINCT FROM given.words::tsvector ORDER BY 1",
         (*([list(column) for column in zip(*wanted, strict=True)] or [[], [], []]), older, message_ids),
     ).fetchall()
@@ -77,4 +77,4 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
         if absent:
             yield _finding("fts-missing", message_id, "is not in the full-text index")
         else:
-            yield _finding("fts-stale", message_id, "the full-text index speaks of another text")
+            yield _finding("fts-stale", message_id, "the full-text index has another text")

@@ -1,10 +1,10 @@
-"""A message as tsvectors: the same words as the SQLite engine's index has, with their places.
+"""A message as tsvectors: the same words as in the SQLite engine's index, with their positions.
 
-A tsvector holds at most 1 MB, counts places up to 16,383 and 255 of one word. A longer text has a row with its words but
-without their places, and for phrases several parts that overlap by as many words as a phrase may have; of an enormous one there
-are the parts only. Between the columns of a message a place is left out, so that no phrase reaches over. Equal parts (a text
-that repeats itself) are kept once. A name made of several words, a_b, is there a second time, whole
-and without a place: whoever looks for it finds it at once.
+A tsvector holds at most 1 MB, counts positions up to 16,383 and 255 of one word. A longer text has a row with its words but
+without positions, and for phrases several parts that overlap by as many words as a phrase may have; of an enormous one there
+are the parts only. Between the columns of a message a position is left out, so no phrase spans them. Equal parts (a text
+that repeats itself) are stored once. A name made of several words, a_b, is also indexed whole
+and without a position: a search for it finds it at once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hermes.store.index_text import index_words, vocabulary_and_names
 from hermes.store.query import MAX_PHRASE_WORDS
 
 WHOLE_WORDS = 12_000
-PART_WORDS = 3_000  # to look for a phrase, the words of a part are read
+PART_WORDS = 3_000  # a phrase search reads the words of a part
 PART_CHARACTERS = 200_000
-LEXEME_BYTES = 1_000  # a longer word (someone's base64) is cut: its beginning tells it well enough
+LEXEME_BYTES = 1_000  # a longer word (base64, for example) is cut: its beginning identifies it well enough
 SAME_WORD = 250
-LONGEST_NAME = 250  # bytes; a longer one is someone's token
+LONGEST_NAME = 250  # bytes; a longer one is a token or the like
 GAP = ""  # between columns
-LONG = "#long"  # marks a row without places. (No word of a text has a # in it.)
+LONG = "#long"  # marks a row without positions. (No word of a text has a # in it.)
 MOST_BYTES, MOST_DISTINCT = 800_000, 80_000  # of a row for a whole message
 _PLACES = [f"':{number}" for number in range(1, WHOLE_WORDS + 2)]
 
@@ -91,7 +91,7 @@ def entries(message_id: int, columns: Sequence[str], names_in_it: Iterable[bytes
 
 
 def _pieces(words: list[str], most: int = WHOLE_WORDS) -> Iterator[list[str]]:
-    """The words in pieces that fit, halved until they do; each phrase lies within one of them."""
+    """The words in pieces that fit, halved until they do; each phrase is within one of them."""
     count = len(words)
     if count > 2 * MAX_PHRASE_WORDS and (
         count > most
@@ -106,7 +106,7 @@ def _pieces(words: list[str], most: int = WHOLE_WORDS) -> Iterator[list[str]]:
 
 
 def _written(words: Sequence[str]) -> str:
-    """Words and their places as PostgreSQL reads a tsvector. (Where a word comes again, it gathers the places itself.)"""
+    """Words and their positions as PostgreSQL reads a tsvector. (It merges the positions of repeated words itself.)"""
     if max(map(len, words), default=0) > LEXEME_BYTES // 4:
         words = [lexeme(word) for word in words]
     if GAP in words:
@@ -120,6 +120,6 @@ def quoted(word: str) -> str:
 
 
 def named_lexeme(name: str) -> str:
-    """A name in quotes, as it stands in a tsvector or a tsquery: no beginning of a word is the beginning of one, since what
-    has no place would spoil the looking for phrases."""
+    """A name in quotes, as in a tsvector or a tsquery: no word prefix is the prefix of a name, since lexemes
+    without a position would break phrase search."""
     return f"'#{name}'"

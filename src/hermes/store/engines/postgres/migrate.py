@@ -1,6 +1,6 @@
-"""From an empty database (or schema) to today's tables: one named function a step, each committed with its record.
+"""Migrates an empty database (or schema) to the current tables: one named function per step, each committed with its record.
 
-`hermes_migrations` says which steps a database has taken. Whoever opens a store takes the missing ones, one process at a
+`hermes_migrations` records the steps of a database. A process that opens a store takes the missing ones, one process at a
 time; a database that has taken steps this program does not know is opened for reading only.
 """
 
@@ -22,7 +22,7 @@ Run = Callable[..., Any]
 
 
 def the_tables(run: Run) -> None:
-    """Sessions, messages and what belongs to them."""
+    """Sessions, messages and their related tables."""
     for statement in (*schema.TABLES, *schema.INDEXES, *schema.ALL_VIEWS):
         run(statement)
 
@@ -34,19 +34,19 @@ def the_index(run: Run) -> None:
 
 
 def the_queue(run: Run) -> None:
-    """Messages are indexed after they are stored; names made of several words have a list of their own."""
+    """Messages are indexed after they are stored; names made of several words have their own list."""
     for statement in (*schema.WAITING, *schema.NAMES):
         run(statement)
 
 
 def the_origins(run: Run) -> None:
-    """What other programs and platforms call a message, and what else they say of it."""
+    """The ids of messages in other programs and on platforms, and their further data."""
     for table, column in (("messages", "platform_message_id"), ("messages", "meta"), ("sessions", "meta")):
         run(f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} text COLLATE "C"')
 
 
 def the_waiting(run: Run) -> None:
-    """How long a message has waited to be indexed: any keeper takes on what waits for long."""
+    """How long a message has waited to be indexed: any indexer takes messages that wait long."""
     for statement in schema.WAITING_SINCE:
         run(statement)
 
@@ -77,9 +77,9 @@ def the_groups(run: Run) -> None:
 
 
 def the_fence(run: Run) -> None:
-    """Marks are finite times; programs from before this step, which don't look at the version as they write, can't write.
+    """Marks are finite times; programs from before this step, which don't check the version when they write, can't write.
 
-    Those call themselves `hermes`, and take turns by an advisory lock, which anybody who can log in could hold. Today's ones
+    Their application name is `hermes`, and they use an advisory lock, which any role that can log in could hold. Current ones
     have another name, lock this table of steps (ALONE), and read the version with each writing transaction.
     """
     marks = ("pinned_at", "archived_at", "trashed_at")
@@ -103,7 +103,7 @@ def the_fence(run: Run) -> None:
         )
 
 
-# Whoever stores a message changes its session in the same transaction: an append pays for one of these triggers, not three.
+# Storing a message changes its session in the same transaction: an append pays for one of these triggers, not three.
 _FENCED = {
     "sessions": "INSERT OR UPDATE OR DELETE",
     "messages": "UPDATE OR DELETE",
@@ -116,31 +116,31 @@ MIGRATIONS: tuple[Callable[[Run], None], ...] = (
     the_tables, the_index, the_queue, the_origins, the_fence, the_redactions, the_waiting, the_activity,
     the_groups,
 )  # fmt: skip
-OLDER_APPLICATION = "hermes"  # what programs call themselves that do not know the fence
+OLDER_APPLICATION = "hermes"  # the application name of programs without the fence
 APPLICATION = "hermes-sessions"
-# Held by a writer that must be alone until its transaction ends. Only the store's owner can take it.
+# Held by an exclusive writer until its transaction ends. Only the store's owner can take it.
 ALONE = "LOCK TABLE hermes_migrations IN SHARE ROW EXCLUSIVE MODE"
 # Waits for every transaction that has read the version, and keeps others from reading it.
 _UPGRADING = "LOCK TABLE hermes_migrations IN ACCESS EXCLUSIVE MODE"
 WITH_GROUPS = 9  # steps after which the trigrams of words and names are in tables of their own
 WITH_MINUTES = 8  # steps after which sessions have active_minute
-WITH_NAMES = 3  # steps after which there is a list of names, and one of what is not indexed yet
+WITH_NAMES = 3  # steps after which there is a list of names, and one of unindexed messages
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a database says it is."""
+    """The state of a database."""
 
     schema: str
     version: int  # steps taken; 0: none of ours
-    strangers: bool  # another program's `sessions` lie there
+    strangers: bool  # it has another program's table `sessions`
     replica: bool
     encoding: str
-    tenant: bool  # it is looked at through a tenant's views
+    tenant: bool  # it is read through a tenant's views
 
 
 def inspect(connection: psycopg.Connection[Any]) -> State:
-    """What is there; for a tenant, in the views beside the tables. Changes nothing."""
+    """Inspect a database; for a tenant, through the views. Changes nothing."""
     row = connection.execute(
         "SELECT current_schema(), (SELECT relkind FROM pg_class WHERE oid = t.steps), t.sessions IS NOT NULL,"
         " pg_is_in_recovery(), current_setting('server_encoding'), has_table_privilege(t.steps, 'SELECT'),"
@@ -166,7 +166,7 @@ def upgrade(connection: psycopg.Connection[Any], where: str) -> None:
     """Take the steps that are missing."""
     if inspect(connection).strangers:
         raise NotADatabase(
-            f"{where} holds tables of another program; give the record a database or a schema of its own"
+            f"{where} holds tables of another program; use a database or a schema of its own for the store"
         )
     _extension(connection, where)
     _list_of_steps(connection)
@@ -176,7 +176,7 @@ def upgrade(connection: psycopg.Connection[Any], where: str) -> None:
 
 def _list_of_steps(connection: psycopg.Connection[Any]) -> None:
     with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable), connection.transaction():
-        # The error: another process was quicker.
+        # The error: another process did it first.
         connection.execute("SET TRANSACTION READ WRITE")
         connection.execute(
             "CREATE TABLE IF NOT EXISTS hermes_migrations (version integer PRIMARY KEY, name text NOT NULL,"
@@ -185,7 +185,7 @@ def _list_of_steps(connection: psycopg.Connection[Any]) -> None:
 
 
 def _took_a_step(connection: psycopg.Connection[Any]) -> bool:
-    """The next step, its record, and the views of tenants after it, all or nothing; False when there is none."""
+    """The next step, its record, and the views of tenants after it, in one transaction; False when there is none."""
     from hermes.store.engines.postgres import security
 
     run = connection.execute
@@ -207,7 +207,7 @@ def _took_a_step(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _extension(connection: psycopg.Connection[Any], where: str) -> None:
-    """pg_trgm finds words by a part of them. It is in PostgreSQL's own contrib, but has to be switched on once."""
+    """pg_trgm finds words by a part of them. It is in PostgreSQL's own contrib, but has to be enabled once."""
     there = "SELECT 1 FROM pg_extension WHERE extname = 'pg_trgm'"
     if connection.execute(there).fetchone() is not None:
         return
@@ -217,9 +217,9 @@ def _extension(connection: psycopg.Connection[Any], where: str) -> None:
             connection.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
     except psycopg.Error as error:
         if not connection.closed and connection.execute(there).fetchone() is not None:
-            return  # another process was quicker
-        told = (str(error).strip().splitlines() or ["?"])[0]
+            return  # another process created it first
+        reason = (str(error).strip().splitlines() or ["?"])[0]
         raise StoreError(
-            f"{where} needs the extension pg_trgm, which could not be made ({told}); install the package"
-            " postgresql-contrib if it is missing, and let the database's owner say: CREATE EXTENSION pg_trgm"
+            f"{where} needs the extension pg_trgm, which could not be created ({reason}); install the package"
+            " postgresql-contrib if it is missing, and let the database's owner run: CREATE EXTENSION pg_trgm"
         ) from error

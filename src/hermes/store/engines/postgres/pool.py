@@ -1,7 +1,7 @@
-"""Connections that are kept from one transaction to the next: a few of them, each used by one thread at a time.
+"""A pool of connections reused from one transaction to the next, each used by one thread at a time.
 
-A connection is made by the thread that needs it, so what stands in the way is told at once and as it is; nothing runs in
-the background, and a server that comes back is noticed by the next call.
+The thread that needs a connection opens it, so a problem is reported at once and unchanged; nothing runs in
+the background, and the next call notices a server that is back.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from psycopg.conninfo import make_conninfo
 from hermes.errors import InvalidInput, StoreBusy
 from hermes.store.engines.postgres import error_mapping, migrate
 
-IDLE = 300.0  # seconds after which a connection that nobody needed is closed
+IDLE = 300.0  # seconds after which an unused connection is closed
 
 
 class PooledConnection(psycopg.Connection[Any]):
-    """A connection, and what is known of the server at its other end."""
+    """A connection, and what is known about its server."""
 
-    where = ""  # as it may be shown
+    where = ""  # for display
     timeline = ""  # "" on a replica; another one after a failover
     started_at = ""
-    process = 0  # which of the server's processes we talk to (behind a pooler: talked to at first)
+    process = 0  # the server's process of this connection (behind a pooler: its first one)
     watched = True  # whether replicas may have to confirm a commit
     unconfirmed = False  # a commit returned although the replica that has to confirm it did not
     waiting_since: float | None = None  # when the statement was sent that is not answered yet
-    committing = False  # it is the end of a transaction that writes
+    committing = False  # it is the commit of a writing transaction
     beginning: tuple[bytes, ...] = ()  # of a transaction that indexes, statement by statement
 
     def tell(self, statement: bytes) -> str:
-        """Say the beginning or the end of a transaction the shortest way, of which an append is largely made; the last answer."""
+        """Send a BEGIN or COMMIT with the least overhead (it is most of an append's cost); returns the last answer."""
         self.waiting_since = time.monotonic()
         try:
             result = self.pgconn.exec_(statement)
         finally:
             self.waiting_since = None
         if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
-            if self.pgconn.status == psycopg.pq.ConnStatus.BAD:  # what libpq says of it has no code
+            if self.pgconn.status == psycopg.pq.ConnStatus.BAD:  # libpq's error has no code
                 raise psycopg.OperationalError(result.get_error_message())
             raise psycopg.errors.error_from_result(result)
         return (result.command_status or b"").decode()
 
     def wait(self, *args: Any, **options: Any) -> Any:
-        """Wait for an answer; Watch sees how long."""
+        """Wait for an answer; Watch limits the time."""
         self.waiting_since = time.monotonic()
         try:
             return super().wait(*args, **options)
@@ -57,13 +57,13 @@ class PooledConnection(psycopg.Connection[Any]):
             self.waiting_since = None
 
     def put_off(self, since: float) -> None:
-        """The server works on the statement that was sent then: its time begins again."""
+        """The server works on the statement: its waiting time begins again."""
         if self.waiting_since == since:
             self.waiting_since = time.monotonic()
 
     @contextmanager
     def indexing(self) -> Iterator[None]:
-        """A transaction that indexes, from its beginning to its commit in one go to the server and back; it reads nothing."""
+        """A transaction that indexes, from its beginning to its commit in one round trip; it reads nothing."""
         try:
             with self.pipeline():
                 for statement in self.beginning:
@@ -89,11 +89,11 @@ class Pool:
         self._size, self._where = size, where
         self._places = threading.BoundedSemaphore(size)
         self._lock = threading.Lock()
-        self._idle: deque[tuple[PooledConnection, float]] = deque()  # the one used last is taken first
+        self._idle: deque[tuple[PooledConnection, float]] = deque()  # the most recently used is taken first
         self._closed = False
 
     def take(self, patience: float) -> PooledConnection:
-        """A connection of one's own; StoreBusy when all are in use for so long, or why none can be made."""
+        """Take a connection; StoreBusy when all stay in use for that long, or the error of opening one."""
         if not self._places.acquire(timeout=max(0.0, patience)):
             raise StoreBusy(f"all {self._size} connections to {self._where} are in use; try again")
         try:
@@ -114,7 +114,7 @@ class Pool:
         return link
 
     def give_back(self, link: PooledConnection) -> None:
-        """Done with it. One that is broken, or still in a transaction, is not used again."""
+        """Return a connection. One that is broken, or still in a transaction, is not used again."""
         fit = not link.closed and link.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         with self._lock:
             fit = fit and not self._closed
@@ -125,14 +125,14 @@ class Pool:
         self._places.release()
 
     def forget(self) -> None:
-        """One turned out to be dead: the others of its time are hardly better."""
+        """One connection is broken: drop the other idle ones as well."""
         with self._lock:
             idle, self._idle = self._idle, deque()
         for link, _ in idle:
             link.close()
 
     def close(self) -> None:
-        """Close all that are not in use; the others when they are given back."""
+        """Close all that are not in use; the others when they are returned."""
         self._closed = True
         self.forget()
 

@@ -1,7 +1,7 @@
-"""The tables on PostgreSQL: those of a state.db with the same names and columns, and an index of their own.
+"""The tables on PostgreSQL: those of a state.db with the same names and columns, and their own full-text index.
 
-The declarations are the ones of the SQLite engine, with the types PostgreSQL calls otherwise. Texts sort by code point
-(COLLATE "C"), as they do there. There are no foreign keys: rows come in any order in an import, and what a deleted session
+The declarations are the ones of the SQLite engine, with PostgreSQL's type names. Texts sort by code point
+(COLLATE "C"), as they do there. There are no foreign keys: an import stores rows in any order, and what a deleted session
 leaves to others changes its id.
 """
 
@@ -29,27 +29,27 @@ _TYPES = (
 
 
 def translated(statement: str) -> str:
-    """A table or index of the record, as it was written for SQLite, for PostgreSQL."""
+    """Translate a table or index declared for SQLite to PostgreSQL."""
     for pattern, ours in _TYPES:
         statement = pattern.sub(ours, statement)
     return statement
 
 
 def _wanted(statement: str) -> bool:
-    # The list of words is laid out otherwise here; the others serve a file's own index and transcripts.
+    # The list of words has another layout here; the other tables serve a file's own index and transcripts.
     return not any(f" {name} " in statement for name in ("words", "indexed_texts", "changed_messages"))
 
 
 TABLES: tuple[str, ...] = (
     *(translated(statement) for statement in SQLITE_TABLES if _wanted(statement)),
     f"INSERT INTO schema_version(version) VALUES({SCHEMA_VERSION})",
-    # Sessions change with every message: room on the page keeps these changes out of the indexes.
+    # Sessions change with every message: free space on the page keeps these changes out of the indexes.
     "ALTER TABLE sessions SET (fillfactor = 70)",
-    # What continues what is asked by this expression; without statistics the planner thinks it is nearly never true.
+    # Queries for continuations use this expression; without statistics the planner assumes it is nearly never true.
     "CREATE STATISTICS stat_sessions_kind ON (coalesce(kind, 'compression')) FROM sessions",
     'CREATE TABLE attachment_data (hash text COLLATE "C" PRIMARY KEY, data bytea NOT NULL)',
-    "ALTER TABLE attachment_data ALTER COLUMN data SET STORAGE EXTERNAL",  # pictures and sounds don't get smaller
-    # By the way SQLite calls it.
+    "ALTER TABLE attachment_data ALTER COLUMN data SET STORAGE EXTERNAL",  # pictures and sounds don't compress
+    # Under SQLite's name.
     "CREATE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE"
     " RETURN strpos($1, $2)",
 )
@@ -59,14 +59,14 @@ FULL_TEXT: tuple[str, ...] = (
     # A row a message, and of a long one several parts; `size` is how many words it has. See lexemes.py.
     "CREATE TABLE message_words (message_id bigint NOT NULL, part integer NOT NULL, whole boolean NOT NULL,"
     " size integer NOT NULL, words tsvector NOT NULL, PRIMARY KEY (message_id, part))",
-    # Every search looks through the pending list; indexer.py empties it long before an append has to.
+    # Every search reads the pending list; indexer.py empties it long before an append has to.
     "CREATE INDEX idx_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE whole",
     "CREATE INDEX idx_words_parts ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE NOT whole",
-    # Say whether there are long or enormous messages at all, and no more: an index of all their parts would tempt the planner
-    # to read them.
+    # Only show whether there are long or enormous messages: an index of all their parts would make the planner
+    # read them.
     "CREATE INDEX idx_parts ON message_words (message_id) WHERE NOT whole AND part = 1",
     "CREATE INDEX idx_enormous ON message_words (message_id) WHERE NOT whole AND part = 0",
-    # Not unique: whoever brings a new word would have to wait for all others that bring it at the same moment.
+    # Not unique: a transaction with a new word would have to wait for all others that add it at the same moment.
     'CREATE TABLE words (word text COLLATE "C" NOT NULL)',
     "CREATE INDEX idx_word ON words (word)",
     "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
@@ -76,7 +76,7 @@ WAITING: tuple[str, ...] = (
     "CREATE TABLE unindexed (message_id bigint NOT NULL)",
 )
 WAITING_SINCE: tuple[str, ...] = (
-    # When it was stored, and when a keeper last took it on that had not stored it.
+    # When it was stored, and when another process's indexer last claimed it.
     "ALTER TABLE unindexed ADD COLUMN IF NOT EXISTS since timestamptz NOT NULL DEFAULT now(),"
     " ADD COLUMN IF NOT EXISTS claimed timestamptz",
     # Counts batches of messages that were indexed: the process with the last one tidies up.
@@ -91,7 +91,7 @@ ACTIVITY: tuple[str, ...] = (
     "CREATE INDEX idx_sessions_active ON sessions(active_minute DESC) WHERE trashed_at IS NULL AND purged IS NULL",
 )
 NAMES: tuple[str, ...] = (
-    # The empty name says that the names of all messages are here: a store from before this table has it after a rebuild.
+    # The empty name means that the names of all messages are listed: an older store has it after a rebuild.
     'CREATE TABLE names (name text COLLATE "C" NOT NULL)',
     "CREATE INDEX idx_name ON names (name)",
     "CREATE INDEX idx_names_pieces ON names USING gin (name gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
@@ -101,8 +101,8 @@ GROUPED = 16  # words, or names, in a row of trigrams
 
 
 def grouped(table: str, column: str) -> tuple[str, ...]:
-    """Trigrams of a list by groups of its entries, in order: neighbours share trigrams, and the index is told of a group at once,
-    which is half the WAL of telling it of each entry. Triggers do it, so it holds for every way an entry comes and goes."""
+    """Trigrams of a list by groups of its entries, in order: neighbours share trigrams, and the index gets one entry per group,
+    which is half the WAL of one per list entry. Triggers do it, so every insert and delete is covered."""
     groups = f"{table}_grouped"
     in_groups = (
         "SELECT string_agg(entry, E'\\n' ORDER BY entry) FROM (SELECT entry, (row_number() OVER (ORDER BY entry) - 1)"

@@ -1,12 +1,12 @@
-"""Tenants: a database role of its own sees in SQL what `visible_to` lets its user see, and nothing else.
+"""Tenants: a tenant's database role sees in SQL what `visible_to` lets its user see, and nothing else.
 
 A tenant is one or more pairs (source, user_id), given to a role in the table `hermes_tenants`; a setting could be changed by
-whoever is logged in, a row there only by the store's owner. The owner sees everything, as do superusers and roles with
+any logged-in role, a row there only by the store's owner. The owner sees everything, as do superusers and roles with
 BYPASSRLS; a role that is not in that table sees nothing. A tenant reads its own sessions, those shared with it and the
 messages they carry, and may pin, archive or trash its own. It can't insert, delete or name: a unique title that is taken
-would tell of another's, so these stay with the program, which connects as the owner.
+would reveal another tenant's, so only the program does this, which connects as the owner.
 
-What a tenant is shown lies in a schema of its own; `tenant_views` says what and why.
+A tenant's views are in a separate schema; `tenant_views` explains them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from hermes.store.engines.postgres import error_mapping, migrate, schema, tenant
 Run = Callable[..., Any]
 Tenant = tuple[str, str, str]  # role, source, user id
 
-# Anybody can make a large object that the store's owner can't read, and pg_dump then stops.
+# Any role can create a large object that the store's owner can't read, and pg_dump then fails.
 _LARGE_OBJECTS = ("lo_create(oid)", "lo_creat(integer)", "lo_from_bytea(oid, bytea)")
 
 
 @contextmanager
 def _connected(url: str) -> Iterator[Run]:
-    """The store's owner at work, in one transaction. A superuser works as the owner, so that all of it is the owner's."""
+    """One transaction as the store's owner. A superuser switches to the owner, so that the owner owns all objects."""
     where = error_mapping.shown(url)
     try:
         with psycopg.connect(url, application_name=migrate.APPLICATION) as connection:
             state = migrate.inspect(connection)
             if state.version == 0:
-                raise StoreError(f"{where} holds no record of sessions yet")
+                raise StoreError(f"{where} holds no session store yet")
             if state.tenant:
-                raise StoreError(f"{where}: only the owner of the store may say who its tenants are")
+                raise StoreError(f"{where}: only the owner of the store may change its tenants")
             if state.version > len(migrate.MIGRATIONS):
                 raise StoreError(f"{where} was written by a newer program (version {state.version}); use that one")
             yield connection.execute
@@ -49,17 +49,17 @@ def _connected(url: str) -> Iterator[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """How rows are kept apart."""
+    """The state of row separation."""
 
     tenants: list[Tenant]
-    schema: str  # where a tenant finds what it is shown
-    said: list[str]  # what else there is to know, a line each
+    schema: str  # the schema of the tenants' views
+    said: list[str]  # further remarks, a line each
 
 
 def switch_on(url: str, more: Sequence[Tenant] = ()) -> Apart:
-    """Keep rows apart for every role but the store's owner, and let in `more`; all of it or nothing.
+    """Separate rows for every role but the store's owner, and add the tenants `more`, in one transaction.
 
-    May be called again, after an upgrade for example. Roles that are on the server no more are forgotten.
+    May be called again, after an upgrade for example. Roles that no longer exist on the server are removed.
     """
     with _connected(url) as run:
         place = _begin(run)
@@ -69,12 +69,12 @@ def switch_on(url: str, more: Sequence[Tenant] = ()) -> Apart:
         _enforce(run, place)
         for one in more:
             _let_in(run, place, *one)
-        said = [f"the role {role} is not on the server any more; it is no tenant now" for role in gone]
+        said = [f"the role {role} is not on the server any more; removed as a tenant" for role in gone]
         return Apart(_tenants(run), tenant_views.schema_of(place), [*said, *_close_large_objects(run)])
 
 
 def switch_off(url: str) -> None:
-    """Take all of it back: tenants lose what they were granted, and the tables are as they were."""
+    """Undo it: tenants lose their grants, and the tables are as before."""
     with _connected(url) as run:
         place = _begin(run)
         if not is_on(run):
@@ -90,7 +90,7 @@ def switch_off(url: str) -> None:
 
 
 def let_in(url: str, role: str, source: str, user_id: str) -> None:
-    """From now on the database role `role` (which must exist) sees what the user (source, user_id) may see."""
+    """Let the database role `role` (which must exist) see what the user (source, user_id) may see."""
     with _connected(url) as run:
         place = _begin(run)
         if not is_on(run):
@@ -111,7 +111,7 @@ def _let_in(run: Run, place: str, role: str, source: str, user_id: str) -> None:
 
 
 def shut_out(url: str, role: str) -> bool:
-    """The role sees nothing any more; False when it was no tenant."""
+    """Remove a tenant: the role sees nothing any more; False when it was no tenant."""
     with _connected(url) as run:
         place = _begin(run)
         if not is_on(run) or not run("DELETE FROM hermes_tenants WHERE role = %s", (role,)).rowcount:
@@ -122,7 +122,7 @@ def shut_out(url: str, role: str) -> bool:
 
 
 def tenants(url: str) -> list[Tenant]:
-    """Who is let in: role, source and user id."""
+    """The tenants: role, source and user id."""
     with _connected(url) as run:
         return _tenants(run) if is_on(run) else []
 
@@ -132,7 +132,7 @@ def _tenants(run: Run) -> list[Tenant]:
 
 
 def is_on(run: Run) -> bool:
-    """Whether rows are kept apart."""
+    """Whether rows are separated."""
     return bool(run(b"SELECT to_regclass('hermes_tenants') IS NOT NULL").fetchone()[0])
 
 
@@ -143,16 +143,16 @@ _TABLES = (
 
 
 def cover(run: Run) -> None:
-    """Tables made since it was switched on are closed, too, to a role that is granted a right on them by mistake."""
+    """Also close tables created since it was enabled to roles that are granted a right on them by mistake."""
     for (table,) in run(_TABLES, (False,)).fetchall():
         run(SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(Identifier(table)))
 
 
 def renew(run: Run) -> None:
-    """After an upgrade, in its transaction: views of the tables as they are now. Older stores had policies instead.
+    """After an upgrade, in its transaction: views of the current tables. Older stores had policies instead.
 
-    An owner that may not make the schema for the views closes the store to its tenants, until a superuser or the database's
-    owner has said `hermes sessions migrate --rls`.
+    An owner that may not create the schema for the views closes the store to its tenants, until a superuser or the database's
+    owner has run `hermes sessions migrate --rls`.
     """
     if not is_on(run):
         return
@@ -169,7 +169,7 @@ def renew(run: Run) -> None:
 
 
 def _begin(run: Run) -> str:
-    """The store's schema. Nobody else writes alone or changes tenants meanwhile."""
+    """The store's schema, locked: no other process writes exclusively or changes tenants meanwhile."""
     place, mine, owner = run(
         b"SELECT current_schema(), current_user::text, pg_get_userbyid(relowner)::text FROM pg_class"
         b" WHERE oid = 'sessions'::regclass"
@@ -203,13 +203,13 @@ def _enforce(run: Run, place: str) -> None:
     cover(run)
     tenant_views.build(run, place)
     for role in _roles(run):
-        if _exists(run, role):  # a backup may have been restored where it is not
+        if _exists(run, role):  # a backup may have been restored on a server without the role
             tenant_views.revoke(run, place, role)
             tenant_views.grant(run, place, role)
 
 
 def _drop_older(run: Run) -> None:
-    """What stores had before there were views for tenants: policies, and the store's own views in another form."""
+    """Remove what stores had before there were views for tenants: policies, and the store's own views in another form."""
     for table, policy in run(
         b"SELECT tablename::text, policyname::text FROM pg_policies WHERE schemaname = current_schema()"
         b" AND policyname IN ('hermes_tenant', 'hermes_marks')"
@@ -222,12 +222,12 @@ def _drop_older(run: Run) -> None:
 
 
 def _close_large_objects(run: Run) -> list[str]:
-    """Take the making of large objects from everybody, which only a superuser can; what there is to say about it."""
+    """Revoke the creation of large objects from all roles, which only a superuser can; returns a remark about it."""
     opened = [name for name in _LARGE_OBJECTS if _is_open(run, name)]
     if opened and _is_superuser(run):
         run(b"RESET ROLE")
         for name in opened:
-            with suppress(psycopg.errors.InternalError_):  # another process does the same in this moment
+            with suppress(psycopg.errors.InternalError_):  # another process does the same at this moment
                 run(b"SAVEPOINT large")
                 run(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{name} FROM PUBLIC".encode())
                 run(b"RELEASE SAVEPOINT large")
@@ -257,7 +257,7 @@ def _refuse_the_mighty(run: Run, role: str) -> None:
         (role,),
     ).fetchone()
     if row is None:
-        raise InvalidInput(f"there is no database role {role!r}; make it first: CREATE ROLE … LOGIN")
+        raise InvalidInput(f"there is no database role {role!r}; create it first: CREATE ROLE … LOGIN")
     if row[0]:
         raise InvalidInput(
             f"the database role {role!r} sees everything (the owner, or a superuser); a tenant needs another"

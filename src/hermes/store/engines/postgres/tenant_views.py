@@ -1,13 +1,13 @@
-"""What a tenant's database role is shown: views in a schema beside the store's own, and no right on any of its tables.
+"""The views of a tenant's database role, in a schema next to the store's own, without rights on any of its tables.
 
 Policies on the tables would not hold. PostgreSQL runs a cheap leakproof comparison (`content >= 'P'`) before a policy's
-condition, and EXPLAIN ANALYZE then tells whether a row of another tenant matched: in a few hundred questions a message is read.
-So each table has a view that runs with the owner's rights, and its condition lies behind a fence (OFFSET 0, or a materialized
-WITH) that no condition of a tenant's question is moved across: such a question only ever compares the tenant's own rows. The
-tables themselves have row-level security switched on and no policy at all: a right that is granted by mistake shows nothing.
+condition, and EXPLAIN ANALYZE then reveals whether a row of another tenant matched: a few hundred queries read a whole message.
+So each table has a view that runs with the owner's rights, and its condition is behind a fence (OFFSET 0, or a materialized
+WITH) that no condition of a tenant's query is moved across: such a query only compares the tenant's own rows. The
+tables themselves have row-level security switched on and no policy at all: a right granted by mistake shows nothing.
 
-Which sessions and messages are a tenant's, functions that run as the owner say. They take no argument: what they answer
-depends on who is logged in only, and EXPLAIN does not look into them.
+Functions that run as the owner select a tenant's sessions and messages. They take no argument: their result
+depends only on the logged-in role, and EXPLAIN does not show their plans.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hermes.store.engines.sqlite.schema import CARRIABLE
 Run = Callable[..., Any]
 
 MAY_CHANGE = ("pinned_at", "archived_at", "trashed_at")  # of its own sessions
-LATEST = 253402300799  # seconds: the end of the year 9999, after which nothing can show a time
+LATEST = 253402300799  # seconds: the end of the year 9999, after which no program can show a time
 
-# Who is asking: the role that was switched to, else the one that logged in. Neither can be feigned, and a function that
+# The current role: the one that was switched to, else the one that logged in. Neither can be forged, and a function that
 # runs as its owner does not change them.
 _ME = "CASE current_setting('role') WHEN 'none' THEN session_user::text ELSE current_setting('role') END"
 _OWN = f"(s.source, s.user_id) IN (SELECT t.source, t.user_id FROM hermes_tenants t WHERE t.role = {_ME}) AND s.purged IS NULL"
@@ -72,7 +72,7 @@ _ROWS: dict[str, str] = {
     "session_members": _SESSIONS,
     "schema_version": "true",
     "hermes_tenants": f"role = {_ME}",
-    # The program asks these; what is in them is everybody's, and therefore nobody's.
+    # The program reads these; their rows belong to no tenant.
     "words": "false",
     "names": "false",
     "words_grouped": "false",
@@ -86,7 +86,7 @@ _ALL_SESSIONS = (
     "WITH mine AS MATERIALIZED (SELECT s.* FROM sessions s WHERE s.id = ANY (ARRAY(SELECT hermes_sessions())))"
     " SELECT * FROM mine OFFSET 0"
 )
-# A prompt may be stored as the end of another's, of which nothing else must be seen: here each is whole.
+# A prompt may be stored as the end of another one, which must not be seen: the view shows each whole.
 _PROMPTS = (
     "SELECT p.hash, {others}, CASE WHEN p.base_hash IS NULL THEN p.text ELSE substr(b.text, 1, p.base_chars) || p.text END"
     " AS text, NULL::text AS base_hash, NULL::integer AS base_chars FROM system_prompts p LEFT JOIN system_prompts b"
@@ -107,7 +107,7 @@ _INSTR = "CREATE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTAB
 
 
 def schema_of(place: str) -> str:
-    """The schema that a tenant of the store in the schema `place` works in."""
+    """The schema that a tenant of the store in the schema `place` uses."""
     name = f"{place}_tenants"
     if len(name.encode()) > 63:
         raise StoreError(f"the store's schema {place!r} has too long a name for a schema of its tenants beside it")
@@ -115,23 +115,23 @@ def schema_of(place: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as it stands in SQL, in quotes if it needs them."""
+    """A name for SQL, quoted if necessary."""
     return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
 
 
 def has_schema(run: Run, place: str) -> bool:
-    """Whether it is there."""
+    """Whether it exists."""
     return run("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema_of(place),)).fetchone() is not None
 
 
 def make_schema(run: Run, place: str, owner: str) -> None:
-    """The empty schema, if it is not there yet. It takes the right CREATE on the database, which its owner has."""
+    """Create the empty schema, if it does not exist. It requires the right CREATE on the database, which its owner has."""
     if not has_schema(run, place):
         run(SQL("CREATE SCHEMA {} AUTHORIZATION {}").format(Identifier(schema_of(place)), Identifier(owner)))
 
 
 def build(run: Run, place: str) -> None:
-    """Make the functions and views, in place of any there were. Within a transaction, so that nobody sees a part of it."""
+    """Create or replace the functions and views. Within a transaction, so that no role sees a part of it."""
     door = schema_of(place)
     for (view,) in run(
         "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
@@ -173,7 +173,7 @@ def _views(run: Run, place: str) -> dict[str, str]:
     return {
         "sessions": _ALL_SESSIONS,
         "system_prompts": prompts,
-        # A number, not the table: who reads that holds up the next upgrade.
+        # A number, not the table: a reader of the table would block the next upgrade.
         "hermes_migrations": f"SELECT {int(version)} AS version",
         **{
             table: f"SELECT t.* FROM {table} t WHERE {condition} OFFSET 0"
@@ -184,7 +184,7 @@ def _views(run: Run, place: str) -> dict[str, str]:
 
 
 def _function(run: Run, place: str, head: str, kind: str, body: str) -> None:
-    """A function that runs as the store's owner, looks in the store's schema only, and is not everyone's to call."""
+    """A function that runs as the store's owner, uses the store's schema only, and is not callable by all."""
     run(
         SQL(
             "CREATE OR REPLACE FUNCTION {head} RETURNS {kind} SECURITY DEFINER"
@@ -195,14 +195,14 @@ def _function(run: Run, place: str, head: str, kind: str, body: str) -> None:
 
 
 def remove(run: Run, place: str) -> None:
-    """Take the schema, its views and the functions away."""
+    """Drop the schema, its views and the functions."""
     run(SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(Identifier(schema_of(place))))
     for name in ("hermes_mark", *reversed(_FUNCTIONS)):
         run(f"DROP FUNCTION IF EXISTS {name}()".encode())
 
 
 def grant(run: Run, place: str, role: str) -> None:
-    """Let a role use the views."""
+    """Grant a role the use of the views."""
     door, whom = Identifier(schema_of(place)), Identifier(role)
     run(SQL("GRANT USAGE ON SCHEMA {}, {} TO {}").format(Identifier(place), door, whom))
     run(SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}").format(door, whom))
@@ -212,7 +212,7 @@ def grant(run: Run, place: str, role: str) -> None:
 
 
 def revoke(run: Run, place: str, role: str) -> None:
-    """Take every right on the store from a role, those of older policies included."""
+    """Revoke every right on the store from a role, those of older policies included."""
     names = [place, *([schema_of(place)] if has_schema(run, place) else [])]
     where, whom = SQL(", ").join(map(Identifier, names)), Identifier(role)
     run(SQL("REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}").format(where, whom))

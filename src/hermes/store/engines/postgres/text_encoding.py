@@ -1,8 +1,8 @@
 """Text as PostgreSQL can hold it.
 
-A column of type text takes every character but NUL and lone surrogates. These are written as U+FDD0 (which Unicode
-keeps for such uses and never gives to a character) and four hex digits, and so is U+FDD0 itself: every text comes back as
-it went in, equal texts stay equal, and what begins alike still does.
+A column of type text accepts every character but NUL and lone surrogates. These are written as U+FDD0 (which Unicode
+reserves for such uses and never assigns to a character) and four hex digits, and so is U+FDD0 itself: every text comes back as
+it went in, equal texts stay equal, and common prefixes stay common.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WRITTEN = re.compile(ESCAPE + "([0-9a-f]{4})")
 
 
 def fit(text: str) -> str:
-    """Text with what PostgreSQL can't hold written otherwise."""
+    """Text with the characters that PostgreSQL can't store escaped."""
     if text.isascii():
         return text if "\0" not in text else text.replace("\0", ESCAPE + "0000")
     return _UNFIT.sub(lambda found: f"{ESCAPE}{ord(found[0]):04x}", text)
@@ -33,8 +33,8 @@ def unfit(text: str) -> str:
 def value(given: Any) -> Any:
     """A parameter as it is stored.
 
-    Bytes are text that is no valid UTF-8 (codec.storable), unless they are a Blob. What SQLite does silently is done
-    here: truth is a number, and what is not a number (NaN) is nothing.
+    Bytes are text that is no valid UTF-8 (codec.storable), unless they are a Blob. What SQLite converts silently is converted
+    here: a bool is a number, and NaN is NULL.
     """
     kind = type(given)
     if kind is str:
@@ -66,7 +66,7 @@ def _restored(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def rows(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows as they went in; nearly always they are what was found."""
+    """Rows as they went in; nearly always they are unchanged."""
     for row in found:
         for one in row:
             if type(one) is str and ESCAPE in one:

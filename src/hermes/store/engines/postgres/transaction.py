@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from hermes.store.engines.postgres.fulltext import PostgresFullText
     from hermes.store.engines.postgres.unindexed_tail import View
 
-# Of the transaction, the time, and the version of the store: reading it keeps an upgrade away until the transaction ends.
+# The transaction's number, the time, and the store's version: reading it blocks an upgrade until the transaction ends.
 NUMBER = (
     "pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8,"
     " (SELECT max(version) FROM hermes_migrations)"
 )
-ANSWERS = 2_000  # rows that a reading transaction remembers, to go on after its connection was lost
-REPEATS = 3  # of one question
+ANSWERS = 2_000  # rows that a reading transaction remembers, to continue after its connection was lost
+REPEATS = 3  # of one query
 _QUOTED = re.compile(r"('(?:[^']|'')*')|(\?)|(%)")
 
 
 @lru_cache(maxsize=4096)
 def translated(sql: str) -> bytes:
-    """Portable SQL as psycopg takes it: `?` becomes `%s` (not inside quotes), and a percent sign stays one."""
+    """Portable SQL for psycopg: `?` becomes `%s` (not inside quotes), and a percent sign stays one."""
 
     def replace(found: re.Match[str]) -> str:
         if found[1]:
@@ -75,15 +75,15 @@ class PostgresTx:
         self.connection = connection
         self._fulltext = fulltext
         self.ahead = ahead
-        self.xid: str | None = None  # by which the server knows, even after the connection is lost, what became of it
+        self.xid: str | None = None  # its number, by which its outcome can be queried after the connection is lost
         self.learned: set[bytes] = set()  # words that are in the list once it is committed
-        self.removals = ""  # how often words were taken out of the lists, once that was asked for
+        self.removals = ""  # the count of removals from the lists, once it was read
         self._cursor = connection.cursor(binary=True)
-        self.evidence: tuple[int, float] | None = None  # a message (id and time) that is there if it was committed
-        self.extent: Sequence[Any] | None = None  # of the index, once it was asked for: see fulltext.candidates
-        self.tail: View | None = None  # messages that wait to be indexed, once they were asked for
-        self.stored: list[tuple[Any, ...]] = []  # messages that were stored and are to be indexed with the commit
-        self.waiting: list[tuple[int, Document]] = []  # those that are to be indexed after it
+        self.evidence: tuple[int, float] | None = None  # a message (id and time) that exists if it was committed
+        self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
+        self.tail: View | None = None  # messages that wait to be indexed, once they were read
+        self.stored: list[tuple[Any, ...]] = []  # messages that were stored, to index with the commit
+        self.waiting: list[tuple[int, Document]] = []  # those to index after it
         self.renew: Callable[[psycopg.Error], PooledConnection] | None = (
             None  # another connection, for one that only reads
         )
@@ -91,7 +91,7 @@ class PostgresTx:
         self._remembered = 0  # rows of it
 
     def numbered(self, number: str, now: float, version: int) -> None:
-        """The server has said by which number it knows this transaction, what time it is, and what version the store has."""
+        """Called with the server's answer: the transaction's number, the time, and the store's version."""
         if version > len(MIGRATIONS):
             raise StoreReadOnly(
                 f"{self.connection.where} was upgraded by a newer program (version {version}); nothing was stored, upgrade this"
@@ -100,39 +100,39 @@ class PostgresTx:
         self.xid, self.ahead = number, now - time.time()
 
     def ask(self, sql: str | bytes, params: Params = ()) -> Any:
-        """Run PostgreSQL's own SQL (`%s`, any type of parameter); the cursor."""
+        """Run PostgreSQL's own SQL (`%s`, any type of parameter); returns the cursor."""
         return self._cursor.execute(sql if isinstance(sql, bytes) else sql.encode(), params)
 
     def _execute(self, sql: str, params: Params) -> Any:
         return self._cursor.execute(translated(sql), text_encoding.values(params))
 
     def _answer(self, sql: str, params: Params, *, one: bool = False, prepare: bool | None = None) -> list[Any]:
-        """The rows of a question, or the first one; if the connection is lost, from another one (see `renew`)."""
-        said, values = translated(sql), text_encoding.values(params)
+        """The rows of a query, or the first one; if the connection is lost, from another one (see `renew`)."""
+        statement, values = translated(sql), text_encoding.values(params)
         if self.renew is None or self._answers is None:
-            return self._asked(said, values, one, prepare)
+            return self._asked(statement, values, one, prepare)
         try:
-            rows = self._asked(said, values, one, prepare)
+            rows = self._asked(statement, values, one, prepare)
         except psycopg.Error as error:
-            rows = self._asked_again(error, said, values, one, prepare)
+            rows = self._asked_again(error, statement, values, one, prepare)
         self._remembered += len(rows)
         if self._remembered > ANSWERS:  # too much to compare: from here on a lost connection is an error
             self._answers = None
         else:
-            self._answers.append((said, values, one, rows))
+            self._answers.append((statement, values, one, rows))
         return rows
 
-    def _asked(self, said: bytes, values: Sequence[Any], one: bool, prepare: bool | None) -> list[Any]:
-        cursor = self._cursor.execute(said, values, prepare=prepare)
+    def _asked(self, statement: bytes, values: Sequence[Any], one: bool, prepare: bool | None) -> list[Any]:
+        cursor = self._cursor.execute(statement, values, prepare=prepare)
         if cursor.description is None:
             return []
         first = cursor.fetchone() if one else None
         return cursor.fetchall() if not one else [] if first is None else [first]
 
     def _asked_again(
-        self, error: psycopg.Error, said: bytes, values: Sequence[Any], one: bool, prepare: bool | None
+        self, error: psycopg.Error, statement: bytes, values: Sequence[Any], one: bool, prepare: bool | None
     ) -> list[Any]:
-        """Ask on another connection, where what was read before must still be the same: else the error."""
+        """Repeat on another connection, where earlier reads must give the same rows: else raise the error."""
         assert self.renew is not None
         trouble: psycopg.Error = error
         for _ in range(REPEATS):
@@ -144,7 +144,7 @@ class PostgresTx:
                 for before, given, first, rows in self._answers or ():
                     if self._asked(before, given, first, None) != rows:
                         raise error
-                return self._asked(said, values, one, prepare)
+                return self._asked(statement, values, one, prepare)
             except psycopg.Error as another:
                 if another is error:
                     break
@@ -155,7 +155,7 @@ class PostgresTx:
         return text_encoding.rows(self._answer(sql, params))
 
     def planned(self, sql: str, params: Params = ()) -> list[Row]:
-        """All rows of a question that is planned each time for what it asks: how common a word is decides the way."""
+        """All rows of a query that is planned for its parameters each time: the frequency of a word decides the plan."""
         return text_encoding.rows(self._answer(sql, params, prepare=False))
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
@@ -172,7 +172,7 @@ class PostgresTx:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def asked(self, sql: str, params: Params) -> list[dict[str, Any]]:
-        """All rows of a caller's own question; one statement, as it is prepared. InvalidInput when the server refuses it."""
+        """All rows of a caller's own query; one statement, since it is prepared. InvalidInput when the server rejects it."""
         try:
             rows = self._answer(sql, params, prepare=True)
             if self._cursor.description is None:
@@ -215,7 +215,7 @@ class PostgresTx:
 
     def reserve(self, highest: int, table: str = "messages") -> None:
         if highest > self.last_number(table):
-            self.ask(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")  # nobody draws a number meanwhile
+            self.ask(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")  # no id is generated meanwhile
             if highest > self.last_number(table):
                 self.ask("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s)", (table, highest))
 
@@ -224,7 +224,7 @@ class PostgresTx:
         return int(row[0])
 
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
-        """Nothing to do: a server does not note who changed what."""
+        """Nothing to do: on a server, changes with SQL are not recorded."""
 
     def store_message(
         self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document

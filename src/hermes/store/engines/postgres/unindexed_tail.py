@@ -1,8 +1,8 @@
-"""Messages that wait to be indexed, searched in this process: what is stored is found at once, and a search writes nothing.
+"""Searches messages that wait to be indexed, in this process: a stored message is found at once, and a search writes nothing.
 
-A search reads the text of each waiting message once and keeps it while the message waits. It is compared word by word, with
+A search reads the text of each waiting message once and caches it while the message waits. It is compared word by word, with
 the same words and the same score as the index would give. So a store opened for reading, a replica and a role that may not
-write find what an ended process left, and a long queue costs a search the reading of its texts, not its indexing.
+write find the messages that an ended process left, and a long queue costs a search the reading of its texts, not its indexing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hermes.store.query import And, Leaf, Node, Not
 
 KEPT_CHARACTERS = 32_000_000  # of waiting messages; further ones are read again by each step of a search
 READ = 200  # messages read at once
-_APART = "\x01"  # between the columns of a message: in no word, so that no phrase reaches over
+_APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
 Columns = tuple[str, str, str]
 Read = Callable[[Any, Sequence[int]], list[tuple[int, Columns]]]
 
 
 class Waiting:
-    """One message that waits. Its words are made when a search looks closer."""
+    """One message that waits. Its words are made when a search needs them."""
 
     __slots__ = ("_columns", "_line", "folded", "id", "names", "size")
 
@@ -38,7 +38,7 @@ class Waiting:
 
     @property
     def line(self) -> str:
-        """The words in order, each between two spaces of its own."""
+        """The words in order, each between its own two spaces."""
         if self._line is None:
             words = sequence(self._columns)
             self.size = len(words)
@@ -47,7 +47,7 @@ class Waiting:
         return self._line
 
     def around(self, part: str) -> list[str]:
-        """The words with this part, of which a part may be searched for."""
+        """The words with this part, that can be searched by a part."""
         if part not in self.folded:
             return []
         if self.folded.isascii():
@@ -69,7 +69,7 @@ def wanted(leaf: Leaf) -> str:
 
 
 def holds(tree: Node, message: Waiting) -> bool | None:
-    """Whether a message answers a tree; None when nothing of it is indexed."""
+    """Whether a message matches a tree; None when nothing of it is indexed."""
     if isinstance(tree, Leaf):
         if tree.kind == "name":
             return message.has_name(tree.text)
@@ -85,7 +85,7 @@ def holds(tree: Node, message: Waiting) -> bool | None:
 
 
 def occurrences(words: Sequence[str], message: Waiting) -> float:
-    """How often the words (as they stand in a tsquery) are there, as ts_rank counts: the second a quarter, and so on."""
+    """The count of the words (as in a tsquery), as ts_rank counts: the second a quarter, and so on."""
     total = 0.0
     for given in words:
         word = given.strip("()").split(" | ")[0]  # the other one is that of rows indexed long ago
@@ -98,7 +98,7 @@ def occurrences(words: Sequence[str], message: Waiting) -> float:
 
 
 class View:
-    """The messages that wait in one transaction's view, newest first."""
+    """The messages that wait in one transaction's snapshot, newest first."""
 
     def __init__(self, tail: Tail, tx: Any, ids: Sequence[int]) -> None:
         self._tail, self._tx, self.ids = tail, tx, sorted(ids, reverse=True)
@@ -107,13 +107,13 @@ class View:
         return self._tail.messages(self._tx, self.ids)
 
     def matching(self, tree: Node) -> Iterator[Waiting]:
-        """Those that answer a tree."""
+        """Those that match a tree."""
         for message in self if self.ids else ():
             if could_match(tree, message.folded) and holds(tree, message):
                 yield message
 
     def words(self, part: str, fits: Callable[[str], bool]) -> list[str]:
-        """Their listed words that fit; each has this part."""
+        """Their listed words with this part that also fit."""
         near = self if self.ids else ()
         return list(dict.fromkeys(word for message in near for word in message.around(part) if fits(word)))
 
@@ -133,7 +133,7 @@ class Tail:
         self._characters = 0
 
     def view(self, tx: Any, ids: Sequence[int] | None) -> View:
-        """The messages with these ids; what is kept of others is let go."""
+        """The messages with these ids; cached others are dropped."""
         there = set(ids or ())
         with self._lock:
             for message_id in [one for one in self._kept if one not in there]:

@@ -1,8 +1,8 @@
-"""A bound for waits: a server that was stopped, or waits for a replica that is gone, answers nothing and breaks no connection.
+"""Limits waits: a server that was stopped, or waits for a lost replica, neither answers nor closes the connection.
 
-One thread looks at all connections of a store from time to time. A commit that is not answered in time is cancelled: a server
-that waits for a replica then says so. Any other statement may take long for a good reason, so the server is asked whether it
-is there. Where there is no answer, the connection is cut, and whatever waits on it ends with an error.
+One thread checks all connections of a store periodically. A commit that is not answered in time is cancelled: a server
+that waits for a replica then reports that. Any other statement may take long for a good reason, so the server is probed
+on a second connection. Without an answer, the connection is closed, and calls that wait on it end with an error.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hermes.errors import StoreUnreachable
 from hermes.store.engines.postgres import error_mapping
 from hermes.store.engines.postgres.pool import PooledConnection
 
-GRACE = 5.0  # seconds for the answer to a question that any server answers at once
-_LEAST = 2  # seconds: libpq takes no shorter time for connecting
+GRACE = 5.0  # seconds for the answer to the probe, which any server answers at once
+_LEAST = 2  # seconds: libpq's shortest connect timeout
 
 
 class Watch:
-    """Cuts connections that have waited for `seconds` for a server that `is_there` does not find."""
+    """Closes connections that have waited for `seconds` for a server that does not pass `is_there`."""
 
     def __init__(self, seconds: float, is_there: Callable[[], bool]) -> None:
         self._seconds, self._is_there = seconds, is_there
@@ -39,12 +39,12 @@ class Watch:
         self._stopped = threading.Event()
 
     def add(self, link: PooledConnection) -> None:
-        """Look after a connection until it is closed."""
+        """Watch a connection until it is closed."""
         with self._lock:
             self._links.add(link)
             if self._thread is None and not self._stopped.is_set():
                 thread = threading.Thread(target=self._work, daemon=True, name="hermes-watch")
-                with suppress(RuntimeError):  # no more threads: the next connection tries again
+                with suppress(RuntimeError):  # no thread can start: the next connection retries
                     thread.start()
                     self._thread = thread
 
@@ -64,7 +64,7 @@ class Watch:
             self._end([(link, since) for link, since in waits if since is not None and now - since > self._seconds])
 
     def _end(self, late: list[tuple[PooledConnection, float]]) -> None:
-        """See to statements that are not answered in time."""
+        """Handle statements that are not answered in time."""
         commits = [one for one in late if one[0].committing]
         for link, _ in commits:
             canceller = threading.Thread(target=_cancel, args=(link, self._grace), daemon=True, name="hermes-cancel")
@@ -88,7 +88,7 @@ def _cancel(link: PooledConnection, seconds: float) -> None:
 
 
 def _cut(link: PooledConnection, since: float) -> None:
-    """End a connection that still waits. (The copy of its descriptor is its own, whatever the number is used for next.)"""
+    """End a connection that still waits. (The descriptor is duplicated, so a reuse of its number does no harm.)"""
     with suppress(OSError, psycopg.Error):
         wire = socket.socket(fileno=os.dup(link.pgconn.socket))
         with wire:
@@ -97,7 +97,7 @@ def _cut(link: PooledConnection, since: float) -> None:
 
 
 def is_there(conninfo: str) -> bool:
-    """Whether the server lets us in (or says why not) and answers."""
+    """Whether the server accepts a connection (or rejects it with a reason) and answers."""
     try:
         probe = psycopg.connect(make_conninfo(conninfo, connect_timeout=max(_LEAST, int(GRACE))), autocommit=True)
     except psycopg.Error as error:

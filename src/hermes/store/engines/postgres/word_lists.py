@@ -1,11 +1,11 @@
-"""The lists of words and names: what each process knows of them, and taking out what no message has any more.
+"""The lists of words and names: each process's cache of them, and the removal of entries that no message has any more.
 
-Each entry has a row, for finding it and its beginning. Parts of it are found by the trigrams of a group of entries
-(`words_grouped`, `names_grouped`), which triggers keep in step with the lists (schema.py).
+Each entry has a row, for searches by it and its prefix. Parts of it are found by the trigrams of a group of entries
+(`words_grouped`, `names_grouped`), which triggers synchronise with the lists (schema.py).
 
-A process remembers which words are in the lists and does not look them up again. So whoever takes words out counts this in
-`state_meta` (REMOVALS), and a batch of messages is indexed only if the count is the one its words were chosen under. The two
-can't cross each other: indexing holds a lock of the table `words` together with others, taking out holds it alone. (Only the
+A process caches which words are in the lists and does not look them up again. So a removal of words is counted in
+`state_meta` (REMOVALS), and a batch of messages is indexed only if the count is the one at which its words were chosen. The two
+can't overlap: indexing holds a shared lock of the table `words`, a removal an exclusive one. (Only the
 store's owner has a right on that table; an advisory lock could be held by every role that can log in.)
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from hermes.store.engines.postgres.transaction import PostgresTx
 
 KNOWN = 300_000
-REMOVALS = "words_removed"  # in state_meta: how often words were taken out
+REMOVALS = "words_removed"  # in state_meta: how often words were removed
 COUNTED = f"coalesce((SELECT value FROM state_meta WHERE key = '{REMOVALS}'), '0')"
 LOOKED_AT = 1_000  # words looked for at once
 HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
-# Not waited for in the queue: who waits there keeps those who index from going side by side.
+# Taken without waiting: a waiter in the lock queue would stop processes from indexing concurrently.
 _HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE NOWAIT"
 TRIES = 100
 PAUSE = 0.02  # seconds between two of them
@@ -39,14 +39,14 @@ _LISTS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
 
 
 class KnownWords:
-    """Words and names that are in the lists, as far as this process knows, and the count of removals this was true at."""
+    """Words and names that are in the lists, as cached by this process, and the count of removals at that time."""
 
     def __init__(self) -> None:
         self.words: set[bytes] = set()
         self.removals = "0"
 
     def learn(self, words: set[bytes], removals: str) -> None:
-        """These are in the lists; told after the commit, with the count they were put in under."""
+        """Cache these as listed; called after the commit, with the count at which they were inserted."""
         if removals != self.removals:
             return
         if len(self.words) > KNOWN:
@@ -54,7 +54,7 @@ class KnownWords:
         self.words.update(words)
 
     def agree(self, removals: str) -> None:
-        """The count is this: if it is another one than before, nothing is known."""
+        """Set the count: if it differs from before, the cache is cleared."""
         if removals != self.removals:
             self.words = set()
             self.removals = removals
@@ -64,7 +64,7 @@ Work = Callable[[], AbstractContextManager["PostgresTx"]]
 
 
 def take_out_unused(read: Work, write: Work) -> int:
-    """Take out the words and names that no message has; how many. Messages that wait put theirs in when they are indexed."""
+    """Remove the words and names that no message has; returns how many. Waiting messages add theirs when they are indexed."""
     return sum(
         _take_out(write, (table, column, as_query), some)
         for table, column, as_query in _LISTS
@@ -73,7 +73,7 @@ def take_out_unused(read: Work, write: Work) -> int:
 
 
 def _unused(read: Work, table: str, column: str, as_query: Callable[[str], str]) -> Iterator[list[str]]:
-    """Entries of a list that no message has at a glance, some at a time."""
+    """Entries of a list that no message seems to have, some at a time."""
     last = ""
     while True:
         with read() as tx:
@@ -100,7 +100,7 @@ def _without_message(tx: Any, listed: list[str], as_query: Callable[[str], str])
 
 
 def _take_out(write: Work, of: tuple[str, str, Callable[[str], str]], unused: list[str]) -> int:
-    """Take these out, if no message has got them meanwhile."""
+    """Remove these, unless a message has got them meanwhile."""
     table, column, as_query = of
     for _ in range(TRIES):
         with suppress(StoreBusy), write() as tx:

@@ -1,4 +1,4 @@
-"""The record in one SQLite file."""
+"""The store in one SQLite file."""
 
 from hermes.store.engines.sqlite.engine import SqliteEngine
 

@@ -1,11 +1,11 @@
-"""Getting what was written onto the disk, and from the WAL into the database, beside the writing.
+"""Syncs commits to the disk, and moves the WAL into the database, concurrently with writers.
 
-A commit is safe once the WAL is synced up to it. SQLite would do that while it holds the write lock; done right after
-the lock is given up, and before the caller is told, it promises the same and lets the next writer write meanwhile.
-A passive checkpoint waits for nobody and stops nobody, but it writes and syncs a few megabytes: a thread with a
-connection of its own does that, so that no append has to. While others go on writing it never gets to the end, so a
-WAL that has grown long is finished in the queue, where only the last few pages are left to do; then it starts over.
-The same thread puts messages into the full-text index a moment after they were stored, and tidies it while nobody writes.
+A commit is safe once the WAL is synced up to it. SQLite would sync while it holds the write lock; syncing right after
+the lock is released, and before the call returns, gives the same guarantee and lets the next writer write meanwhile.
+A passive checkpoint neither waits nor blocks others, but it writes and syncs a few megabytes: a thread with a
+connection of its own does that, so that no append has to. While others keep writing it never finishes, so a
+WAL that has grown long is finished in the queue, where only the last few pages are left; then the WAL starts over.
+The same thread puts messages into the full-text index a moment after they were stored, and merges it while no process writes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LONG_WAL = 1500  # pages
 FAR_TOO_LONG = 10 * LONG_WAL
 _PATIENCE = 1.0
 _BUSY_MS = 1000
-_MOMENT = 0.01  # seconds without a write, in which what came before is indexed
+_MOMENT = 0.01  # seconds without a write, after which waiting messages are indexed
 T = TypeVar("T")
 _IDLE = 0.4  # seconds without a write
 
 
 def _system_call() -> Callable[[int, int, int, int], int] | None:
-    """Linux's sync_file_range, where there is one."""
+    """Linux's sync_file_range, where it exists."""
     try:
         call = ctypes.CDLL(None).sync_file_range
     except (OSError, AttributeError, TypeError):
@@ -60,7 +60,7 @@ class WalSync:
         self._file = -1
 
     def begin(self) -> None:
-        """Have the system begin to write; nothing is waited for, and nothing is promised before the sync itself."""
+        """Let the system begin to write without waiting; only the sync itself is a guarantee."""
         if _begin_writing is not None:
             _begin_writing(self._opened(), 0, 0, _SYNC_FILE_RANGE_WRITE)
 
@@ -74,27 +74,27 @@ class WalSync:
         return self._file
 
     def close(self) -> None:
-        """Forget the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 class MaintenanceThread:
-    """Makes a checkpoint now and then, indexes, and tidies in quiet moments. Its thread starts with the first need.
+    """Makes checkpoints, indexes, and tidies while no process writes. Its thread starts when it is first needed.
 
-    What there is to tidy is `work`'s to know: prepared without a lock, then written in a transaction of its own.
+    `work` provides the tidying: prepared without a lock, then written in a transaction of its own.
     """
 
     def __init__(self, path: Path, gate: WriteQueue, work: Tidying) -> None:
         self._path = path
-        self._gate = gate  # of its own: a gate serves one thread
+        self._gate = gate  # its own: a WriteQueue serves one thread
         self._work = work
-        self._indexing = WriteQueue(path.with_name(path.name + "-indexing"))  # one process is enough; the others go on
+        self._indexing = WriteQueue(path.with_name(path.name + "-indexing"))  # one process is enough
         self._untidy = False
-        self._deleted = False  # the WAL may still hold what was deleted
+        self._deleted = False  # the WAL may still hold deleted text
         self._unindexed = False
-        self._long = False  # the WAL is to be moved
+        self._long = False  # the WAL must be moved into the database
         self._commits = 0
         self._wanted = threading.Event()
         self._stopped = False
@@ -102,13 +102,13 @@ class MaintenanceThread:
         self._thread: threading.Thread | None = None
 
     def watch(self, connection: apsw.Connection) -> None:
-        """Look after the WAL that this connection writes."""
+        """Watch the size of the WAL that this connection writes."""
         connection.set_wal_hook(self._grown)
 
     def _grown(self, connection: apsw.Connection, database: str, pages: int) -> int:
         self._commits += 1
         if (pages >= LONG_WAL or self._commits % EVERY == 0) and not self._busy:
-            if pages >= FAR_TOO_LONG and pages % LONG_WAL < 8:  # the thread does not get through
+            if pages >= FAR_TOO_LONG and pages % LONG_WAL < 8:  # the thread can't keep up
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._long = True
             self._start()
@@ -116,21 +116,21 @@ class MaintenanceThread:
         return apsw.SQLITE_OK
 
     def index_soon(self) -> None:
-        """There are messages to be indexed."""
+        """Signal that there are messages to index."""
         if not self._unindexed:
             self._unindexed = True
             self._start()
             self._wanted.set()
 
     def tidy_later(self) -> None:
-        """There is something to tidy."""
+        """Signal that there is something to tidy."""
         if not self._untidy:
             self._untidy = self._long = True
             self._start()
             self._wanted.set()
 
     def empty_later(self) -> None:
-        """Something was deleted: in a quiet moment the WAL is emptied, too."""
+        """Signal that rows were deleted: when no process writes, the WAL is emptied as well."""
         if not self._deleted:
             self._deleted = True
             self._start()
@@ -142,7 +142,7 @@ class MaintenanceThread:
             self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is under way and end the thread."""
+        """Finish the current work and end the thread."""
         self._stopped = True
         self._wanted.set()
         if self._thread is not None:
@@ -152,11 +152,11 @@ class MaintenanceThread:
         try:
             connection = locks.connect(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
             connection.set_busy_timeout(_BUSY_MS)
-            # What is indexed can be indexed again, and moving the WAL syncs it first: no commit here needs a sync.
+            # Index entries can be made again, and moving the WAL syncs it first: no commit here needs a sync.
             connection.execute("PRAGMA synchronous=NORMAL; PRAGMA cache_size=-8000; PRAGMA temp_store=MEMORY")
             connection.pragma("secure_delete", 1)
             connection.wal_autocheckpoint(0)
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a reader knows there is a WAL
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a reader sees the WAL
         except apsw.Error:
             return  # the last connection to close moves the WAL
         try:
@@ -178,7 +178,7 @@ class MaintenanceThread:
                         self._long = False
                         self._checkpoint(connection)
                 except (apsw.Error, OSError, StoreError, UnicodeDecodeError):
-                    pass  # another process is at it, the disk is full or a text damaged: nothing is lost by waiting
+                    pass  # another process does it, the disk is full or a text is damaged: it can wait
         finally:
             if self._deleted:
                 with suppress(apsw.Error, OSError):
@@ -197,7 +197,7 @@ class MaintenanceThread:
             self._busy = False
 
     def _finish(self, connection: apsw.Connection) -> None:
-        """Move the last pages while nobody adds any. What is already moved is synced before that."""
+        """Move the last pages while no process adds any. Pages already moved are synced before."""
         os.fdatasync(_descriptor(self._path))
         if self._gate.enter(_PATIENCE):
             try:
@@ -215,10 +215,10 @@ class MaintenanceThread:
                 self._gate.leave()
 
     def _index(self, connection: apsw.Connection) -> None:
-        """Index what waits once nobody appends for a moment, in pieces so small that who then does waits little.
+        """Index waiting messages once no process appends for a moment, in pieces so small that the next append waits little.
 
-        While messages come without a pause, those who append index them: a thread beside them would take longer, and
-        each of their steps would wait for Python's lock.
+        While messages come without a pause, the appending callers index them: a parallel thread would take longer, and
+        each of their steps would wait for Python's GIL.
         """
         tx = SqliteTx(connection)
         before = -1
@@ -239,15 +239,15 @@ class MaintenanceThread:
                     return
                 self._write(connection, partial(self._work.index, tx, batch))
                 self._untidy = True
-                if self._work.is_behind(tx):  # messages come too often for a quiet moment
+                if self._work.is_behind(tx):  # messages come without a pause
                     self._tidy(connection, tx)
         finally:
             self._indexing.leave()
 
     def _write(self, connection: apsw.Connection, work: Callable[[], T]) -> T:
-        """A write transaction, when it is this thread's turn."""
+        """A write transaction, when the queue admits this thread."""
         if not self._gate.enter(_PATIENCE):
-            raise BlockingIOError("others have been writing for long")
+            raise BlockingIOError("other processes are still writing")
         try:
             connection.execute("BEGIN IMMEDIATE")
             result = work()
@@ -259,7 +259,7 @@ class MaintenanceThread:
             self._gate.leave()
 
     def _tidied(self, connection: apsw.Connection) -> bool:
-        """Tidy until somebody writes; whether there is more to do."""
+        """Tidy until a process writes; returns whether there is more to do."""
         before, steps, tx = self._commits, 0, SqliteTx(connection)
         while self._commits == before and not self._stopped:
             more = self._tidy(connection, tx)
@@ -268,11 +268,11 @@ class MaintenanceThread:
             steps += 1
             if steps % EVERY == 0:
                 self._checkpoint(connection)
-            self._wanted.wait(0.002)  # those who wait for the lock go first
+            self._wanted.wait(0.002)  # let waiting writers take the lock first
         return True
 
     def _tidy(self, connection: apsw.Connection, tx: SqliteTx) -> bool:
-        """One piece of what was put off; whether there may be more."""
+        """Do one piece of deferred work; returns whether there may be more."""
         piece = self._work.prepare(tx)
         more = self._write(connection, partial(self._work.write, tx, piece))
         self._work.written(piece)

@@ -1,8 +1,8 @@
 """One SQLite file, several threads and processes.
 
-One connection writes (and reads, while nobody writes); further ones are opened when a reader would have to wait.
-Every write is a BEGIN IMMEDIATE behind the queue of write_queue.py. Work that can be put off (indexing, checkpoints) is
-done after a commit, in bounded pieces, by whoever has just written.
+One connection writes (and reads, while no thread writes); further ones are opened when a reader would have to wait.
+Every write is a BEGIN IMMEDIATE behind the queue of write_queue.py. Deferrable work (indexing, checkpoints) is
+done after a commit, in bounded pieces, by the process that has just written.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from hermes.store.titles import take_in
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
-PAGE = 4096  # bytes of a page of a new file: a message changes five pages, and each is written and summed whole
+PAGE = 4096  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
 BUSY_MS = 1000
 RETRIES = 15
-OPENING_SECONDS = 10.0  # that a process which makes a new file is waited for
+OPENING_SECONDS = 10.0  # to wait for a process that creates the file
 RETRY_SECONDS = (0.020, 0.150)
 QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
 STOPPED_AFTER = 1  # tries after which the holder of the lock is looked at: one that was stopped never lets go
@@ -72,17 +72,17 @@ class SqliteEngine:
         self._mutex = threading.RLock()
         self._spare: list[apsw.Connection] = []
         self._spare_lock = threading.Lock()
-        self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # told after rows were taken in
-        self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None  # told when a commit may not last
+        self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # called after rows were adopted
+        self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None  # for commits that may be lost
         self.on_differing: Callable[[Sequence[str]], None] = lambda sessions: None
         self._shared_columns = False  # another program has columns of its own in this file, see shared_columns.py
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self._closed = False
         self._forked = False
-        self._taken_in: tuple[int, int] | None = None  # the version in which no other program's rows were left
+        self._taken_in: tuple[int, int] | None = None  # the data version at which all other programs' rows were adopted
         self._gate = WriteQueue(path.with_name(path.name + "-queue"))
         self._sync: WalSync | None = None
-        self._doubtful = False  # a sync has failed: what it was about may be missing on the disk
+        self._doubtful = False  # a sync has failed: committed data may be missing on the disk
         self._presence = Presence(path)
         self.fulltext = SqliteFullText()
         self._upkeep = IndexUpkeep(self)
@@ -95,10 +95,10 @@ class SqliteEngine:
     # ------------------------------------------------------------------ opening
 
     def _opened(self) -> tuple[apsw.Connection, bool]:
-        """The writing connection on a file that is ready, and what `_prepare` says of it.
+        """The writing connection on a file that is ready, and the result of `_prepare`.
 
-        Processes that make a new file at once are in each other's way (each waits for the others' read locks to go to WAL
-        mode), so they queue up; what is left of it is tried again.
+        Processes that create a new file at once block each other (each waits for the others' read locks to switch to WAL
+        mode), so they queue up; remaining conflicts are retried.
         """
         if not self.read_only and not self.path.is_dir() and not _has_content(self.path):
             make_private(self.path.parent)
@@ -132,10 +132,10 @@ class SqliteEngine:
             except OSError as error:
                 raise from_os(error, self.path) from error
         elif not _looks_like_a_database(self.path):
-            raise NotADatabase(f"{self.path} is not a database; move it away, or name another file")
+            raise NotADatabase(f"{self.path} is not a database; move it away, or choose another file")
         elif not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
             raise StoreReadOnly(
-                f"{self.path} can't be written; look at its permissions and its folder's, or open it read-only"
+                f"{self.path} can't be written; check its permissions and its folder's, or open it read-only"
             )
         return self._connect(apsw.SQLITE_OPEN_READWRITE)
 
@@ -147,7 +147,7 @@ class SqliteEngine:
             connection.set_busy_timeout(BUSY_MS)
             # Until the file is known to be ours, closing it must not even move its WAL into it.
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.execute("PRAGMA application_id").fetchone()  # the first real look at the file
+            connection.execute("PRAGMA application_id").fetchone()  # the first actual read of the file
             locks.watch_shared_memory(self.path)
         except (apsw.CantOpenError, apsw.ReadOnlyError):
             if not self.read_only:
@@ -156,25 +156,25 @@ class SqliteEngine:
                 raise StoreReadOnly(
                     f"{self.path} has changes in its -wal file that can only be read where its folder can be written"
                 ) from None
-            # A folder where not even the shared-memory file can be made: read the file as it lies there.
+            # A folder in which not even the shared-memory file can be created: read the database file alone.
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
             connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         connection.execute("PRAGMA cache_size=-24000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
-        # SQLite would look at the value of `LIMIT ?`, and plan the statement again each time it is bound.
+        # SQLite would inspect the value of `LIMIT ?`, and plan the statement again each time it is bound.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         migrate.add_functions(connection)
         return connection
 
     def _prepare(self) -> bool:
-        """Make the file ready; whether it is read through stand-in views (it is of another version)."""
+        """Migrate or create the file; returns whether it is read through stand-in views (it has another version)."""
         state = migrate.inspect(self._main)
         if state.kind == "foreign-application":
-            raise NotADatabase(f"{self.path} is a database of some other program, not a record of sessions")
+            raise NotADatabase(f"{self.path} is a database of some other program, not a session store")
         if state.kind == "newer" and not self.read_only:
             self.read_only = True
             self.notice = (
                 f"{self.path} was written by another or newer program (version {state.version});"
-                " it is opened for reading only. Import it into a store of your own to go on with it."
+                " it is opened for reading only. Import it into your own store to continue its sessions."
             )
             warnings.warn(self.notice, stacklevel=6)
         if not self.read_only:
@@ -199,7 +199,7 @@ class SqliteEngine:
         if in_wal and self._durability == "full":
             self._sync = WalSync(self.path)
         self._main.execute("PRAGMA journal_size_limit=67108864")
-        self._main.pragma("secure_delete", 1)  # what is deleted is overwritten, not left in a free page
+        self._main.pragma("secure_delete", 1)  # deleted rows are overwritten, not left in free pages
         self._keeper.watch(self._main)
         if state.kind != "current" or state.foreign_triggers or state.incomplete or state.shared:
             with self.write() as tx:
@@ -209,11 +209,11 @@ class SqliteEngine:
     def _use_wal(self) -> None:
         try:
             mode = self._main.pragma("journal_mode", "wal")
-        except (apsw.BusyError, apsw.LockedError):  # another process is just doing the same
+        except (apsw.BusyError, apsw.LockedError):  # another process is doing the same
             mode = self._main.pragma("journal_mode")
         if mode not in ("wal", "memory"):
             warnings.warn(
-                f"{self.path} lies on a file system without shared memory: using a rollback journal (slower)",
+                f"{self.path} is on a file system without shared memory: using a rollback journal (slower)",
                 stacklevel=7,
             )
 
@@ -235,7 +235,7 @@ class SqliteEngine:
     def write(
         self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
     ) -> AbstractContextManager[SqliteTx]:
-        """One writer at a time. Unless it need not be `lasting`, what was written is on the disk when the block is left."""
+        """One writer at a time. If `lasting`, the change is on the disk when the block is left."""
         return Writing(self, holding, lasting)
 
     def _require_writable(self) -> None:
@@ -247,25 +247,25 @@ class SqliteEngine:
             raise self._files_lost()
 
     def _committed(self, holding: Sequence[str], lasting: bool, work: Callable[[], None] | None) -> None:
-        """After a commit, with the lock given back."""
+        """After a commit, with the lock released."""
         if self.fulltext.dropped:
             self.fulltext.dropped = False
             self._keeper.empty_later()
         if lasting:
             if self._sync is not None:
                 self._make_lasting(self._sync, holding, work)
-            if not self._presence.holds() and not self._closed:  # the last one to close removes files itself
+            if not self._presence.holds() and not self._closed:  # the last connection to close removes files itself
                 raise self._files_lost(committed=True)
 
     def _make_lasting(self, sync: WalSync, sessions: Sequence[str], work: Callable[[], None] | None) -> None:
-        """Have what was committed on the disk; an error after the commit says that it is stored all the same."""
+        """Sync the commit to the disk; an error after the commit says that the change is stored nevertheless."""
         try:
             if work is not None:
                 sync.begin()
-                with suppress(Exception):  # it is only done early: whoever needs it does it then
+                with suppress(Exception):  # it is only done early: a caller that needs it repeats it
                     work()
             sync()
-            if self._doubtful:  # the system may have forgotten what it failed to write: the database gets it all
+            if self._doubtful:  # the system may have dropped pages it failed to write: move the whole WAL
                 with self._mutex:
                     pages, done = self._main.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
                 if done < pages:
@@ -274,16 +274,16 @@ class SqliteEngine:
         except (OSError, apsw.Error) as error:
             self._doubtful = True
             self.on_unsure(sessions)
-            told = self._as_ours(error)
-            raise (type(told) if isinstance(told, StoreError) else StoreError)(
-                f"{told}; this change was stored, but may not survive a power failure: look before you repeat it",
+            mapped = self._as_ours(error)
+            raise (type(mapped) if isinstance(mapped, StoreError) else StoreError)(
+                f"{mapped}; this change was stored, but may not survive a power failure: check before you repeat it",
                 maybe_stored=True,
             ) from error
 
     def _files_lost(self, *, committed: bool = False) -> StoreGone:
-        """A file of this store is not there any more: nobody would ever read what is written to it."""
+        """The error for a missing file of this store: no process would ever read what is written to it."""
         saved = self._presence.database_is_here()
-        if saved:  # what only a lost -wal had is moved into the database
+        if saved:  # content that only a lost -wal had is moved into the database
             with suppress(apsw.Error), self._mutex:
                 self._main.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         return StoreGone(
@@ -302,7 +302,7 @@ class SqliteEngine:
                 if attempt == STOPPED_AFTER and (stopped := stopped_holder(self.path)) is not None:
                     raise StoreBusy(
                         f"{self.path} is held by process {stopped}, which was stopped in the middle of writing"
-                        f" (Ctrl-Z?); let it go on (fg, or kill -CONT {stopped}) or end it, then try again"
+                        f" (Ctrl-Z?); let it continue (fg, or kill -CONT {stopped}) or end it, then try again"
                     ) from error
                 if attempt == RETRIES:
                     raise StoreBusy(
@@ -335,7 +335,7 @@ class SqliteEngine:
     # ------------------------------------------------------------------ housekeeping
 
     def taking_in(self) -> AbstractContextManager[None]:
-        """Rows that another program wrote are taken in before they are listed."""
+        """Adopt rows that another program wrote before they are listed."""
         if not self.read_only:
             version = self._version()
             if version is None or version != self._taken_in:
@@ -343,7 +343,7 @@ class SqliteEngine:
         return _NOTHING_MORE
 
     def _version(self) -> tuple[int, int] | None:
-        """Two equal answers mean that nothing was committed in between, by anyone; None: that can't be told now."""
+        """Two equal results mean that no process committed anything in between; None: unknown at the moment."""
         if self._closed or not self._mutex.acquire(blocking=False):
             return None
         try:
@@ -373,7 +373,7 @@ class SqliteEngine:
         self.on_adopted(strangers)
 
     def _follow(self) -> None:
-        """Hide, show and archive what another program has, where it has columns of its own for that."""
+        """Apply another program's hiding, showing and archiving, where the file has that program's columns."""
         if not self._shared_columns:
             return
         with self.read() as tx:
@@ -382,7 +382,7 @@ class SqliteEngine:
             self.on_differing(sessions)
 
     def start_background(self) -> None:
-        """Follow what another program did; after an upgrade there is much to index: a thread does it meanwhile."""
+        """Apply what another program did; after an upgrade there is much to index: a thread does it in the background."""
         if not self.read_only:
             self._follow()
             self._upkeep.start()
@@ -401,7 +401,7 @@ class SqliteEngine:
                 self._spare.append(connection)
 
     def searching(self) -> AbstractContextManager[SqliteTx]:
-        return Reading(self) if self.read_only else Searching(self)  # what is not indexed yet is searched as it is
+        return Reading(self) if self.read_only else Searching(self)  # unindexed messages are searched directly
 
     def appended(self, message_id: int, size: int) -> None:
         if self.fulltext.due(message_id, size):
@@ -417,7 +417,7 @@ class SqliteEngine:
         self._require_open()
         with self._translated(), self._mutex:
             found = inspection.corruption(self._main, progress)
-        if found or self.overlay:  # another program's file: its values and its index are its own
+        if found or self.overlay:  # another program's file: its values and its index are not checked
             return found
         with self._translated():
             with self.read() as tx:
@@ -433,12 +433,12 @@ class SqliteEngine:
 
     def _require_open(self) -> None:
         if self._forked:
-            raise StoreClosed(f"{self.path} was opened before this process was forked; open it here again")
+            raise StoreClosed(f"{self.path} was opened before this process was forked; open it again in this process")
         if self._closed:
             raise StoreClosed(f"{self.path} was closed")
 
     def rebuild_index(self) -> None:
-        """Make the full-text index anew from the messages."""
+        """Rebuild the full-text index from the messages."""
         from hermes.store.engines.sqlite import inspection
 
         with self.write() as tx:
@@ -463,7 +463,7 @@ class SqliteEngine:
                     with self.write() as tx:
                         tx.rows(f"PRAGMA incremental_vacuum({VACUUM_STEP})")
                     free -= VACUUM_STEP
-                    time.sleep(0.001)  # let those who wait go first
+                    time.sleep(0.001)  # let waiting writers go first
                 return True
             self._gate.enter(QUEUE_SECONDS)
             try:
@@ -500,7 +500,7 @@ class SqliteEngine:
     def backup(self, target: Path) -> None:
         self._require_open()
         if target.exists():
-            raise InvalidInput(f"{target} exists already; name a file that does not")
+            raise InvalidInput(f"{target} exists already; choose the name of a new file")
         make_private(target.parent)
         part = target.with_name(target.name + ".part")
         part.unlink(missing_ok=True)
@@ -510,7 +510,7 @@ class SqliteEngine:
             copy = apsw.Connection(str(part))
             try:
                 source.execute("BEGIN").fetchall()
-                source.execute("SELECT count(*) FROM sqlite_master").fetchone()  # holds this moment's view
+                source.execute("SELECT count(*) FROM sqlite_master").fetchone()  # pins the snapshot
                 with copy.backup("main", source, "main") as work:
                     while not work.done:
                         work.step(2000)
@@ -546,7 +546,7 @@ _opened: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    """A connection must not be used on both sides of a fork."""
+    """After a fork: a connection must not be used on both sides."""
     for engine in list(_opened):
         engine._closed = engine._forked = True
         engine._mutex = threading.RLock()  # a thread that the child does not have may hold the old one
@@ -557,7 +557,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _looks_like_a_database(path: Path) -> bool:
-    """SQLite takes a file of a few bytes for an empty one. (It must not be opened here: closing drops SQLite's locks.)"""
+    """SQLite treats a file of a few bytes as empty. (It must not be opened here: closing drops SQLite's locks.)"""
     size = path.stat().st_size
     return size == 0 or size >= 512
 

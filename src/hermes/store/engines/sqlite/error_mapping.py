@@ -1,4 +1,4 @@
-"""Errors of SQLite and of the system as errors of this program: what happened, to which file, what to do."""
+"""Errors of SQLite and of the system mapped to errors of this program: what happened, to which file, what to do."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from hermes.errors import (
     StoreReadOnly,
 )
 
-# What SQLite says of a file whose pages are damaged in ways it takes for something else.
+# SQLite's messages for damaged pages that it reports as another problem.
 _DAMAGE = ("no such table", "no such column", "no such module", "malformed", "unsupported file format", "missing from")
 _HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
-    apsw.NotADBError: (NotADatabase, "is not a database; move it away, or name another file"),
-    apsw.CorruptError: (StoreCorrupt, "is damaged; `python -m hermes.store.check FILE --repair` mends it"),
+    apsw.NotADBError: (NotADatabase, "is not a database; move it away, or choose another file"),
+    apsw.CorruptError: (StoreCorrupt, "is damaged; `python -m hermes.store.check FILE --repair` repairs it"),
     apsw.FullError: (StoreFull, "has no space left to grow; free some and try again"),
-    apsw.ReadOnlyError: (StoreReadOnly, "can't be written; look at its permissions and its folder's"),
-    apsw.CantOpenError: (StoreError, "can't be opened; look at the path and its permissions"),
-    apsw.PermissionsError: (StoreReadOnly, "can't be used; look at its permissions"),
+    apsw.ReadOnlyError: (StoreReadOnly, "can't be written; check its permissions and its folder's"),
+    apsw.CantOpenError: (StoreError, "can't be opened; check the path and its permissions"),
+    apsw.PermissionsError: (StoreReadOnly, "can't be used; check its permissions"),
     apsw.BusyError: (StoreBusy, "is held by another process"),
     apsw.LockedError: (StoreBusy, "is held by another connection"),
 }
@@ -36,7 +36,7 @@ _HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
 def as_ours(
     error: apsw.Error | OSError | UnicodeDecodeError, path: Path, connection: apsw.Connection | None
 ) -> Exception:
-    """What this program raises for an error of SQLite or of the system; the connection knows the system's part of it."""
+    """What this program raises for an error of SQLite or of the system; the connection has the system's error code."""
     if isinstance(error, apsw.Error):
         return _translate(error, path, connection)
     if isinstance(error, OSError):
@@ -56,7 +56,7 @@ def _translate(error: apsw.Error, path: Path, connection: apsw.Connection | None
         if isinstance(error, kind):
             return ours(f"{path} {hint}")
     if isinstance(error, apsw.SQLError) and any(sign in str(error) for sign in _DAMAGE):
-        return StoreCorrupt(f"{path} is damaged ({error}); `python -m hermes.store.check FILE --repair` mends it")
+        return StoreCorrupt(f"{path} is damaged ({error}); `python -m hermes.store.check FILE --repair` repairs it")
     if isinstance(error, apsw.IOError):
         if _no_space(path) or _system_error(connection) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return StoreFull(f"{path} has no space left to grow; free some and try again")
@@ -81,5 +81,5 @@ def from_os(error: OSError, path: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(f"{path} has no space left to grow; free some and try again")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return StoreReadOnly(f"{path} can't be written ({error.strerror}); look at its permissions and its folder's")
+        return StoreReadOnly(f"{path} can't be written ({error.strerror}); check its permissions and its folder's")
     return StoreError(f"{path}: {error.strerror or error}")

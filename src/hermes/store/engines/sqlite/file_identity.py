@@ -1,8 +1,8 @@
 """Whether a store's files are still the ones that were opened.
 
-A program that has a file open goes on writing to it after the file was deleted, moved or replaced, and nobody
-else ever reads that. So after every commit the folder is looked at: while nothing was made, removed or renamed in it
-(one `fstat`), the files are where they were.
+A program that has a file open continues to write to it after the file was deleted, moved or replaced, and no
+other process ever reads that. So every commit checks the folder: while no file in it was created, removed or renamed
+(one `fstat`), the files are in place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-_SETTLED = 100_000_000  # nanoseconds after which a folder's time would differ if it was changed again
+_SETTLED = 100_000_000  # nanoseconds after which another change would change the folder's mtime
 
 
 class Presence:
@@ -22,22 +22,22 @@ class Presence:
         self._names = [f"{path}{end}" for end in ("", "-wal", "-shm")]
         self._files: dict[str, tuple[int, int]] = {}
         self._folder = -1
-        self._unchanged = 0  # the folder's time when the files were last seen in their places
-        self.lost: str | None = None  # a file that is not there any more, or is another one
+        self._unchanged = 0  # the folder's mtime when the files were last seen in place
+        self.lost: str | None = None  # a file that is missing or was replaced
 
     def remember(self) -> None:
-        """The files are now as they should be."""
+        """Record the current files as the right ones."""
         self._files = {name: found for name in self._names if (found := _identity(name)) is not None}
         self._folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Forget the folder."""
+        """Close the folder."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
 
     def holds(self) -> bool:
-        """Whether all files are where they were. Once one is lost, the answer stays no."""
+        """Whether all files are in place. Once one is lost, the result stays False."""
         if self._folder < 0:
             return True
         folder = os.fstat(self._folder)
@@ -52,7 +52,7 @@ class Presence:
         return self.lost is None
 
     def database_is_here(self) -> bool:
-        """Whether the database itself is still the same file, with no other -wal or -shm beside it."""
+        """Whether the database itself is still the same file, with no other -wal or -shm next to it."""
         database, *others = self._names
         return _identity(database) == self._files.get(database) and all(
             _identity(name) in (None, self._files.get(name)) for name in others

@@ -1,6 +1,6 @@
 """SQLite databases of other programs, read table by table and never changed.
 
-A database in WAL mode that no process has open is read as immutable: no lock is taken and no file appears beside it.
+A database in WAL mode that no process has open is read as immutable: no lock is taken and no file is created next to it.
 """
 
 from __future__ import annotations

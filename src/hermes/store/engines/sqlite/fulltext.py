@@ -1,7 +1,7 @@
-"""The full-text index of a SQLite record.
+"""The full-text index of a SQLite store.
 
-Messages are indexed after their own transaction, in bounded batches above a high-water mark, by whichever process
-has just written; what lies above the mark is searched through a small temporary index of the reading connection, so
+Messages are indexed after their own transaction, in bounded batches above a high-water mark, by the process that
+has just written; what is above the mark is searched through a small temporary index of the reading connection, so
 an answer is complete at once. The index holds no text. Ranking looks at the newest matches only, so that a common
 word costs no more in a large store than in a small one.
 """
@@ -39,7 +39,7 @@ BATCH_MESSAGES = 64
 BATCH_CHARACTERS = 150_000
 Bounds = tuple[int, int]  # messages and characters indexed at once
 BATCH: Bounds = (BATCH_MESSAGES, BATCH_CHARACTERS)
-PIECE: Bounds = (8, 20_000)  # beside others who append: they wait for as long as that takes
+PIECE: Bounds = (8, 20_000)  # while others append: they wait as long as one piece takes
 BULK: Bounds = (192, 900_000)  # while messages come without a pause: fewer than one append in a hundred wait for it
 STANDING = 224  # messages above the mark, while they come without a pause
 TIDY_PAGES = 32
@@ -50,7 +50,7 @@ SMALL_TAIL = 512  # more unindexed messages than this are scanned, not indexed f
 
 
 def expression(tree: Node | None) -> str | None:
-    """A query tree as an FTS5 expression; None when nothing in it is indexed. User text only ever stands in quotes."""
+    """A query tree as an FTS5 expression; None when nothing in it is indexed. User text is always quoted."""
     if tree is None:
         return None
     if isinstance(tree, Leaf):
@@ -83,7 +83,7 @@ class Batch:
     last: int
     documents: list[tuple[int, str, str, str]]
     strangers: set[str]  # sessions with rows another program wrote
-    crcs: list[tuple[int, int]]  # what each was made of
+    crcs: list[tuple[int, int]]  # checksums of the indexed text
     parts: list[int]  # messages with parts as another program stores them
     top: int  # the newest message then
 
@@ -106,11 +106,11 @@ class SqliteFullText:
     def __init__(self) -> None:
         self._tails: dict[int, _Tail] = {}
         self._indexed = True
-        self._mark = 0  # the mark as last seen: only a hint
+        self._mark = 0  # the mark as last read: only a hint
         self._bytes = 0
-        self._waiting = 0  # characters that were not indexed yet: only a hint, too
+        self._waiting = 0  # characters that were not indexed yet: also a hint
         self.batches = 0
-        self.dropped = False  # messages were deleted: the engine empties the WAL and sets this back
+        self.dropped = False  # messages were deleted: the engine empties the WAL and resets this
         self.words = Words()
 
     def prepare(self, connection: apsw.Connection, *, indexed: bool = True) -> None:
@@ -122,7 +122,7 @@ class SqliteFullText:
     # ------------------------------------------------------------------ indexing
 
     def due(self, message_id: int, size: int) -> bool:
-        """Whether enough has piled up above the mark for a batch."""
+        """Whether enough messages for a batch are above the mark."""
         self._bytes += size
         self._waiting += size
         if message_id - self._mark < self.TAIL and self._bytes < BATCH_CHARACTERS:
@@ -131,7 +131,7 @@ class SqliteFullText:
         return True
 
     def is_far_behind(self, message_id: int) -> bool:
-        """Whether so much waits that it must not become more."""
+        """Whether so many messages wait that they must be indexed now."""
         return message_id - self._mark >= STANDING or self._waiting >= BULK[1]
 
     def mark(self, tx: Tx) -> int:
@@ -147,7 +147,7 @@ class SqliteFullText:
         return int(tx.value("SELECT count(*) FROM messages WHERE id > ?", (self.mark(tx),)))
 
     def pending_over(self, tx: Tx, most: int) -> bool:
-        """Whether more than so many messages wait to be indexed."""
+        """Whether more than this many messages wait to be indexed."""
         return tx.row("SELECT 1 FROM messages WHERE id > ? LIMIT 1 OFFSET ?", (self.mark(tx), most)) is not None
 
     def strangers(self, tx: Tx) -> list[str]:
@@ -171,7 +171,7 @@ class SqliteFullText:
         return [row[0] for row in rows]
 
     def prepare_batch(self, tx: Tx, least: int, most: Bounds = BATCH) -> Batch | None:
-        """The next messages above the mark, if there are at least so many (or half as many characters as fit)."""
+        """The next messages above the mark, if there are at least this many (or half as many characters as fit)."""
         mark = self.mark(tx)
         top = tx.value("SELECT max(id) FROM messages") or 0
         adopted = number(tx, migrate.META_ADOPTED)
@@ -200,13 +200,13 @@ class SqliteFullText:
         return Batch(mark, documents[-1][0], documents, strangers, crcs, parts, top)
 
     def write_batch(self, tx: Any, batch: Batch) -> int:
-        """Put a prepared batch into the index; 0 when another process was quicker."""
+        """Put a prepared batch into the index; 0 when another process did it first."""
         between = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
         if self.mark(tx) != batch.mark or tx.value(between, (batch.mark, batch.last)) != len(batch.documents):
             return 0
-        if _edited_since(tx, batch.top):  # one of these may have another text by now
+        if _edited_since(tx, batch.top):  # one of these may have another text since
             return 0
-        # Nothing is there above the mark, unless another program's trigger put it there.
+        # The index has nothing above the mark, unless another program's trigger put it there.
         strange = tx.row("SELECT 1 FROM messages_fts_docsize WHERE id > ? LIMIT 1", (batch.mark,)) is not None
         tx.connection.executemany(
             f"INSERT {'OR REPLACE ' if strange else ''}INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
@@ -283,7 +283,7 @@ class SqliteFullText:
         if table is None:
             return indexed
         recent = self._match(tx, table, match, scope, cap)
-        known = {candidate[0] for candidate in recent}  # another program's trigger may have indexed some already
+        known = {candidate[0] for candidate in recent}  # another program's trigger may already have indexed some
         return [*recent, *(candidate for candidate in indexed if candidate[0] not in known)][:cap]
 
     def holders(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Holder]:
@@ -313,9 +313,9 @@ class SqliteFullText:
         return [*recent, *(row for row in indexed if row[0] not in known)][:cap]
 
     def _spelled_out(self, tx: Tx, tree: Any) -> Any:
-        """In a large store, beginnings of words as the words there are.
+        """In a large store, expand prefixes to the words of the store.
 
-        FTS5 collects every occurrence of a beginning before it gives the first; of whole words it gives the newest at once.
+        FTS5 collects every match of a prefix before it returns the first; of whole words it returns the newest at once.
         """
         if not self._indexed or not any(leaf.prefix for leaf in positive(tree)):
             return tree
@@ -365,7 +365,7 @@ class SqliteFullText:
     # ------------------------------------------------------------------ the tail above the mark
 
     def _extent(self, tx: Any) -> tuple[int, int]:
-        """The mark and the newest message, as this search's transaction sees them from its beginning to its end."""
+        """The mark and the newest message, fixed for the whole transaction of this search."""
         if tx.extent is None:
             tx.extent = (self.mark(tx), tx.value("SELECT max(id) FROM messages") or 0)
         extent: tuple[int, int] = tx.extent
@@ -391,7 +391,7 @@ class SqliteFullText:
             "SELECT (SELECT count(*) FROM temp.tail_fts_docsize WHERE id > ?1)"
             " <> (SELECT count(*) FROM messages WHERE id > ?1 AND id <= ?2)"
         )
-        # An import keeps its ids, which may lie below; an edit changes a text that may be here.
+        # An import keeps its ids, which may be below; an edit changes a text that may be in this index.
         if tail.upto > mark and (tx.value(held, (mark, tail.upto)) or _edited_since(tx, tail.upto)):
             tx.run("INSERT INTO tail_fts(tail_fts) VALUES('delete-all')")
             tail.upto = mark
@@ -421,18 +421,18 @@ class SqliteFullText:
 
 
 def _edited_since(tx: Any, top: int) -> bool:
-    """Whether a text was changed since this was the newest message: an edit stores what it replaces as a new row."""
+    """Whether a text was changed since this was the newest message: an edit stores the replaced text as a new row."""
     return tx.value(f"SELECT 1 FROM messages WHERE id > ? AND hidden = {REPLACED} LIMIT 1", (top,)) is not None
 
 
 class Tidying:
-    """What is put off while messages come in: indexing them, noting words, merging the index. One small piece at a time."""
+    """Work deferred while messages come in: indexing them, recording words, merging the index. One small piece at a time."""
 
     def __init__(self, fulltext: SqliteFullText) -> None:
         self._fulltext = fulltext
 
     def next_batch(self, tx: Tx) -> Batch | None:
-        """The next messages to be indexed, if all of them are this program's own (the engine adopts the others)."""
+        """The next messages to be indexed, if all of them were written by this program (the engine adopts the others)."""
         batch = self._fulltext.prepare_batch(tx, 1, PIECE)
         return None if batch is None or batch.strangers or batch.parts else batch
 
@@ -441,15 +441,15 @@ class Tidying:
         self._fulltext.write_batch(tx, batch)
 
     def is_behind(self, tx: Tx) -> bool:
-        """Whether too many messages wait for their words to be noted."""
+        """Whether too many messages wait for their words to be recorded."""
         return self._fulltext.words.is_behind(tx, self._fulltext.mark(tx))
 
     def prepare(self, tx: Tx) -> Chunk | None:
-        """What can be done without a lock."""
+        """Prepare a piece, without a lock."""
         return self._fulltext.words.prepare(tx, self._fulltext.mark(tx))
 
     def write(self, tx: Any, chunk: Chunk | None) -> bool:
-        """The piece itself, in a write transaction; whether there may be more."""
+        """Write the piece, in a write transaction; returns whether there may be more."""
         if chunk is not None:
             return self._fulltext.words.write(tx, chunk) or True
         return merge(tx.connection, "messages_fts", TIDY_PAGES) or merge(
@@ -457,13 +457,13 @@ class Tidying:
         )
 
     def written(self, chunk: Chunk | None) -> None:
-        """It was committed."""
+        """Called after the commit."""
         if chunk is not None:
             self._fulltext.words.learn(chunk)
 
 
 def adopt(tx: Tx, session_id: str) -> None:
-    """Bring a session row up to date with messages that another program wrote."""
+    """Update a session row with messages that another program wrote."""
     tx.run(
         "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id"
         " AND m.hidden IS NULL), message_count = (SELECT count(*) FROM messages m WHERE m.session_id = sessions.id AND"
@@ -475,6 +475,6 @@ def adopt(tx: Tx, session_id: str) -> None:
 
 
 def _score(api: Any, *_: Any) -> float:
-    """How much a message is about the words: their number against its length, bounded."""
+    """The relevance of a message to the words: their count relative to its length, bounded."""
     count = api.inst_count
     return float(count / (count + 0.4 + 0.8 * api.column_size(-1) / 400.0))

@@ -1,6 +1,6 @@
-"""Bringing the full-text index up to date, in bounded pieces, by whoever has just written, searches, closes or asks for it.
+"""Updates the full-text index in bounded pieces, in the process that has just written, searches, closes or requests it.
 
-What the keeper's thread does beside that, in quiet moments, is in checkpoint.py; what a piece consists of, in fulltext.py.
+What the background thread does while no process writes is in checkpoint.py; the pieces themselves are in fulltext.py.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
     from hermes.store.engines.sqlite.transaction import SqliteTx
 
-MANY_WORDS = 100_000  # each is looked up when unused ones are taken out: a second or two
+MANY_WORDS = 100_000  # each is looked up when unused ones are removed: a second or two
 FORGET_PAGES = 500  # of the index, merged in one transaction
 
 
 class IndexUpkeep:
-    """The work on one store's index that belongs to its users' calls."""
+    """The work on one store's index that callers' calls do."""
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
         self._fulltext = engine.fulltext
         self._indexing = WriteQueue(engine.path.with_name(engine.path.name + "-indexing"))
-        self._changed_seen = 0  # rows of changed_messages that were looked at
+        self._changed_seen = 0  # rows of changed_messages that were processed
         self._stop = threading.Event()
         self._worker: threading.Thread | None = None
 
     def start(self) -> None:
-        """After an upgrade there is much to index: a thread does it meanwhile."""
+        """After an upgrade there is much to index: a thread does it in the background."""
         with self._engine.read() as tx:
             if self._fulltext.pending_over(tx, self._fulltext.SETTLE):
                 self._worker = threading.Thread(target=self._work, daemon=True, name="hermes-index")
@@ -48,18 +48,18 @@ class IndexUpkeep:
             self._worker.join()
 
     def close(self) -> None:
-        """Forget the lock file."""
+        """Close the lock file."""
         self._indexing.close()
 
     def _work(self) -> None:
         try:
             while not self._stop.is_set():
-                more = self._sweep()  # the room an old index took serves the new one
+                more = self._sweep()  # the new index reuses the space of the old one
                 if not self._batch() and not more:
                     return
-                self._stop.wait(0.002)  # those who wait for the lock go first
+                self._stop.wait(0.002)  # let waiting writers take the lock first
         except StoreError:
-            pass  # closed, or another process is busy: whoever opens next goes on
+            pass  # closed, or another process is busy: the next process that opens the store continues
 
     def _sweep(self) -> bool:
         with self._engine.read() as tx:
@@ -69,11 +69,11 @@ class IndexUpkeep:
             return migrate.sweep(tx.connection)
 
     def has_changes(self, tx: SqliteTx) -> bool:
-        """Whether another program has changed messages with SQL since that was last looked at."""
+        """Whether another program has changed messages with SQL since the last check."""
         return _changes(tx) != self._changed_seen
 
     def note_changes(self, *, again: bool = False) -> None:
-        """Index messages anew whose rows another program has changed with SQL since they were indexed."""
+        """Re-index messages whose rows another program has changed with SQL since they were indexed."""
         with self._engine.read() as tx:
             noted = _changes(tx)
             if noted == self._changed_seen and not again:
@@ -87,13 +87,13 @@ class IndexUpkeep:
         self._changed_seen = noted
 
     def appended(self, message_id: int) -> None:
-        """A batch is due: index it soon, or now if that does not get through."""
+        """A batch is due: index it soon, or now if the background thread can't keep up."""
         self._engine._keeper.index_soon()
         if self._fulltext.is_far_behind(message_id) and self._engine._mutex.acquire(
             blocking=False
-        ):  # it does not get through
+        ):  # the thread can't keep up
             try:
-                if self._indexing.enter():  # one process is enough; the others go on
+                if self._indexing.enter():  # one process is enough; the others skip it
                     try:
                         if self._batch(least=self._fulltext.TAIL // 2, most=BULK):
                             self._keep_up()
@@ -113,9 +113,9 @@ class IndexUpkeep:
                 return 0
             if prepared.parts:
                 self._engine.on_parts(prepared.parts)
-                with self._engine.read() as tx:  # as the rows are now
+                with self._engine.read() as tx:  # the current rows
                     prepared = self._fulltext.prepare_batch(tx, least, most) or prepared
-            with self._engine.write(lasting=False) as tx:  # what the index says can always be said again
+            with self._engine.write(lasting=False) as tx:  # index entries can always be made again
                 done = self._fulltext.write_batch(tx, prepared)
             if done and prepared.strangers:
                 self._engine.on_adopted(prepared.strangers)
@@ -125,14 +125,14 @@ class IndexUpkeep:
         return 0
 
     def _keep_up(self) -> None:
-        """Do some of what was put off if too much of it has piled up."""
+        """Do some deferred work if too much of it has accumulated."""
         with self._engine.read() as tx:
             behind = self._fulltext.words.is_behind(tx, self._fulltext.mark(tx))
         if behind:
             self._tidy()
 
     def _tidy(self) -> bool:
-        """One piece of what was put off; whether there may be more."""
+        """Do one piece of deferred work; returns whether there may be more."""
         tidying = Tidying(self._fulltext)
         with self._engine.read() as tx:
             piece = tidying.prepare(tx)
@@ -142,7 +142,7 @@ class IndexUpkeep:
         return more
 
     def _note_words(self) -> None:
-        """Note the words of all that is indexed."""
+        """Record the words of all indexed messages."""
         words = self._fulltext.words
         while True:
             with self._engine.read() as tx:
@@ -154,7 +154,7 @@ class IndexUpkeep:
             words.learn(chunk)
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
-        """Index every message that is not indexed yet; how many that was."""
+        """Index every message that is not indexed yet; returns how many."""
         done = 0
         self.note_changes(again=True)
         while True:
@@ -169,7 +169,7 @@ class IndexUpkeep:
                     progress(done, done + self._fulltext.pending(tx))
 
     def forget_words(self, *, whole: bool) -> None:
-        """Words that only deleted messages had leave the list of words, and (`whole`) the pages of the index."""
+        """Remove words that only deleted messages had from the word list, and (`whole`) from the pages of the index."""
         fulltext, last = self._fulltext, ""
         with self._engine.read() as tx:
             if not whole and tx.row("SELECT 1 FROM words LIMIT 1 OFFSET ?", (MANY_WORDS,)) is not None:
@@ -186,7 +186,7 @@ class IndexUpkeep:
                     if gone := fulltext.unused(tx, unused):
                         fulltext.words.take_out(tx, gone)
         for table in ("messages_fts", "messages_fts_trigram") if whole else ():
-            pages = -FORGET_PAGES  # all of it, then step by step: others write in between
+            pages = -FORGET_PAGES  # a negative number starts a full merge, then step by step: others write in between
             more = True
             while more:
                 with self._engine.write() as tx:
@@ -194,7 +194,7 @@ class IndexUpkeep:
                 pages = FORGET_PAGES
 
     def settle(self) -> None:
-        """Index what this process left behind, unless that is a long piece of work."""
+        """Index what this process has not indexed yet, unless that takes long."""
         try:
             with self._engine.read() as tx:
                 few = self._fulltext.pending(tx) <= self._fulltext.SETTLE
@@ -208,5 +208,5 @@ class IndexUpkeep:
 
 
 def _changes(tx: SqliteTx) -> int:
-    """How many messages are noted as changed with SQL."""
+    """How many messages are recorded as changed with SQL."""
     return int(tx.value("SELECT count(*) FROM changed_messages"))

@@ -1,4 +1,4 @@
-"""Is the file itself sound, and does the index agree with the messages? And what can be saved when it is not.
+"""Checks the file itself and that the index agrees with the messages, and salvages rows of a damaged file.
 
 The index holds no text; beside it lies a checksum of what each entry was made of (`indexed_texts`). message_check.py
 compares each message with that; entries of older files that have no checksum are compared word by word (compare_index).
@@ -53,7 +53,7 @@ def corruption(connection: apsw.Connection, progress: Progress | None = None) ->
 
 @contextmanager
 def _told(connection: apsw.Connection, progress: Progress | None) -> Iterator[None]:
-    """Tell `progress` while SQLite works. How much there is to do is not known: the share grows ever more slowly."""
+    """Call `progress` while SQLite works. The total is not known: the share grows ever more slowly."""
     if progress is None:
         yield
         return
@@ -73,17 +73,17 @@ def _told(connection: apsw.Connection, progress: Progress | None) -> Iterator[No
 
 
 def _look_anew(connection: apsw.Connection) -> None:
-    """Let FTS5 see what other connections merged meanwhile: it looks when it is asked something, not when it is checked."""
+    """Let FTS5 see what other connections merged meanwhile: it reloads on a query, not on a check."""
     for table in ("messages_fts", "messages_fts_trigram"):
         try:
             connection.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'anything' LIMIT 1").fetchall()
         except apsw.Error:
-            continue  # it is missing or damaged; the check itself says so
+            continue  # it is missing or damaged; the check itself reports that
 
 
 def _about_another_index(connection: apsw.Connection, finding: str) -> bool:
     """Whether a finding is about a full-text index this program does not use: one that a migration set aside (it is being
-    cleared away, piece by piece), or another program's, which its SQLite may have made by other rules than this one's."""
+    removed, piece by piece), or another program's, which its SQLite may have made by other rules than this one's."""
     unused = list(migrate.OLD_INDEXES)
     if connection.pragma("application_id") != schema.APPLICATION_ID:
         unused += [table.removeprefix("old_") for table in migrate.OLD_INDEXES]
@@ -91,18 +91,18 @@ def _about_another_index(connection: apsw.Connection, finding: str) -> bool:
 
 
 def _header(connection: apsw.Connection) -> list[Finding]:
-    """The two bytes that say how a file may be read and written: SQLite takes odd ones for read-only."""
-    try:  # through SQLite: opening the file beside it would drop its locks
+    """Check the two header bytes with the format versions: SQLite treats unknown ones as read-only."""
+    try:  # through SQLite: opening the file separately would drop its locks
         start = connection.read("main", 0, 0, 20)[1]
     except apsw.Error:
         return []
     if len(start) == 20 and (start[18], start[19]) not in ((1, 1), (2, 2)):
-        return [finding("corruption", "file", "the header's format versions make no sense")]
+        return [finding("corruption", "file", "the header's format versions are invalid")]
     return []
 
 
 def drift(connection: apsw.Connection, fulltext: SqliteFullText, tx: Any) -> Iterator[Finding]:
-    """Values beside messages that can't be read; messages the index lacks, entries without a message."""
+    """Unreadable values outside of messages; messages the index lacks, entries without a message."""
     for damage in value_check.damaged(connection):
         yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
     mark = fulltext.mark(tx)
@@ -134,11 +134,11 @@ def _entries(connection: apsw.Connection, mark: int) -> Iterator[Finding]:
 
 
 def reset_index(connection: apsw.Connection) -> None:
-    """Start the full-text index anew (inside a write transaction); catching up fills it."""
+    """Empty the full-text index (inside a write transaction); catching up fills it again."""
     for table in ("messages_fts", "messages_fts_trigram"):
         try:
             connection.execute(f"DROP TABLE IF EXISTS {table}")
-        except apsw.Error:  # too damaged to be dropped: its parts go one by one
+        except apsw.Error:  # too damaged to be dropped: drop its tables one by one
             for part in ("data", "idx", "docsize", "config", "content"):
                 connection.execute(f"DROP TABLE IF EXISTS {table}_{part}")
             connection.execute("PRAGMA writable_schema=ON")
@@ -155,7 +155,7 @@ def reset_index(connection: apsw.Connection) -> None:
 
 
 def copy_name(path: Path) -> Path:
-    """A free name beside a file, for a copy of it as it is before anything is mended."""
+    """An unused name next to a file, for a copy of it before the repair."""
     stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
     copy, number = path.with_name(stem), 1
     while copy.exists():
@@ -165,7 +165,7 @@ def copy_name(path: Path) -> Path:
 
 
 def set_aside(path: Path) -> Path:
-    """Copy a database and what lies beside it before anything is mended; where the copy is."""
+    """Copy a database with its -wal and similar files before the repair; returns the path of the copy."""
     copy = copy_name(path)
     for suffix in ("", "-wal"):
         source = path.with_name(path.name + suffix)
@@ -176,7 +176,7 @@ def set_aside(path: Path) -> Path:
 
 
 def read_what_can_be_read(path: Path, take: Callable[[str, dict[str, Any]], None]) -> None:
-    """Hand every row of a damaged database that can still be read to `take(table, row)`."""
+    """Call `take(table, row)` with every row of a damaged database that can still be read."""
     try:
         connection = locks.connect(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         connection.execute("PRAGMA cell_size_check=ON")
@@ -198,7 +198,7 @@ def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]
         return
     if not names:
         return
-    # Text goes as bytes beside its type: what is no UTF-8 any more must not end the reading.
+    # Text is read as bytes with its type: invalid UTF-8 must not end the reading.
     columns = ", ".join(f"typeof({n}), CASE typeof({n}) WHEN 'text' THEN CAST({n} AS BLOB) ELSE {n} END" for n in names)
     by_rowid = table in ("sessions", "messages", "audit")
     seen: set[Any] = set()
@@ -214,7 +214,7 @@ def _rows_of(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]
             return
         except apsw.Error:
             continue
-    if by_rowid and seen:  # in the middle, row by row
+    if by_rowid and seen:  # continue in the middle, row by row
         for rowid in range(min(seen), max(seen) + 1):
             if rowid in seen:
                 continue

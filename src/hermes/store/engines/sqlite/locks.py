@@ -1,19 +1,19 @@
-"""SQLite's locks, held so that nobody else in this process can drop them.
+"""SQLite's locks, held so that no other code in this process can drop them.
 
 SQLite locks with POSIX locks, which belong to a process: another copy of SQLite in it (Python's sqlite3 is one) neither
-sees ours nor is seen, and when it closes the file, or anything else does that, the kernel drops ours. The next
-connection then takes itself for the last one and removes the WAL, with all that is in it.
+sees our locks nor do we see its; and when any code closes the file, the kernel drops ours. The next
+connection then takes itself for the last one and removes the WAL, with everything in it.
 
-Locks of an open file description do not have these faults, and they conflict with POSIX locks of any process, this one
+Locks of an open file description do not have these problems, and they conflict with POSIX locks of any process, this one
 included. So the system calls of the SQLite that this program uses are replaced (thunks.py): the same locks on
 the same bytes, on a description of our own. Another copy in this process is then like another process. Programs that lock
-the old way, on this machine or in an older version, are respected and respect ours.
+with POSIX locks, on this machine or in an older version, respect our locks and we respect theirs.
 
-The other way round, closing a descriptor of ours would drop the POSIX locks of another copy in this process: such
+Conversely, closing a descriptor of ours would drop the POSIX locks of another copy in this process: such
 descriptors are kept open until it holds none.
 
 A description is shared with a forked child; the child gets one of its own at once.
-Where all this can't be had (not Linux, another processor), locks are as SQLite makes them: docs/format.md says what
+Where this is not available (not Linux, another processor), SQLite's own locks are used: docs/format.md says what
 must not be done then.
 """
 
@@ -37,10 +37,10 @@ except ImportError:  # not Linux: nothing below is used
     fcntl = None  # type: ignore[assignment]
 
 _F_OFD_SETLK = 37
-_SHARED = (0x40000002, 510)  # the bytes of a database file that everyone who has it open in WAL mode has a read lock on
-_IN_USE = (128, 1)  # the same of a -shm file
+_SHARED = (0x40000002, 510)  # the bytes of a database file that every connection in WAL mode has a read lock on
+_IN_USE = (128, 1)  # the same for a -shm file
 _SHM_SEEN, _SHM_OURS, _LEAVE_ALONE = -1, -2, -3
-_KEPT_MOST = 200  # descriptors kept open for another copy of SQLite
+_KEPT_MOST = 200  # descriptors that stay open for another copy of SQLite
 _DESCRIPTOR_AT = 24  # in SQLite's unixFile, behind three pointers
 
 
@@ -52,14 +52,14 @@ class _Locks:
         self.thunks: Thunks | None = None
         self.tried = False
         self.on_file: dict[tuple[int, int], int] = {}  # device and inode → the descriptor whose locks count
-        self.kept: list[int] = []  # closed by SQLite, kept open for another copy of it
+        self.kept: list[int] = []  # closed by SQLite, still open for another copy of it
 
 
 _locks = _Locks()
 
 
 def connect(name: str, **options: Any) -> apsw.Connection:
-    """A connection to a database file, with locks that only its own end drops."""
+    """A connection to a database file, with locks that only closing it drops."""
     with _locks.mutex:
         thunks = _installed()
         connection = apsw.Connection(name, **options)  # takes no lock yet
@@ -69,7 +69,7 @@ def connect(name: str, **options: Any) -> apsw.Connection:
 
 
 def watch_shared_memory(path: Path) -> None:
-    """After the first look at a database: its -shm file is ours, too."""
+    """After the first read of a database: register its -shm file as well."""
     thunks = _locks.thunks
     if thunks is None:
         return
@@ -81,7 +81,7 @@ def watch_shared_memory(path: Path) -> None:
 
 
 def tidy() -> None:
-    """Close what SQLite has closed, unless another copy of it in this process has locks there."""
+    """Close the descriptors that SQLite has closed, unless another copy of it in this process has locks there."""
     thunks = _locks.thunks
     if thunks is None:
         return
@@ -104,13 +104,13 @@ def tidy() -> None:
 
 
 def are_descriptions_locked() -> bool:
-    """Whether this process locks its databases as described above (else as SQLite does by itself)."""
+    """Whether this process locks its databases as described above (else with SQLite's own locks)."""
     with _locks.mutex:
         return _installed() is not None
 
 
 def _installed() -> Thunks | None:
-    """SQLite's system calls are replaced once, before this process first opens a store."""
+    """Replace SQLite's system calls once, before this process first opens a store."""
     if not _locks.tried and os.environ.get("HERMES_SQLITE_LOCKS") != "posix":
         _locks.tried = True
         vfs = None
@@ -121,7 +121,7 @@ def _installed() -> Thunks | None:
             if not real_fcntl or not real_close:
                 return None
             thunks = Thunks(real_fcntl, real_close)
-            if apsw.connections():  # of somebody else: their locks are POSIX locks already
+            if apsw.connections():  # opened by other code: their locks are already POSIX locks
                 for number in _open_descriptors():
                     thunks.table[number] = _LEAVE_ALONE
             vfs.xSetSystemCall("close", thunks.close)
@@ -137,7 +137,7 @@ def _installed() -> Thunks | None:
 
 
 def _try_kernel() -> None:
-    """OSError unless the kernel knows these locks."""
+    """Raise OSError unless the kernel supports these locks."""
     if fcntl is None or struct.calcsize("P") != 8:
         raise OSError("not here")
     number = os.memfd_create("hermes-locks")
@@ -152,7 +152,7 @@ def _lock(number: int, command: int, kind: int, start: int = 0, length: int = 0)
 
 
 def _adopt(thunks: Thunks, connection: apsw.Connection) -> None:
-    """Its locks shall be those of the one description that this process has for the file."""
+    """Use the locks of the one description that this process has for the file."""
     pointer = ctypes.c_void_p()
     connection.file_control("main", apsw.SQLITE_FCNTL_FILE_POINTER, ctypes.addressof(pointer))
     try:
@@ -166,11 +166,11 @@ def _adopt(thunks: Thunks, connection: apsw.Connection) -> None:
             _locks.on_file[key] = _opened_again(number)
         thunks.table[number] = _locks.on_file[key]
     except OSError:
-        pass  # SQLite's own locks have to do
+        pass  # SQLite's own locks have to suffice
 
 
 def _opened_again(number: int) -> int:
-    """Another description of the same file."""
+    """Open another description of the same file."""
     try:
         return os.open(f"/proc/self/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -186,7 +186,7 @@ def _open_descriptors() -> list[int]:
 
 
 def _inodes_locked_here() -> set[int]:
-    """Files on which this process has POSIX locks: ours are none."""
+    """Files on which this process has POSIX locks: ours are not."""
     me, found = str(os.getpid()), set()
     with contextlib.suppress(OSError), open("/proc/locks") as lines:
         for line in lines:
@@ -197,10 +197,10 @@ def _inodes_locked_here() -> set[int]:
 
 
 def _in_child() -> None:
-    """The parent's descriptions must not be ours: unlocking here would unlock there.
+    """A child must not share the parent's descriptions: unlocking here would unlock there.
 
-    SQLite in the child believes to have what it had in the parent. The locks that say that a file is in use are taken anew,
-    so that this is true for a store that the child opens for itself.
+    SQLite in the child assumes the locks it had in the parent. The locks that mark a file as in use are taken again,
+    so that this holds for a store that the child opens.
     """
     _locks.mutex = threading.Lock()
     thunks = _locks.thunks

@@ -1,7 +1,7 @@
-"""Every message read once: can its values and its text be read, and are they what the index was made of?
+"""Reads every message once: checks that its values and text can be read and match the index.
 
-Messages are read a session at a time and looked at column by column, in bulk; only those of a session in which something
-is wrong are looked at one by one. Sessions without a fault are handed on, so that no one else has to read them again.
+Messages are read a session at a time and checked column by column, in bulk; only those of a session in which something
+is wrong are checked one by one. Sound sessions are passed on, so that no other check has to read them again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STALE = "the full-text index speaks of another text"
 
 
 def check(engine: SqliteEngine, progress: Progress | None, visit: Visit | None) -> Iterator[Finding]:
-    """What is wrong with messages and with what the index says of them; `visit` gets the sound ones."""
+    """The problems of messages and of their index entries; `visit` gets the sound messages."""
     look = _Look()
     with engine.read() as tx:
         total = int(tx.value("SELECT count(*) FROM messages"))
@@ -65,9 +65,9 @@ def check(engine: SqliteEngine, progress: Progress | None, visit: Visit | None) 
 
 
 class _Look:
-    """Looks at messages, each time within one view of the database.
+    """Checks messages, each time within one snapshot of the database.
 
-    Most columns are empty in most stores: they are read only once one of them is found not to be.
+    Most columns are empty in most stores: they are read only once one of them is found not empty.
     """
 
     _connection: apsw.Connection
@@ -77,11 +77,11 @@ class _Look:
     def __init__(self) -> None:
         self._used: tuple[str, ...] = _ALWAYS
         self._sql = self._crc = ""
-        self.unknown: list[int] = []  # messages of which it is not known what their entry was made of
+        self.unknown: list[int] = []  # messages without a checksum of their index entry
         self.read = 0
 
     def within(self, connection: apsw.Connection, mark: int) -> None:
-        """Look by this connection; up to the mark messages are indexed."""
+        """Use this connection; messages up to the mark are indexed."""
         self._connection, self._mark = connection, mark
         if not self._sql:
             table = value_check.table(connection, "messages")
@@ -92,7 +92,7 @@ class _Look:
             self._use(())
 
     def _use(self, names: Iterable[str]) -> None:
-        """From now on these columns are read, too."""
+        """Read these columns as well from now on."""
         self._used = (*self._used, *names)
         self._kinds = [(place, _TYPES.get(self._table.kinds[name])) for place, name in enumerate(self._used)]
         self._searched = [self._used.index(name) for name in SEARCHED]
@@ -106,7 +106,7 @@ class _Look:
         try:
             by_column = self._columns(owner)
             if not by_column:
-                return None  # it was deleted a moment ago
+                return None  # it was just deleted
             columns: MessageColumns = dict(zip(self._used, by_column, strict=False))
             whole = [by_column[place] for place in self._searched]
             right = isinstance(owner, str) and all(
@@ -169,14 +169,14 @@ class _Look:
 
 
 def _are(types: frozenset[type], column: Sequence[Any]) -> bool:
-    """Whether each value of a column is of one of these types; most columns are empty, and that is seen sooner."""
+    """Whether each value of a column is of one of these types; most columns are empty, which is checked first."""
     if column[0] is None and column.count(None) == len(column):
         return True
     return types.issuperset(map(type, column))
 
 
 def _texts(columns: MessageColumns) -> Sequence[Any]:
-    """The whole texts of messages. StoreCorrupt: one can't be unpacked, or is not of the form that its row names."""
+    """The whole texts of messages. StoreCorrupt: one can't be unpacked, or does not match the format in its row."""
     texts, forms = columns["content"], columns["content_format"]
     if columns["content_rest"].count(None) != len(texts):
         texts = [
@@ -184,9 +184,9 @@ def _texts(columns: MessageColumns) -> Sequence[Any]:
         ]
     if forms.count(None) != len(forms):
         if not set(forms).issubset(_FORMS):
-            raise StoreCorrupt("a message has content of an unknown form")
+            raise StoreCorrupt("a message has content of an unknown format")
         if not all(_is_parts(text) for text, form in zip(texts, forms, strict=True) if form == "json"):
-            raise StoreCorrupt("the parts of a message are no JSON any more")
+            raise StoreCorrupt("the parts of a message are damaged: no valid JSON")
     return texts
 
 
@@ -197,7 +197,7 @@ def _is_parts(text: Any) -> bool:
 def _crcs(
     texts: Iterable[Any], rests: Iterable[Any], forms: Iterable[Any], names: Iterable[Any], calls: Iterable[Any]
 ) -> list[int]:
-    """`text_crc` of many rows whose values are of the right types: what it takes in pieces is put together before."""
+    """`text_crc` of many rows whose values are of the right types: the pieces are joined before."""
     crc32, out = zlib.crc32, []
     for text, rest, form, name, call in zip(texts, rests, forms, names, calls, strict=True):
         if form is name is call is rest is None and text is not None:  # most messages
@@ -228,10 +228,10 @@ def _broken(row: IndexedRow, texts: Sequence[Any]) -> Iterator[Finding]:
     if form not in _FORMS:
         yield finding("damaged-text", where, f"its content has an unknown format ({form!r})")
     elif form == "json" and not _is_parts(content):
-        yield finding("damaged-text", where, "its content is no JSON any more")
+        yield finding("damaged-text", where, "its content is damaged: no valid JSON")
     for text in texts:
         if type(text) is bytes:
             try:
                 codec.restored(text)
             except StoreCorrupt:
-                yield finding("damaged-row", where, "a text of it is no text any more (not UTF-8)")
+                yield finding("damaged-row", where, "a text of it is damaged: no valid UTF-8")

@@ -1,7 +1,7 @@
-"""From any older file to today's tables, in one short transaction.
+"""Migrates any older file to the current tables, in one short transaction.
 
 Opening must never keep a user waiting: columns are added without rewriting rows, the old full-text tables are only
-renamed, and what takes long (the new index, clearing away the old one) is done later in small pieces while every
+renamed, and slow work (the new index, removing the old one) is done later in small pieces while every
 message stays findable. A file of a newer or foreign version is never altered; temporary views let it be read.
 """
 
@@ -21,8 +21,8 @@ from hermes.store.title_rules import shown_title, split_family
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
 META_WORDS = "words_noted_to"  # the words of every message up to this id are in words
-META_ADOPTED = "adopted_to"  # rows up to this id were there when the file became ours
-META_CHANGES = "changes_noted_after"  # rows above this id: every change made with SQL is noted in changed_messages
+META_ADOPTED = "adopted_to"  # rows up to this id existed when this program adopted the file
+META_CHANGES = "changes_noted_after"  # rows above this id: every change made with SQL is recorded in changed_messages
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
 # Content that holds parts as other programs store them (codec.FOREIGN_PARTS). Text functions end at its NUL.
@@ -46,13 +46,13 @@ class State:
     version: int = 0
     journal: str = ""
     foreign_triggers: tuple[str, ...] = ()
-    incomplete: bool = False  # a table or column is missing that belongs to this format
-    readable: bool = True  # without stand-ins: every column is there
+    incomplete: bool = False  # a table or column of this format is missing
+    readable: bool = True  # without stand-in views: every column exists
     shared: bool = False  # another program has added its columns since
 
 
 def inspect(connection: apsw.Connection) -> State:
-    """Look at a file without changing it."""
+    """Inspect a file without changing it."""
     application, own, journal = (
         _one(connection, f"PRAGMA {name}") for name in ("application_id", "user_version", "journal_mode")
     )
@@ -67,7 +67,7 @@ def inspect(connection: apsw.Connection) -> State:
     if "schema_version" in names:
         version = _one(connection, "SELECT max(version) FROM schema_version") or 1
     triggers = tuple(name for name, kind in names.items() if kind == "trigger" and _feeds_the_index(connection, name))
-    if application == schema.APPLICATION_ID:  # ours, whatever number another program has put into schema_version
+    if application == schema.APPLICATION_ID:  # ours, regardless of another program's schema_version
         if own > schema.FORMAT_VERSION:
             return State("newer", own, journal)
         return _own_state(connection, names, State("current", own, journal, triggers))
@@ -90,13 +90,13 @@ def _own_state(connection: apsw.Connection, names: dict[str, str], state: State)
 
 
 def _has_earlier_view(connection: apsw.Connection) -> bool:
-    """Whether the view of messages was made before messages could be redacted: it would show them."""
+    """Whether the view of messages is older than redaction: it would show redacted messages."""
     sql = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = 'visible_messages' AND instr(sql, ?) = 0"
     return connection.execute(sql, (schema.CARRIABLE,)).fetchone() is not None
 
 
 def upgrade(connection: apsw.Connection) -> None:
-    """Bring the file to today's tables; runs inside a write transaction, so all of it happens or nothing."""
+    """Migrate the file to the current tables; runs inside a write transaction, so it is atomic."""
     state = inspect(connection)  # again, now under the lock: another process may have done it
     for trigger in state.foreign_triggers:
         connection.execute(f'DROP TRIGGER IF EXISTS "{trigger}"')
@@ -140,7 +140,7 @@ def _feeds_the_index(connection: apsw.Connection, trigger: str) -> bool:
 
 
 def _place_inert_triggers(connection: apsw.Connection) -> None:
-    """Older programs make their index triggers `IF NOT EXISTS`; these stand in their place and do nothing."""
+    """Older programs make their index triggers `IF NOT EXISTS`; these take their names and do nothing."""
     for table in ("messages_fts", "messages_fts_trigram"):
         for event in ("insert", "delete", "update"):
             connection.execute(
@@ -149,7 +149,7 @@ def _place_inert_triggers(connection: apsw.Connection) -> None:
 
 
 def _note_changes(connection: apsw.Connection) -> None:
-    """From now on each change that is made to a message with SQL is noted; what was changed before is not known."""
+    """From now on each change of a message with SQL is recorded; earlier changes are unknown."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()}
     if names >= schema.CHANGE_TRIGGERS.keys():
         return
@@ -162,17 +162,17 @@ def _note_changes(connection: apsw.Connection) -> None:
 
 
 def in_step(connection: apsw.Connection) -> bool:
-    """Whether another program's columns are in the file, kept in step with ours."""
+    """Whether another program's columns are in the file, synchronised with ours."""
     sql = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
     return connection.execute(sql, (shared_columns.MARKER,)).fetchone() is not None
 
 
 def _complete(connection: apsw.Connection) -> None:
-    """Make tables anew that someone threw away; without its words or index, everything is indexed again."""
+    """Recreate tables that were dropped; without the word list or the index, everything is indexed again."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
     for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
         _add_columns(connection, name, columns)
-    for view in ("visible_sessions", "visible_messages"):  # of fewer columns, or of before messages could be redacted
+    for view in ("visible_sessions", "visible_messages"):  # with fewer columns, or older than redaction
         connection.execute(f"DROP VIEW IF EXISTS {view}")
     for statement in (*schema.TABLES, *schema.INDEXES, *schema.VIEWS):
         connection.execute(statement)
@@ -240,13 +240,13 @@ def _set_old_indexes_aside(connection: apsw.Connection) -> None:
 
 
 def has_old_index(connection: apsw.Connection) -> bool:
-    """Whether something of an old index is still to be cleared away."""
+    """Whether a part of an old index still has to be removed."""
     sql = f"SELECT 1 FROM sqlite_master WHERE name IN ({', '.join('?' * len(OLD_INDEXES))})"
     return connection.execute(sql, OLD_INDEXES).fetchone() is not None
 
 
 def sweep(connection: apsw.Connection) -> bool:
-    """Clear away a bounded piece of an old index; whether there may be more."""
+    """Remove a bounded piece of an old index; returns whether there may be more."""
     for table in OLD_INDEXES:
         found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         if not found:
@@ -282,7 +282,7 @@ def add_functions(connection: apsw.Connection) -> None:
 
 
 def _derive(connection: apsw.Connection) -> None:
-    """What this program keeps on the session row: last activity, preview, title family."""
+    """Fill this program's columns of the session row: last activity, preview, title family."""
     connection.execute(
         "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id),"
         " preview = (SELECT hermes_beginning(content) FROM messages m WHERE m.session_id = sessions.id AND m.role = 'user'"
@@ -306,7 +306,7 @@ _COMPUTED = {
 
 
 def stand_in(connection: apsw.Connection) -> None:
-    """Temporary views and empty tables that make a file of another version look like today's."""
+    """Temporary views and empty tables that make a file of another version look like the current one."""
     for number, name in enumerate(("hermes_title_base", "hermes_title_no")):
         connection.create_scalar_function(name, lambda title, n=number: title and split_family(title)[n], 1)  # type: ignore[misc, arg-type]
     for name, wanted, alias in (("sessions", schema.SESSION_COLUMNS, "s"), ("messages", schema.MESSAGE_COLUMNS, "m")):

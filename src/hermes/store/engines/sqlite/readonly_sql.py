@@ -21,7 +21,7 @@ _ABOUT_ONE = frozenset(
 
 
 def rows(connection: apsw.Connection, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-    """All rows; InvalidInput when it would do anything but read, or SQLite does not understand it."""
+    """All rows; InvalidInput when the statement would write, or SQLite rejects it."""
     connection.authorizer = _judge
     try:
         return _rows(connection, sql, params)
@@ -47,7 +47,7 @@ def _rows(connection: apsw.Connection, sql: str, params: Sequence[Any]) -> list[
 
 
 class _OneStatement:
-    """Lets the first statement pass."""
+    """Allows the first statement only."""
 
     def __init__(self) -> None:
         self._seen = False

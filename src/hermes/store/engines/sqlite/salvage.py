@@ -1,4 +1,4 @@
-"""Rows out of a damaged file into a fresh one, as many as can be read."""
+"""Copies every readable row of a damaged file into a new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OURS_ONLY = frozenset((migrate.META_INDEXED, migrate.META_WORDS, migrate.META_A
 
 
 def copy_rows(engine: SqliteEngine, damaged: Path) -> int:
-    """Copy every readable row; how many that were."""
+    """Copy every readable row; returns how many."""
     count = 0
     with engine.write() as tx:
         for statement in schema.EVENTS:
@@ -44,7 +44,7 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> int:
             try:
                 count += tx.run(sql, [row[name] for name in names])
             except apsw.Error:
-                pass  # a row whose values make no sense any more: its transcript has it
+                pass  # a row with invalid values: its transcript has it
 
         read_what_can_be_read(damaged, take)
     return count

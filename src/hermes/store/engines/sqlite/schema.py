@@ -104,7 +104,7 @@ TABLES: tuple[str, ...] = (
     _table("messages", MESSAGE_COLUMNS),
     "CREATE TABLE IF NOT EXISTS state_meta (key TEXT PRIMARY KEY, value TEXT)",
     "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)",
-    # A prompt is stored once; one that begins like an earlier one is that beginning plus its own end.
+    # A prompt is stored once; one that begins like an earlier one is stored as a reference plus its own end.
     "CREATE TABLE IF NOT EXISTS system_prompts (hash TEXT PRIMARY KEY, base_hash TEXT, base_chars INTEGER,"
     " text TEXT NOT NULL)",
     # The messages a session shows without owning them: ranges of another session's rows.
@@ -124,14 +124,14 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, at REAL NOT NULL, action TEXT NOT NULL, session_id TEXT,"
     " by TEXT, detail TEXT)",
     "CREATE TABLE IF NOT EXISTS words (id INTEGER PRIMARY KEY, word TEXT NOT NULL UNIQUE)",
-    # What messages_fts was made of: a checksum of each message's searched columns when it was indexed.
+    # The text that messages_fts indexed: a checksum of each message's searched columns when it was indexed.
     "CREATE TABLE IF NOT EXISTS indexed_texts (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL)",
-    # Messages that were changed or deleted with SQL: what tells an edit from damage.
+    # Messages that were changed or deleted with SQL: distinguishes an edit from damage.
     "CREATE TABLE IF NOT EXISTS changed_messages (id INTEGER PRIMARY KEY)",
 )
 
-# Plain SQL without functions of ours: these run in whatever program changes a row. `hidden` and `writer` are this
-# program's own and no part of a message.
+# Plain SQL without functions of ours: these run in any program that changes a row. `hidden` and `writer` are columns
+# of this program and no part of a message.
 _NOTED = ", ".join(name for name in MESSAGE_COLUMNS if name not in ("hidden", "writer"))
 CHANGE_TRIGGERS: dict[str, str] = {
     "messages_changed": f"CREATE TRIGGER IF NOT EXISTS messages_changed AFTER UPDATE OF {_NOTED} ON messages BEGIN"
@@ -141,7 +141,7 @@ CHANGE_TRIGGERS: dict[str, str] = {
     " INSERT OR IGNORE INTO changed_messages(id) VALUES (old.id); END",
 }
 
-# Made when there is the first event (hermes.store.session_events); most records have none.
+# Created with the first event (hermes.store.session_events); most stores have none.
 EVENTS: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS session_events (session_id TEXT NOT NULL, ord INTEGER NOT NULL, at REAL NOT NULL,"
     " after_id INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (session_id, ord)) WITHOUT ROWID",
@@ -212,7 +212,7 @@ FULL_TEXT: tuple[str, ...] = (
     " tokenize='trigram case_sensitive 1')",
 )
 
-# Merging is done in small steps after each batch (fulltext.py), never all at once in someone's append.
+# Merging is done in small steps after each batch (fulltext.py), never all at once during an append.
 FULL_TEXT_SETTINGS: tuple[tuple[str, str, int], ...] = (
     ("messages_fts", "automerge", 0),
     ("messages_fts", "crisismerge", 1000),

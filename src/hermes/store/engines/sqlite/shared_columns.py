@@ -1,9 +1,9 @@
-"""Columns of the other program that uses such files, and how they and this program's keep in step.
+"""Columns of the other program that uses such files, and how they are synchronised with this program's.
 
-That program (schema 12 to 22) says `active = 0` of a message that is not shown (with `compacted = 1`: because a summary
-stands for it; else it was undone) and `archived = 1` of a session; this one says `hidden` and `archived_at`. A file of
-its own is read through expressions that translate. In a file of ours that it has opened, triggers tell it what is hidden
-here, and what differs from them afterwards was changed there: small partial indexes find that, and it is followed.
+That program (schema 12 to 22) sets `active = 0` on a message that is not shown (with `compacted = 1`: because a summary
+replaces it; else it was undone) and `archived = 1` on a session; this one sets `hidden` and `archived_at`. A file of
+its own is read through translating expressions. In our files that it has opened, triggers set its columns for what is hidden
+here, and what differs afterwards was changed there: small partial indexes find that, and it is applied here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import apsw
 
 from hermes.store.engines.base import COMPACTED, Tx
 
-UNDONE = 1_000_000  # the batch (session_rewinds) of what the other program has undone
-OF_MESSAGES = ("observed", "effect_disposition", "api_content")  # kept in `meta` when they are imported
+UNDONE = 1_000_000  # the batch (session_rewinds) of messages that the other program has undone
+OF_MESSAGES = ("observed", "effect_disposition", "api_content")  # stored in `meta` on import
 OF_SESSIONS = (
     "session_key", "chat_id", "chat_type", "thread_id", "display_name", "origin_json", "git_branch", "git_repo_root",
     "profile_name", "rewind_count",
@@ -39,7 +39,7 @@ def are_there(message_columns: set[str], session_columns: set[str]) -> bool:
 
 
 def begin(connection: apsw.Connection) -> None:
-    """Keep both programs' columns in step from now on; what was hidden or archived before is told to the other."""
+    """Synchronise both programs' columns from now on; set the other's for what was hidden or archived before."""
     connection.execute(f"UPDATE messages SET active = 0, compacted = (hidden = {COMPACTED}) WHERE hidden IS NOT NULL")
     connection.execute("UPDATE sessions SET archived = 1 WHERE archived_at IS NOT NULL")
     for statement in _IN_STEP:
@@ -47,7 +47,7 @@ def begin(connection: apsw.Connection) -> None:
 
 
 def differing(tx: Tx) -> list[str]:
-    """Sessions of which the other program has hidden, shown, archived or brought back something."""
+    """Sessions in which the other program has hidden, shown, archived or unarchived something."""
     rows = tx.rows(
         f"SELECT DISTINCT session_id FROM messages INDEXED BY idx_messages_differing WHERE {DIFFERS}"
         f" UNION SELECT id FROM sessions INDEXED BY idx_sessions_differing WHERE {ARCHIVED_DIFFERS}"
@@ -59,7 +59,7 @@ def differing(tx: Tx) -> list[str]:
 
 
 def computed(table: str, present: set[str]) -> dict[str, str]:
-    """By column of ours, the expression over the other program's columns that says the same."""
+    """By column of ours, the expression over the other program's columns with the same meaning."""
     if table == "messages":
         made = {"meta": _object("m", [name for name in OF_MESSAGES if name in present])}
         if "active" in present:
@@ -67,7 +67,7 @@ def computed(table: str, present: set[str]) -> dict[str, str]:
             made["hidden"] = f"CASE WHEN m.active <> 0 THEN NULL {compacted}ELSE {UNDONE} END"
         return made
     made = {"meta": _object("s", [name for name in OF_SESSIONS if name in present])}
-    if "rewind_count" in present:  # came together with `active`; what is undone is still counted there
+    if "rewind_count" in present:  # added together with `active`; undone messages are still counted there
         made["message_count"] = "(SELECT count(*) FROM main.messages m WHERE m.session_id = s.id AND m.active <> 0)"
     if "archived" in present:
         made["archived_at"] = (
@@ -78,14 +78,14 @@ def computed(table: str, present: set[str]) -> dict[str, str]:
 
 
 def _object(alias: str, names: list[str]) -> str:
-    """A JSON object of those columns that say something; NULL when none does."""
+    """A JSON object of those columns that are set; NULL when none is."""
     if not names:
         return "NULL"
     pairs = ", ".join(f"'{name}', nullif({alias}.{name}, 0)" for name in names)
     return f"nullif(json_patch('{{}}', json_object({pairs})), '{{}}')"
 
 
-# What was undone there can be shown again here: one batch a session.
+# Messages undone there can be shown again here: one batch per session.
 REWINDS = (
     f"SELECT u.session_id, {UNDONE} AS batch, coalesce((SELECT max(b.id) FROM messages b WHERE b.session_id = u.session_id"
     " AND b.hidden IS NULL AND b.id < u.first), 0) AS cut_id FROM (SELECT session_id, min(id) AS first FROM messages"

@@ -2,11 +2,11 @@
 
 SQLite lets an application replace its system calls. A replacement written in Python would need the interpreter's lock
 six times an append and inside SQLite's own mutexes, so these two are written for the processor: some twenty
-instructions each, without a stack, that look into a table and jump on to the C library. The table has one number for each
+instructions each, without a stack, that look into a table and jump to the C library. The table has one number for each
 descriptor; locks.py fills it:
 
      0   not seen yet               -1   a -shm file (noted here when SQLite first locks it)
-    >0   a database file: lock this descriptor instead          -2   a -shm file of ours: kept open
+    >0   a database file: lock this descriptor instead          -2   a -shm file of ours: stays open
     -3   leave alone
 
     fcntl(fd, cmd, lock):                              close(fd):
@@ -35,7 +35,7 @@ import sys
 
 SIZE = 65536  # descriptors
 
-# (code, where `close` begins in it); behind the code lie the addresses of table, parked, fcntl and close.
+# (code, where `close` begins in it); behind the code are the addresses of table, parked, fcntl and close.
 _X86_64 = (
     "f30f1efa"  # fcntl: endbr64
     "8d46fb83f8027746"  # lea eax,[rsi-5]; cmp eax,2; ja plain
@@ -78,10 +78,10 @@ CODES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
 class Thunks:
-    """The two functions, ready to be called, and their tables. They stay in memory until the process ends."""
+    """The two functions, ready to call, and their tables. They stay in memory until the process ends."""
 
     def __init__(self, real_fcntl: int, real_close: int) -> None:
-        """OSError where there is no such code for this machine, or it may not be executed here."""
+        """Raises OSError where there is no code for this machine, or it may not be executed here."""
         if sys.platform != "linux" or sys.byteorder != "little" or os.uname().machine not in CODES:
             raise OSError(f"not for {sys.platform} on {os.uname().machine}")
         self._memory = mmap.mmap(-1, SIZE * 5)  # (pages that are never touched take no memory)
@@ -104,7 +104,7 @@ class Thunks:
 
 
 def _executable(code: bytes) -> int:
-    """Put code into memory that can be executed (and no longer written); its address."""
+    """Put code into memory that can be executed (and no longer written); returns its address."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]

@@ -27,12 +27,12 @@ class SqliteTx:
         self.connection = connection
         self._execute = connection.execute
         self.work: Callable[[], None] | None = None
-        self.extent: tuple[int, int] | None = None  # of the index, once a search has asked for it
+        self.extent: tuple[int, int] | None = None  # of the index, once a search has read it
 
     def _cursor(self, sql: str, params: Params) -> apsw.Cursor:
         try:
             return self._execute(sql, params)
-        except UnicodeEncodeError:  # lone surrogates are kept as bytes, and so compared
+        except UnicodeEncodeError:  # lone surrogates are stored, and compared, as bytes
             return self._execute(sql, [storable(value) if isinstance(value, str) else value for value in params])
 
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
@@ -69,7 +69,7 @@ class SqliteTx:
         return self.row("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
 
     def hold(self, session_id: str) -> None:
-        """Nothing to do: a writer is alone."""
+        """Nothing to do: there is one writer at a time."""
 
     def holds(self, lease: str, token: int) -> bool:
         return self.row(HELD, (lease, token)) is not None
@@ -78,7 +78,7 @@ class SqliteTx:
         return time.time()
 
     def reserve(self, highest: int, table: str = "messages") -> None:
-        """AUTOINCREMENT goes on from the highest id there ever was."""
+        """Nothing to do: AUTOINCREMENT continues from the highest id ever used."""
         if highest > self.last_number(table):
             self.run("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
             self.run("INSERT INTO sqlite_sequence(name, seq) VALUES(?, ?)", (table, highest))
@@ -108,7 +108,7 @@ class SqliteTx:
     def message_stored(
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
     ) -> None:
-        """Nothing to do: what is above the mark is indexed later."""
+        """Nothing to do: messages above the mark are indexed later."""
 
     def meanwhile(self, work: Callable[[], None]) -> None:
         self.work = work

@@ -1,7 +1,7 @@
-"""Every value of every row, read as the program reads it: its type, its UTF-8, its JSON, its compressed rest.
+"""Reads every value of every row as the program reads it: its type, its UTF-8, its JSON, its compressed rest.
 
-SQLite checks how pages hang together, not what they say: one flipped bit turns text into bytes, a number into text, or
-a letter into no letter at all, and every list that comes across it fails.
+SQLite checks the structure of pages, not their values: one flipped bit turns text into bytes, a number into text, or
+a letter into an invalid byte, and every list that reads it fails.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ALLOWED = {
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One value that is not what the program can have written."""
+    """One value that this program can't have written."""
 
     table: str
     key: tuple[Any, ...]  # the row: its rowid, or its whole primary key as it is stored (text as bytes)
     column: str
     detail: str
-    name: str  # the row, as a person is told it
-    found: Any  # what is there (text as bytes)
+    name: str  # the row, for display
+    found: Any  # the stored value (text as bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def of_wrong_type(connection: apsw.Connection, one: CheckedTable, where: str = "
 
 
 def unreadable(connection: apsw.Connection, one: CheckedTable, where: str = "TRUE") -> Iterator[Damage]:
-    """Text of a table that is no text any more."""
+    """Text of a table that is no valid UTF-8."""
     texts = ", ".join(one.texts)
     try:
         for row in connection.execute(f"SELECT {texts} FROM main.{one.name} WHERE {where}"):
@@ -118,7 +118,7 @@ def unreadable(connection: apsw.Connection, one: CheckedTable, where: str = "TRU
     for raw in _raw_rows(connection, one, where):
         for column, (kind, value) in raw[1].items():
             if one.kinds[column] == "TEXT" and kind in ("text", "blob") and not _is_text(kind, value):
-                yield Damage(one.name, raw[0], column, "is no text any more (not UTF-8)", _name(one, raw), value)
+                yield Damage(one.name, raw[0], column, "is damaged: no valid UTF-8", _name(one, raw), value)
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -157,15 +157,15 @@ def _name(one: CheckedTable, row: RawRow) -> str:
     if one.name == "messages":
         return f"message {row[0][0]}"
     values = [row[1][c][1] for c in one.kinds if c in one.key] or [next(iter(row[1].values()))[1]]
-    told = ", ".join(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values)
-    return f"{'session' if one.name == 'sessions' else one.name} {told}"
+    shown = ", ".join(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values)
+    return f"{'session' if one.name == 'sessions' else one.name} {shown}"
 
 
-# ------------------------------------------------------------------------------------------- mending
+# ------------------------------------------------------------------------------------------- repair
 
 
 def put_right(tx: Any, damages: list[Damage], known: Callable[[str, Any, str], Any]) -> int:
-    """Write what is `known` of each damaged value, else what is left of it; how many could be written."""
+    """Write the `known` value over each damaged one, else its readable part; returns how many were written."""
     done, connection = 0, tx.connection
     for damage in damages:
         one = table(connection, damage.table)
@@ -179,14 +179,14 @@ def put_right(tx: Any, damages: list[Damage], known: Callable[[str, Any, str], A
         try:
             connection.execute(f"UPDATE {damage.table} SET {damage.column} = ? WHERE {keys}", (value, *damage.key))
         except apsw.ConstraintError:
-            continue  # a title or a name that another row has: it stays a finding
+            continue  # a title or a name that another row already has: it remains a finding
         done += connection.changes()
     tx.changed_by_us([damage.key[0] for damage in damages if damage.table == "messages"])
     return done
 
 
 def _left_of(one: CheckedTable, damage: Damage) -> Any:
-    """What of a damaged value can be kept."""
+    """The readable part of a damaged value."""
     kind, value = one.kinds[damage.column], damage.found
     if kind == "TEXT":
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,8 +1,8 @@
-"""The distinct words of the store, so that a part of a word can be searched for.
+"""The distinct words of the store, for searches by a part of a word.
 
-Words are noted after their messages are indexed, in quiet moments, up to a mark of their own; whoever searches looks
-through the few messages above it. Losing or doubling that work is harmless: a word is in the list or it is not. Words that
-no message has any more are taken out when the file is tidied (`take_out`); this is counted, so that a process that knew
+Words are recorded after their messages are indexed, while no process writes, up to their own mark; a search reads
+the few messages above it. Losing or repeating that work is harmless: a word is in the list or it is not. Words that
+no message has any more are removed when the file is tidied (`take_out`); removals are counted, so that a process that cached
 them looks them up again.
 """
 
@@ -21,15 +21,15 @@ from hermes.store.engines.base import Tx, columns_of
 from hermes.store.engines.sqlite import migrate
 from hermes.store.index_text import fold, vocabulary, worth_keeping
 
-BEHIND = 2_048  # so many messages may wait for a quiet moment; beyond that each batch notes as many as it indexes
+BEHIND = 2_048  # this many messages may wait; beyond that each batch records the words of as many as it indexes
 CHUNK_MESSAGES = 64
 CHUNK_CHARACTERS = 150_000
-MERGE_EVERY = 4  # batches of messages, or chunks of words: each is a segment of its own in an index
-MERGE_PAGES = 40  # merged then; the rest is merged when nobody writes
+MERGE_EVERY = 4  # batches of messages, or chunks of words: each is a separate segment of the index
+MERGE_PAGES = 40  # merged then; the rest is merged while no process writes
 KNOWN = 300_000
-MANY = 5_000  # more messages than this are looked through each time, their words not kept in memory
-REMOVALS = "words_removed"  # in state_meta: how often words were taken out
-RARE = 32  # pieces of which so few words have one that a second piece to look for costs more than it saves
+MANY = 5_000  # more messages than this are read each time, without caching their words in memory
+REMOVALS = "words_removed"  # in state_meta: how often words were removed
+RARE = 32  # a piece that at most this many words have: searching for a second piece costs more than it saves
 LOOKED_AT = 1_000  # words looked for at once
 
 
@@ -88,7 +88,7 @@ def number(tx: Tx, key: str) -> int:
 
 
 def set_number(tx: Tx, key: str, value: int) -> None:
-    """Note a number in state_meta."""
+    """Set a number in state_meta."""
     tx.run(
         "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
         (key, str(value)),
@@ -96,7 +96,7 @@ def set_number(tx: Tx, key: str, value: int) -> None:
 
 
 def merge(connection: apsw.Connection, table: str, pages: int) -> bool:
-    """Merge a few pages of an index; whether there was anything to merge. Less than 0: begin to merge all of it into one."""
+    """Merge a few pages of an index; returns whether there was anything to merge. Less than 0: start a full merge."""
     before = connection.total_changes()
     connection.execute(f"INSERT INTO {table}({table}, rank) VALUES('merge', ?)", (pages,))
     return connection.total_changes() - before >= 2
@@ -109,30 +109,30 @@ class Chunk:
     start: int
     last: int
     words: set[bytes]  # not known to this process
-    kept: str  # those of them that parts may be searched of, as a JSON list
-    removals: int  # how often words had been taken out then
+    kept: str  # those of them that can be searched by parts, as a JSON list
+    removals: int  # the count of removals then
     written: bool = False
 
 
 @dataclass(slots=True)
 class _Recent:
-    """The words of messages above the mark, as far as a connection has looked."""
+    """The words of messages above the mark, as far as a connection has read."""
 
     upto: int = 0
-    since: int = 0  # where the look began, and how many messages there were then
+    since: int = 0  # where the reading began, and the number of messages then
     count: int = 0
     words: set[bytes] = field(default_factory=set)
 
 
 class Words:
-    """The list of words, and what this process knows of it."""
+    """The list of words, and this process's cache of it."""
 
     def __init__(self) -> None:
         self._known: set[bytes] = set()
         self._older: set[bytes] = set()
         self._recent: dict[int, _Recent] = {}
         self._chunks = 0
-        self._removals = 0  # when this process learned what it knows
+        self._removals = 0  # the count of removals when the cache was filled
 
     def upto(self, tx: Tx) -> int:
         """The id up to which the words of every message are in the list."""
@@ -160,24 +160,24 @@ class Words:
         if last == start:
             if start >= mark:
                 return None
-            last = mark  # what lay between was removed
-        words = words - self._known - self._older  # not -=, which walks through all that is known
+            last = mark  # the messages in between were removed
+        words = words - self._known - self._older  # not -=, which iterates over the whole cache
         return Chunk(start, last, words, _kept(words), self._removals)
 
     def write(self, tx: Any, chunk: Chunk) -> bool:
-        """Put them into the list; False when another process was quicker. After the commit, tell `learn`."""
+        """Put them into the list; False when another process did it first. After the commit, call `learn`."""
         if self.upto(tx) != chunk.start or number(tx, REMOVALS) != chunk.removals:
             return False
         _insert(tx, chunk.kept)
         set_number(tx, migrate.META_WORDS, chunk.last)
         self._chunks += 1
-        if self._chunks % MERGE_EVERY == 0:  # a search looks into every segment
+        if self._chunks % MERGE_EVERY == 0:  # a search reads every segment
             merge(tx.connection, "messages_fts_trigram", MERGE_PAGES)
         chunk.written = True
         return True
 
     def learn(self, chunk: Chunk) -> None:
-        """These words are in the list, if they were written: they need not be looked up again."""
+        """Cache these words as listed, if they were written: they need not be looked up again."""
         if not chunk.written or chunk.removals != self._removals:
             return
         if len(self._known) > KNOWN // 2:
@@ -185,7 +185,7 @@ class Words:
         self._known |= chunk.words
 
     def add(self, tx: Any, texts: Sequence[str]) -> None:
-        """Note the words of texts that came in below the mark."""
+        """Record the words of texts that were stored below the mark."""
         self._agree(tx)
         words: set[bytes] = set()
         for text in texts:
@@ -193,11 +193,11 @@ class Words:
         _insert(tx, _kept(words - self._known - self._older))
 
     def unlearn(self) -> None:
-        """Forget what is in the list: it is looked up again."""
+        """Clear the cache of the list."""
         self._known, self._older = set(), set()
 
     def _agree(self, tx: Tx) -> None:
-        """Forget what this process knew if words were taken out since."""
+        """Clear the cache if words were removed since."""
         removals = number(tx, REMOVALS)
         if removals != self._removals:
             self.unlearn()
@@ -206,12 +206,12 @@ class Words:
     # ------------------------------------------------------------------ taking out
 
     def listed_after(self, tx: Tx, word: str) -> list[tuple[int, str]]:
-        """Some words of the list in order, with their ids, from the one after this on."""
+        """Some words of the list in order, with their ids, starting after this one."""
         rows = tx.rows(f"SELECT id, word FROM words WHERE word > ? ORDER BY word LIMIT {LOOKED_AT}", (word,))
         return [(row[0], row[1]) for row in rows]
 
     def take_out(self, tx: Any, words: Sequence[tuple[int, str]]) -> None:
-        """Take these out of the list, in a write transaction in which no message has them."""
+        """Remove these from the list, in a write transaction in which no message has them."""
         delete = "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)"
         tx.connection.executemany(delete, words)
         tx.connection.executemany("DELETE FROM words WHERE id = ?", [(number_,) for number_, _ in words])
@@ -223,7 +223,7 @@ class Words:
         """Words that contain this part of at least three characters."""
         found: list[str] = []
         if listed:
-            # Its rarest pieces tell enough; that the word holds it whole is looked at afterwards.
+            # Its rarest pieces select enough; whether the word contains the whole part is checked afterwards.
             pieces = sorted({part[i : i + 3] for i in range(len(part) - 2)}, key=_commonness)[:2]
             if _commonness(pieces[0]) < RARE:
                 pieces = pieces[:1]
@@ -239,7 +239,7 @@ class Words:
         return list(dict.fromkeys(found))[:cap]
 
     def starting(self, tx: Tx, start: str, cap: int, *, listed: bool) -> list[str]:
-        """Words that start so."""
+        """Words with this prefix."""
         found: list[str] = []
         if listed:
             rows = tx.rows(
@@ -251,7 +251,7 @@ class Words:
         return list(dict.fromkeys(found))[:cap]
 
     def _unlisted(self, tx: Any, part: str, fits: Callable[[bytes], bool], *, listed: bool) -> list[str]:
-        """Fitting words of the messages that are not in the list yet."""
+        """Matching words of the messages that are not in the list yet."""
         upto = self.upto(tx) if listed else 0
         top = tx.value("SELECT max(id) FROM messages") or 0
         recent = self._recent.setdefault(id(tx.connection), _Recent())
@@ -263,7 +263,7 @@ class Words:
             return [word.decode("utf-8", "replace") for word in _scanned(tx, upto, part) if fits(word)]
         below = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
         if recent.upto > upto and tx.value(below, (recent.since, recent.upto)) > recent.count:
-            recent.upto = upto  # an import keeps its ids: they may lie below what was looked at
+            recent.upto = upto  # an import keeps its ids: they may be below what was read
         for row in rows_above(tx, max(upto, recent.upto)):
             text, _, calls = document(row)
             recent.words.update(worth_keeping(vocabulary(f"{text} {calls}")))

@@ -1,7 +1,7 @@
 """A queue in front of SQLite's write lock.
 
-SQLite lets waiting writers sleep and look again, so the unlucky wait long and all of them burn time. A file lock lets the
-kernel wake the next one at once. It is a courtesy, not the lock itself: where it can't be had, or its holder
+SQLite's waiting writers sleep and poll, so some wait long and all of them waste time. A file lock lets the
+kernel wake the next one at once. It is advisory, not the lock itself: where it is not available, or its holder
 hangs, SQLite's lock and the retry around it still decide.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # a system without flock: SQLite's own waiting has to do
+except ImportError:  # a system without flock: SQLite's own waiting has to suffice
     fcntl = None  # type: ignore[assignment]
 
 
@@ -27,7 +27,7 @@ class WriteQueue:
         self._waiter: _Waiter | None = None
 
     def enter(self, timeout: float = 0.0) -> bool:
-        """Wait for one's turn; False when it did not come in time (or there is no such lock here)."""
+        """Wait for the lock; False on a timeout (or where there is no such lock)."""
         if fcntl is None or not self._open():
             return False
         if self._waiter is not None and self._waiter.stuck:
@@ -45,19 +45,19 @@ class WriteQueue:
         return True
 
     def leave(self) -> None:
-        """Let the next one in."""
+        """Release the lock to the next waiter."""
         if self._held:
             self._held = False
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Forget the lock file."""
+        """Close the lock file."""
         self.leave()
         if self._waiter is not None:
             stuck = self._waiter.stuck
             self._waiter.end()
             self._waiter = None
-            if stuck:  # its thread still waits in the kernel: the file stays open until it is through
+            if stuck:  # its thread still waits in the kernel: the file stays open until that ends
                 self._file = -1
         if self._file >= 0:
             os.close(self._file)
@@ -73,16 +73,16 @@ class WriteQueue:
 
 
 class _Waiter:
-    """A thread that waits in the kernel on behalf of one that must be able to give up."""
+    """A thread that waits in the kernel on behalf of one that must be able to time out."""
 
     def __init__(self, file: int) -> None:
         self._file = file
-        self._wanted, self._got = threading.Lock(), threading.Lock()  # used as signals: held until given
+        self._wanted, self._got = threading.Lock(), threading.Lock()  # used as signals: held until signalled
         self._wanted.acquire()
         self._got.acquire()
         self._state = threading.Lock()
         self._ended = False
-        self.stuck = False  # a wait was given up and is still going on
+        self.stuck = False  # a wait timed out and is still in progress
         self._thread = threading.Thread(target=self._run, daemon=True, name="hermes-write-queue")
         self._thread.start()
 
@@ -91,13 +91,13 @@ class _Waiter:
         if self._got.acquire(timeout=timeout):
             return True
         with self._state:
-            if self._got.acquire(blocking=False):  # it came at the last moment
+            if self._got.acquire(blocking=False):  # the lock was acquired at the last moment
                 return True
             self.stuck = True
             return False
 
     def end(self) -> None:
-        """Let the thread go; it is joined unless it is stuck."""
+        """End the thread; it is joined unless it is stuck."""
         self._ended = True
         if not self.stuck:
             self._wanted.release()
