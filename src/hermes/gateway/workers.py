@@ -50,9 +50,9 @@ class Workers:
                 lane = self._lanes[key] = Lane(key)
             lane.waiting.append(item)
             if lane.running is None and len(lane.waiting) == 1:
-                self._call_someone_to(lane)
+                self._assign_thread(lane)
 
-    def _call_someone_to(self, lane: Lane, *, free: int = 0) -> None:
+    def _assign_thread(self, lane: Lane, *, free: int = 0) -> None:
         """Have a thread take this lane; `free` are those that will look for one anyway."""
         if self._stopped:
             return
@@ -116,7 +116,7 @@ class Workers:
                 self._running -= 1
                 lane.running = lane.data = None
                 if lane.waiting:
-                    self._call_someone_to(lane, free=1)
+                    self._assign_thread(lane, free=1)
                 else:
                     del self._lanes[lane.key]
 
@@ -168,7 +168,7 @@ class LoopCalls:
                 self._log.exception("something the gateway was doing has failed")
 
 
-def tell_failure(task: asyncio.Task[Any]) -> None:
+def log_failure(task: asyncio.Task[Any]) -> None:
     """For a task nobody waits for: that it failed is a line in the log."""
     if not task.cancelled() and task.exception() is not None:
         logging.getLogger("hermes.gateway").error("something has failed", exc_info=task.exception())
