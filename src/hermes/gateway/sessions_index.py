@@ -1,7 +1,7 @@
-"""sessions.json: the routing table as a file, session key → entry. The table is the truth; the file follows it lazily.
+"""sessions.json: the routing table as a file, session key → entry. The table is authoritative; the file follows it lazily.
 
-A message only says that something has changed; the file is written some seconds later, once for all of them, and the more
-it costs the rarer.
+A message only marks the file as outdated; it is written some seconds later, once for all changes, and the less often the
+longer writing takes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hermes.home import make_private
 if TYPE_CHECKING:
     from hermes.store.gateway_db import GatewayDB
 
-PAUSE = 2.0  # seconds between two writings, at least
-SHARE = 20  # and so many times as long as the last one took
-LOOK = 60.0  # seconds after which a change is looked for that nobody has told of: a title, another process
+PAUSE = 2.0  # seconds between two writes, at least
+SHARE = 20  # and so many times as long as the last write took
+LOOK = 60.0  # seconds between two checks for changes without a notification: a title, another process
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 _log = logging.getLogger("hermes.gateway")
 
@@ -37,11 +37,11 @@ class SessionsIndex:
         self._changed = True
 
     def touched(self) -> None:
-        """The routing table has changed."""
+        """Note that the routing table has changed."""
         self._changed = True
 
     async def follow(self) -> None:
-        """Write the file whenever it is behind, until cancelled."""
+        """Write the file whenever it is outdated, until cancelled."""
         loop, looked = asyncio.get_running_loop(), float("-inf")
         while True:
             begun = loop.time()
@@ -56,7 +56,7 @@ class SessionsIndex:
 
 
 def entries(store: GatewayDB) -> dict[str, Any]:
-    """Key → what is known of its session."""
+    """Session key → the entry with its session."""
     return {row["key"]: _entry(row) for row in store.index()}
 
 
@@ -82,7 +82,7 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_index(store: GatewayDB, folder: Path) -> Path:
-    """Bring the file up to date, all or nothing; where it is. One that says the same already is left alone."""
+    """Write the file atomically; returns its path. An up-to-date file is left alone."""
     make_private(folder)
     target = folder / "sessions.json"
     content = msgspec.json.format(msgspec.json.encode(entries(store)), indent=1) + b"\n"
