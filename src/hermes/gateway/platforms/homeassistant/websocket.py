@@ -1,4 +1,4 @@
-"""Home Assistant's WebSocket API: one connection, numbered requests, and events that come by themselves.
+"""Home Assistant's WebSocket API: one connection, numbered requests, and pushed events.
 
 https://developers.home-assistant.io/docs/api/websocket
 """
@@ -18,8 +18,8 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.platforms.http import error_text, retry_after
 
 _PATIENCE = 20.0  # seconds for an answer
-_HEARTBEAT = 25.0  # seconds between signs of life
-# what Home Assistant calls errors that another try would meet again
+_HEARTBEAT = 25.0  # seconds between heartbeats
+# the error codes for which a retry is useless
 _FINAL = {"not_found", "invalid_format", "not_allowed", "not_supported", "service_validation_error", "unknown_command"}
 
 
@@ -48,7 +48,7 @@ class WebSocketApi:
         self._reader = asyncio.create_task(self._read(happened, ended))
 
     async def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         reader, self._reader = self._reader, None
         if reader is not None and reader is not asyncio.current_task():
             reader.cancel()
@@ -84,7 +84,7 @@ class WebSocketApi:
         finally:
             self._waiting.pop(number, None)
 
-    # ------------------------------------------------------------------------------------------ the inside
+    # ------------------------------------------------------------------------------------------ internals
 
     async def _log_in(self) -> None:
         self._session = aiohttp.ClientSession(trust_env=False)
@@ -154,11 +154,11 @@ class WebSocketApi:
             if error.status == 429:
                 return SlowDown(f"{where} asks to wait", max(1.0, retry_after(error.headers or {})))
             if error.status == 403:
-                return PlatformRefused(f"{where} has shut this machine out (403); look at its ip_bans.yaml")
+                return PlatformRefused(f"{where} has banned this machine (403); check its ip_bans.yaml")
             if 300 <= error.status < 500:
-                return PlatformRefused(f"{where} is not its WebSocket API ({error.status}); look at url")
+                return PlatformRefused(f"{where} is not its WebSocket API ({error.status}); check url")
         if isinstance(error, aiohttp.InvalidURL | ValueError | TypeError) and not isinstance(error, OSError):
-            return PlatformRefused(f"{where} does not answer as Home Assistant does ({said}); look at url")
+            return PlatformRefused(f"{where} does not answer as Home Assistant does ({said}); check url")
         return PlatformUnreachable(f"{where} can't be reached: {said}")
 
     def _masked(self, text: str) -> str:

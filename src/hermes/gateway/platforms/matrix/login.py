@@ -1,7 +1,7 @@
 """Logging in: with an access token, as the device of last time, or with the password as a new device.
 
 The device matters: encryption keys and the ids that keep a message from being sent twice belong to it. So a login made
-with a password is kept, and used until the server says that it is gone.
+with a password is saved, and reused until the server no longer knows it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def log_in(values: Mapping[str, Any], homeserver: str, memory: SavedState,
             await _enter_by_password(client, memory, user, password, name)
     except SendRefused as error:
         await client.close()
-        raise PlatformRefused(f"no login at {error}") from None
+        raise PlatformRefused(f"login failed at {error}") from None
     except BaseException:
         await client.close()
         raise
@@ -46,7 +46,7 @@ async def log_in(values: Mapping[str, Any], homeserver: str, memory: SavedState,
 
 
 async def _enter(client: MatrixClient, token: str, user: str, device: str = "hermes") -> None:
-    """With a token; the server says whose it is."""
+    """Log in with a token; the server says whose it is."""
     client.access_token = token
     who = await client.whoami()
     if user.startswith("@") and who.user_id != user:
@@ -55,7 +55,7 @@ async def _enter(client: MatrixClient, token: str, user: str, device: str = "her
 
 
 async def _enter_by_password(client: MatrixClient, memory: SavedState, user: str, password: str, name: str) -> None:
-    """As the device of last time; else as a new one, which is kept."""
+    """Log in as the saved device; else as a new one, which is saved."""
     known = memory.login(user)
     if known is not None:
         try:
@@ -64,7 +64,7 @@ async def _enter_by_password(client: MatrixClient, memory: SavedState, user: str
             client.access_token = ""
             client.device_id = known["device_id"] if error.soft else ""
             if not error.soft:
-                memory.forget_login()  # with the device its keys are gone
+                memory.forget_login()  # its keys are gone with the device
         else:
             return
     await client.login(password, device_name=name)

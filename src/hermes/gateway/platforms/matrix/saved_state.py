@@ -1,7 +1,7 @@
-"""What has to survive a restart, in small private files below <home>/matrix.
+"""State that survives a restart, in small private files below <home>/matrix.
 
-The place in the server's stream is written only after everything before it was kept: a kill makes things come twice, never
-get lost. A file that belongs to another account, or can't be read, counts as not there.
+The position in the server's stream is written only after everything before it was stored: after a kill events come twice,
+but none is lost. A file that belongs to another account, or can't be read, counts as missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes.home import make_private
 
-MOST_WAITING = 500  # encrypted messages whose keys have not come; older ones are given up
+MOST_WAITING = 500  # encrypted messages whose keys have not arrived; older ones are given up
 
 
 class SavedState:
@@ -35,12 +35,12 @@ class SavedState:
     # ---------------------------------------------------------------------------------------------- login
 
     def login(self, user: str | None) -> dict[str, str] | None:
-        """The device we logged in with by password before: user_id, device_id, access_token."""
+        """The saved device of a password login: user_id, device_id, access_token."""
         kept = self._read("login.json", user)
         return kept if kept and {"user_id", "device_id", "access_token"} <= kept.keys() else None
 
     def keep_login(self, user: str | None, user_id: str, device_id: str, access_token: str) -> None:
-        """Log in as the same device next time: its keys and its transaction ids go on being valid."""
+        """Log in as the same device next time: its keys and its transaction ids stay valid."""
         self._write("login.json", user, {"user_id": user_id, "device_id": device_id, "access_token": access_token})
 
     def forget_login(self) -> None:
@@ -50,12 +50,12 @@ class SavedState:
     # ---------------------------------------------------------------------------------------------- stream
 
     def since(self, user_id: str) -> str | None:
-        """How far the stream was kept; None before the first time."""
+        """The stored position in the stream; None before the first time."""
         kept = self._read("sync.json", user_id)
         return str(kept["since"]) if kept and kept.get("since") else None
 
     def keep_since(self, user_id: str, since: str) -> None:
-        """Everything before this is safe."""
+        """Store that everything before this position is safe."""
         self._write("sync.json", user_id, {"since": since})
 
     def waiting(self, user_id: str) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ class SavedState:
         return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
     def keep_waiting(self, user_id: str, events: list[dict[str, Any]]) -> None:
-        """Remember them instead of those before."""
+        """Replace the remembered messages."""
         self._write("waiting.json", user_id, {"events": events[-MOST_WAITING:]})
 
     # ---------------------------------------------------------------------------------------------- files

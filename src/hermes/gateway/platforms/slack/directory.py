@@ -1,6 +1,6 @@
-"""Who and where: the names of people and chats, asked for once and remembered.
+"""The names of people and chats, requested once and cached.
 
-A name is a courtesy. Where Slack does not tell it, or not soon, there is none: no message waits for it or is lost by it.
+A name is optional. If Slack does not give it, or not soon, the message goes without: none waits for it or is lost by it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TYPES = {"im": DM, "mpim": GROUP, "channel": CHANNEL, "group": CHANNEL}  # Slac
 
 
 class ChatInfo(NamedTuple):
-    """A chat: its type, what people call it, and whether the bot may speak there."""
+    """A chat: its type, its name, and whether the bot may speak there."""
 
     type: str
     name: str | None = None
@@ -39,11 +39,11 @@ class Directory:
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def _once(self, what: str) -> asyncio.Lock:
-        """Held while Slack is asked about something, so that others wait for the answer instead of asking, too."""
+        """A lock held while Slack is asked, so that concurrent callers share one request."""
         return self._asking.setdefault(what, asyncio.Lock())
 
     async def name(self, web: AsyncWebClient, user: str) -> str | None:
-        """The display name of a person; None where Slack does not say."""
+        """The display name of a person; None if Slack does not give it."""
         async with self._once(user):
             known = self._names.get(user)
             if known is not None:
@@ -54,7 +54,7 @@ class Directory:
             return self._names.put(user, str(name)) if name else None
 
     async def place(self, web: AsyncWebClient, chat: str, kind: str | None = None) -> ChatInfo:
-        """What a chat is. `kind` is what the event says of it; without, and where Slack can't say, it is not ours."""
+        """The type and name of a chat. `kind` is the event's; without it, and if Slack can't say, it is not ours."""
         if kind == "im":
             return self._places.put(chat, ChatInfo(DM))
         async with self._once(chat):
@@ -77,7 +77,7 @@ def _described(about: dict[str, Any]) -> ChatInfo:
 
 
 async def courtesy(request: Awaitable[AsyncSlackResponse]) -> dict[str, Any]:
-    """What Slack answers, or {} where it does not, or takes too long."""
+    """Slack's answer, or {} without one in time."""
     try:
         async with asyncio.timeout(_PATIENCE):
             return await ask(request)
