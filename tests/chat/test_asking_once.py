@@ -177,7 +177,7 @@ def test_a_destructive_command_needs_yes_where_nobody_can_be_asked(
         ["yes."],
     ]
     done = run("chat", "-q", "remove it", home=home)
-    assert done.out == "no?\n" and "Nobody can be asked here" in done.err and precious.exists()
+    assert done.out == "no?\n" and "no terminal is attached" in done.err and precious.exists()
     done = run("chat", "-q", "remove it", "--yes", home=home)
     assert done.out == "yes.\n" and not precious.exists()
 

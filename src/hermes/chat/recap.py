@@ -1,6 +1,6 @@
-"""The recap: where a conversation stood, shown before the prompt when it is resumed.
+"""The recap: the end of a conversation, shown before the prompt when it is resumed.
 
-The last exchanges in a dim panel: what you said (gold ●), what the agent said (green ◆), which tools it called. System
+The last exchanges in a dim panel: the user's messages (gold ●), the agent's (green ◆), and its tool calls. System
 messages, tool results and reasoning are left out.
 """
 
@@ -27,19 +27,19 @@ EXCHANGES = 10
 USER_CHARACTERS = 300
 ASSISTANT_CHARACTERS = 200
 ASSISTANT_LINES = 3
-_PANEL_FROM = 24  # columns; below, a frame would take more room than what it holds
+_PANEL_FROM = 24  # columns; below, a frame would take more room than its content
 
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """One thing the recap shows."""
+    """One entry of the recap."""
 
     role: str  # "user", "assistant", "tools" or "event"
     text: str
 
 
 def recap(db: SessionDB, session_id: str, config: Config, width: int) -> RenderableType:
-    """What to show of a session that is resumed, `width` columns wide (config: display.resume_display)."""
+    """The recap of a resumed session, `width` columns wide (config: display.resume_display)."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.panel import Panel
@@ -61,7 +61,7 @@ def recap(db: SessionDB, session_id: str, config: Config, width: int) -> Rendera
     for entry in entries:
         lines.append(_drawn(entry))
     if not lines:
-        lines.append(Text("Nothing was said here yet.", style="dim"))
+        lines.append(Text("No messages here yet.", style="dim"))
     if width < _PANEL_FROM:
         return Group(*lines)
     return Panel(
@@ -84,7 +84,7 @@ def _drawn(entry: Entry) -> RenderableType:
 
 
 def recalled(rows: list[dict[str, Any]]) -> tuple[int, list[Entry]]:
-    """How many messages came before, and what the last exchanges show."""
+    """The number of earlier messages, and the entries of the last exchanges."""
     starts = exchanges(rows)
     first = starts[-EXCHANGES] if len(starts) > EXCHANGES else 0
     earlier = sum(1 for row in rows[:first] if row["role"] in ("user", "assistant"))
@@ -92,13 +92,13 @@ def recalled(rows: list[dict[str, Any]]) -> tuple[int, list[Entry]]:
 
 
 def unanswered(rows: list[dict[str, Any]], events: Sequence[Mapping[str, Any]]) -> str | None:
-    """What happened after the last message, if anything did: that the model did not answer it."""
+    """A note about a model error after the last message, if it was not answered."""
     last = [event for is_event, event in woven(rows, events)][-1:]
     return described(last[0]) if last and last[0] in events else None
 
 
 def entries_of(rows: list[dict[str, Any]]) -> list[Entry]:
-    """Messages as they are shown; tool calls that follow each other are one line."""
+    """Messages as entries; consecutive tool calls are one entry."""
     shown: list[Entry] = []
     calls: list[str] = []
 
@@ -124,7 +124,7 @@ def entries_of(rows: list[dict[str, Any]]) -> list[Entry]:
 
 
 def tool_names(calls: Any) -> list[str]:
-    """Which tools a message calls, one name a call."""
+    """The names of the tools a message calls, one a call."""
     if not isinstance(calls, list):
         return []
     named = [call.get("function") or call for call in calls if isinstance(call, dict)]
