@@ -1,7 +1,7 @@
-"""The record for any agent: an MCP server with tools to search, list and read conversations.
+"""The store for any agent: an MCP server with tools to search, list and read conversations.
 
-Read-only unless it is started for writing. Every answer keeps to a budget of tokens, cites the ids of messages, and holds
-old text only between the marks of quotations: what was said once is material, not an instruction.
+Read-only unless it is started for writing. Every answer keeps to a token budget, cites message ids, and holds
+old text only between quotation marks: text from the history is data, not an instruction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 _SMALLEST, _BUDGET, _LARGEST = 200, 4_000, 50_000
-_PER_MESSAGE = 2_000  # tokens of one message that are shown before it is cut
+_PER_MESSAGE = 2_000  # tokens of one message; longer ones are cut
 Budget = Annotated[int, Field(description="The largest answer, in tokens.", ge=_SMALLEST, le=_LARGEST)]
 Session = Annotated[str, Field(description="A session's id, the beginning of its id, or its title.")]
 Limit = Annotated[int, Field(ge=1, le=100)]
@@ -31,7 +31,7 @@ Moment = Annotated[str | None, Field(description="A moment: 7d, yesterday, 2026-
 
 
 def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> MCPServer[Any]:
-    """An MCP server on a record; `user` sees only what that user may see."""
+    """An MCP server on a store; `user` sees only what that user may see."""
     made: MCPServer[Any] = MCPServer(
         "hermes", title="Hermes Sessions", version=__version__,
         instructions=f"Earlier conversations of this user: search_sessions finds them, read_session shows one. {NOTE}",
@@ -56,7 +56,7 @@ def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> M
 
     @made.prompt(title="Catch me up")
     def catch_me_up(topic: str) -> str:
-        """What was said and decided about a topic, with citations."""
+        """What was discussed and decided about a topic, with citations."""
         return (
             f"Catch me up on {topic!r}. Use search_sessions to find the conversations about it, read_session to read around the"
             " best hits, and tell me what was decided, what is open and when it was last discussed. Cite message ids. If the"
@@ -83,7 +83,7 @@ def _explained(tool: Callable[..., str]) -> Callable[..., str]:
 
 
 class Record:
-    """What the tools do."""
+    """The tools' implementations."""
 
     def __init__(self, db: SessionDB, user: User | None) -> None:
         self._db, self._user = db, user
@@ -203,14 +203,14 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 def _fitted(
     head: dict[str, Any], key: str, entries: Iterable[dict[str, Any]], budget: int, *, newest_first: bool = False
 ) -> str:
-    """As many entries as fit the budget; `left_out` says that there are more."""
+    """As many entries as fit the budget; `left_out` counts the rest."""
     taken: list[dict[str, Any]] = []
     room = budget - text_tokens(as_json({**head, key: [], "left_out": True}))
     left_out = False
     for entry in entries:
         cost = text_tokens(as_json(entry)) + 1
         if cost > room:
-            if not taken and "text" in entry:  # one long message: its beginning is better than nothing
+            if not taken and "text" in entry:  # one long message: show its beginning
                 taken.append({**entry, "text": quoted(shortened(entry["text"][:60_000], max(0, room - 100) * 2))})
             left_out = True
             break
