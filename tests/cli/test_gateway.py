@@ -102,7 +102,7 @@ def test_start_talk_look_and_stop(lab: Lab, model: Echo, hermes_home: Path) -> N
         assert f"The gateway runs (process {process.pid} on " in looked.out
         assert "@hermes_lab_bot" in looked.out
         ended = program.run("gateway", "stop", home=hermes_home)
-        assert (ended.status, ended.out) == (0, "The gateway has ended.\n")
+        assert (ended.status, ended.out) == (0, "The gateway has stopped.\n")
         assert process.wait(10) == 0
     assert "nothing was lost" in said(hermes_home)
     assert lab.token not in said(hermes_home)

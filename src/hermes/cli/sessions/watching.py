@@ -1,4 +1,4 @@
-"""`hermes sessions watch`: other programs' conversations come in while they are written."""
+"""`hermes sessions watch`: imports other programs' conversations while they are written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hermes.interop.formats import Format
 @click.argument(
     "folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option("--once", is_flag=True, help="Import what has changed since the last time, and end.")
+@click.option("--once", is_flag=True, help="Import what has changed since the last time, and exit.")
 def watch(folders: tuple[Path, ...], once: bool) -> int:
     from hermes.interop.history_watch import HistoryWatcher
 
@@ -34,10 +34,10 @@ def watch(folders: tuple[Path, ...], once: bool) -> int:
         watcher = HistoryWatcher(db, folders, told)
         if once:
             brought = watcher.catch_up(watcher.found())
-            click.echo(f"{counted(brought, 'message')} came in")
+            click.echo(f"{counted(brought, 'message')} imported")
             return 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
-        click.echo("Watching; Ctrl-C ends it.", err=True)
+        click.echo("Watching; Ctrl-C stops it.", err=True)
         watcher.run(stopped.is_set)
     return 0
