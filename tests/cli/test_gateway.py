@@ -108,7 +108,7 @@ def test_start_talk_look_and_stop(lab: Lab, model: Echo, hermes_home: Path) -> N
     assert lab.token not in said(hermes_home)
     looked = program.run("gateway", "status", home=hermes_home)
     assert looked.status == 1
-    assert "No gateway runs" in looked.out
+    assert "No gateway is running" in looked.out
     assert state(hermes_home) == "stopped"
     nothing = program.run("gateway", "stop", home=hermes_home)
     assert (nothing.status, nothing.err) == (1, "No gateway is running.\n")
@@ -258,7 +258,7 @@ def test_a_library_that_is_not_installed_says_how_to_get_it(lab: Lab, model: Ech
 def test_status_without_anything_set_up(hermes_home: Path) -> None:
     looked = program.run("gateway", "status", home=hermes_home)
     assert looked.status == 1
-    assert "No gateway runs" in looked.out
+    assert "No gateway is running" in looked.out
     assert "hermes gateway setup" in looked.out
     assert status(hermes_home)["platforms"] == []
 

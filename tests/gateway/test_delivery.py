@@ -428,7 +428,7 @@ def test_a_mistake_in_a_turn_is_told_and_the_chat_goes_on(
         monkeypatch.setattr(gateway.agents.toolbox, "tools", lambda **_: [object()])
         lab.say("second")
         until(lambda: len(lab.shown()) == 2)
-        assert "mistake of this program (AttributeError)" in lab.shown()[1]
+        assert "an internal error (AttributeError)" in lab.shown()[1]
         monkeypatch.setattr(gateway.agents.toolbox, "tools", whole)
         lab.say("third")
         until(lambda: lab.shown()[2:] == ["echo: third"])
@@ -496,7 +496,7 @@ def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo, he
         (connection,) = gateway.connections.values()
         until(lambda: not connection.delivery._queues and not connection.delivery._tasks)
         until(lambda: not gateway.inbox._in_hand)  # forgotten with the next look into the store
-        assert len(gateway.agents._agents) <= 256
+        assert len(gateway.agents._all) <= 256
 
 
 def test_deliveries_hold_up_nobody_else(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
