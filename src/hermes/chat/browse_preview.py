@@ -45,7 +45,7 @@ def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
     session = db.get_session(line.id)
     if session is None:
         return Preview(Text("This conversation was deleted."))
-    messages = [message for message in db.get_messages(line.id) if _said(message)]
+    messages = [message for message in db.get_messages(line.id) if _is_shown(message)]
     text = _head(db, session, zone)
     start, end = _window(messages, line.message_id)
     match = None
@@ -69,7 +69,7 @@ def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
     return Preview(text, match)
 
 
-def _said(message: dict[str, Any]) -> bool:
+def _is_shown(message: dict[str, Any]) -> bool:
     """Whether the preview shows a message: those of people and models, and tool calls."""
     return message["role"] in _WHO and bool(message["content"] or message["tool_calls"])
 
@@ -105,13 +105,13 @@ def _message(text: Text, message: dict[str, Any], hit: bool) -> None:
         text.append("  ← found here", "bold magenta")
     text.append("\n")
     content = message["content"]
-    said = (
+    body = (
         harmless(content if isinstance(content, str) else plain_parts(content) if content else "").expandtabs(4).strip()
     )
-    if len(said) > CHARACTERS:
-        said = said[:CHARACTERS].rstrip() + " …"
-    if said:
-        text.append(said + "\n")
+    if len(body) > CHARACTERS:
+        body = body[:CHARACTERS].rstrip() + " …"
+    if body:
+        text.append(body + "\n")
     calls = message["tool_calls"]
     if isinstance(calls, list) and calls:
         text.append(f"[{_calls(calls)}]\n", "dim")

@@ -94,7 +94,7 @@ def ask(
     except Terminated as ended:
         status = 128 + ended.number
     finally:
-        said = conversation.close()
-    if said and sys.stderr.isatty():
+        lines = conversation.close()
+    if lines and sys.stderr.isatty():
         voice.note(f"{resume_line(conversation.session_id)}  continues this conversation")
     return status

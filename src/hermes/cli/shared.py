@@ -50,10 +50,10 @@ def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionD
         import msgspec
 
         config = config.changed(store=msgspec.structs.replace(config.store, durability="normal"))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         db = open_configured(config, read_only=not writing)
-    for one in said:
+    for one in caught:
         note(str(one.message))
     with db:
         yield db

@@ -52,5 +52,5 @@ def _run(name: str, command: str | list[str], data: bytes) -> None:
         if started.returncode != 0:
             errors.seek(0, os.SEEK_END)
             errors.seek(max(0, errors.tell() - 200))
-            said = errors.read().decode(errors="replace").strip()
-            _log.error("the hook %s exited with status %s: %s", name, started.returncode, said)
+            output = errors.read().decode(errors="replace").strip()
+            _log.error("the hook %s exited with status %s: %s", name, started.returncode, output)

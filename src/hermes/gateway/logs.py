@@ -150,5 +150,5 @@ def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False) 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
     """Log a thread that died of an error here, not unmasked on the screen."""
     if failure.exc_value is not None:
-        told = (failure.exc_type, failure.exc_value, failure.exc_traceback)
-        logging.getLogger("hermes.gateway").error("a thread died of an error", exc_info=told)
+        exception = (failure.exc_type, failure.exc_value, failure.exc_traceback)
+        logging.getLogger("hermes.gateway").error("a thread died of an error", exc_info=exception)

@@ -195,9 +195,9 @@ class Participant:
             services.store.let_go(key)
             self.route.session_id = None
         else:
-            told = services.store.bind(key, session_id, notice=taken_from(services, session_id, self.sender))
-            if told is not None:
-                services.outbox.send(told)
+            part = services.store.bind(key, session_id, notice=taken_from(services, session_id, self.sender))
+            if part is not None:
+                services.outbox.send(part)
             services.db.reopen_session(session_id)
             self.route.session_id = session_id
         self.route.previous_id = self.route.reset_reason = None

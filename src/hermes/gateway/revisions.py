@@ -99,12 +99,12 @@ def _is_author(known: KnownEvent, event: Event) -> bool:
 
 def with_words(content: Any, meta: Any, words: str) -> Any:
     """A message's content with a new text; its attachments stay. None when text and attachments can't be separated."""
-    said = meta.get(WORDS) if isinstance(meta, dict) else None
+    length = meta.get(WORDS) if isinstance(meta, dict) else None
     if isinstance(content, str):
-        return words if said is None else f"{words.strip()}{content[said:]}".strip()
-    if not isinstance(content, list) or not isinstance(said, int):
+        return words if length is None else f"{words.strip()}{content[length:]}".strip()
+    if not isinstance(content, list) or not isinstance(length, int):
         return None
     first, *rest = content
     if not isinstance(first, dict) or not isinstance(first.get("text"), str):
         return None
-    return [{**first, "text": f"{words.strip()}{first['text'][said:]}".strip()}, *rest]
+    return [{**first, "text": f"{words.strip()}{first['text'][length:]}".strip()}, *rest]

@@ -64,21 +64,21 @@ def api_error_of(error: BaseException) -> ApiError:
     """The API error for an exception."""
     if isinstance(error, ApiError):
         return error
-    said = redact(" ".join(str(error).split()))[:1000] or type(error).__name__
+    text = redact(" ".join(str(error).split()))[:1000] or type(error).__name__
     if isinstance(error, ContextTooLong):
-        return ApiError(400, said, code="context_length_exceeded", param="messages")
+        return ApiError(400, text, code="context_length_exceeded", param="messages")
     if isinstance(error, RateLimited) and (error.status or 0) >= 500:
-        return ApiError(502, said, code="model_error", retry_after=error.retry_after)
+        return ApiError(502, text, code="model_error", retry_after=error.retry_after)
     if isinstance(error, RateLimited):
-        return ApiError(429, said, code="rate_limit_exceeded", retry_after=error.retry_after)
+        return ApiError(429, text, code="rate_limit_exceeded", retry_after=error.retry_after)
     if isinstance(error, ModelError):
-        return ApiError(502, said, code="model_error")
+        return ApiError(502, text, code="model_error")
     if isinstance(error, SessionNotFound):
-        return ApiError(404, said, code="session_not_found")
+        return ApiError(404, text, code="session_not_found")
     if isinstance(error, InvalidInput):
-        return ApiError(400, said)
+        return ApiError(400, text)
     if isinstance(error, MissingExtra):
-        return ApiError(500, said, code="missing_extra")
+        return ApiError(500, text, code="missing_extra")
     if isinstance(error, StoreBusy):
         return ApiError(503, "the store is busy; try again", code="store_busy", retry_after=1)
     if isinstance(error, StoreError):

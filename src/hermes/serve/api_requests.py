@@ -49,8 +49,8 @@ class ApiRequest:
         the instructions and the tools. The same first message of two callers begins two conversations.
         """
         tools = sorted(json.dumps(tool.schema(), sort_keys=True) for tool in self.tools)
-        told = json.dumps([self.caller, self.user, (self.instructions or "").strip(), tools])
-        return digests([*self.messages, *more], told)
+        context = json.dumps([self.caller, self.user, (self.instructions or "").strip(), tools])
+        return digests([*self.messages, *more], context)
 
     @property
     def history(self) -> list[Message]:
@@ -70,13 +70,13 @@ class ApiRequest:
         return content
 
 
-def digests(messages: Sequence[Message], told: str = "") -> list[str]:
+def digests(messages: Sequence[Message], context: str = "") -> list[str]:
     """A digest of the conversation after each message: equal for equal conversations with the same context (`told`).
 
     How a client writes the same thing (a text or a list with one text, spaces around it) makes no difference.
     """
     names: list[str] = []
-    running = hashlib.sha256(b"hermes-conversation-2" + told.encode("utf-8", "surrogatepass")).digest()
+    running = hashlib.sha256(b"hermes-conversation-2" + context.encode("utf-8", "surrogatepass")).digest()
     for message in messages:
         running = hashlib.sha256(running + _canonical(message)).digest()
         names.append(running.hex())
@@ -85,11 +85,11 @@ def digests(messages: Sequence[Message], told: str = "") -> list[str]:
 
 def _canonical(message: Message) -> bytes:
     calls = [str(call.get("id")) for call in message.get("tool_calls") or () if isinstance(call, dict)]
-    said = [message["role"], *_said(message.get("content")), calls, message.get("tool_call_id")]
-    return json.dumps(said, sort_keys=True).encode()
+    fields = [message["role"], *_text_and_rest(message.get("content")), calls, message.get("tool_call_id")]
+    return json.dumps(fields, sort_keys=True).encode()
 
 
-def _said(content: Any) -> tuple[str, list[str]]:
+def _text_and_rest(content: Any) -> tuple[str, list[str]]:
     """The text of a message, and a digest of everything in it that is not text."""
     parts = content if isinstance(content, list) else [] if content is None else [content]
     words, others = [], []

@@ -95,12 +95,12 @@ def _message(message: CompletionMessage, where: str) -> Message:
     if message.role == "assistant":
         if content is None and not message.tool_calls:
             raise ApiError(400, "an assistant message needs content or tool_calls", param=f"{where}.content")
-        said: Message = {"role": "assistant", "content": _text(content, where) if content is not None else None}
+        result: Message = {"role": "assistant", "content": _text(content, where) if content is not None else None}
         if message.tool_calls:
-            said["tool_calls"] = [
+            result["tool_calls"] = [
                 _call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls
             ]
-        return said
+        return result
     if message.role == "tool":
         if message.tool_call_id is None:
             raise ApiError(400, "the result of a tool needs its tool_call_id", param=f"{where}.tool_call_id")

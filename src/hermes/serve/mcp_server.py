@@ -103,7 +103,7 @@ class Record:
         until: Moment = None,
         max_tokens: Budget = _BUDGET,
     ) -> str:
-        """Find what was said in earlier conversations: the best matches first, grouped by conversation, with message ids."""
+        """Search earlier conversations: the best matches first, grouped by conversation, with message ids."""
         hits = self._db.search_messages(
             query, [source] if source else None, role_filter=[role] if role else None, limit=limit * 5, model=model, tag=tag,
             tool=tool, since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
@@ -115,9 +115,9 @@ class Record:
         return _fitted({"note": NOTE, "query": query}, "sessions", entries, max_tokens)
 
     def _hits(self, session_id: str, hits: list[dict[str, Any]]) -> dict[str, Any]:
-        told = [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"])}
+        matches = [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"])}
                 for hit in hits]  # fmt: skip
-        return {**self._headline(session_id), "matches": told}
+        return {**self._headline(session_id), "matches": matches}
 
     def _headline(self, session_id: str) -> dict[str, Any]:
         row = self._db.get_session(session_id, visible_to=self._user) or {}

@@ -76,9 +76,9 @@ def checked(value: Any, kind: type[Kind]) -> Kind:
         param = place[1] if place else ""
         if missing:
             param = f"{param}.{missing[1]}" if param else missing[1]
-        said = _PLACE.sub("", text).replace("`", "'")
+        reason = _PLACE.sub("", text).replace("`", "'")
         raise ApiError(
-            400, f"{said}{f' ({param})' if param else ''}", param=param or None, code="invalid_type"
+            400, f"{reason}{f' ({param})' if param else ''}", param=param or None, code="invalid_type"
         ) from None
 
 

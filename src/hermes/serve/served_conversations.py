@@ -253,9 +253,9 @@ class _TurnRecord:
     def account(self, words: ReplyWords, error: BaseException | None) -> Outcome:
         """The outcome, from the record; records the conversation's digests as the caller saw it."""
         session_id, handed = self._agent.session_id, self._agent.handed
-        said = [row for row in messages_after(self._db, session_id, self._before) if row["role"] == "assistant"]
+        stored = [row for row in messages_after(self._db, session_id, self._before) if row["role"] == "assistant"]
         last = last_id(self._db, session_id)
-        if said:
+        if stored:
             texts = dict.fromkeys((words.whole, words.shown))
             replies = [{"role": "assistant", "content": text, "tool_calls": handed} for text in texts]
             self._places.remember(self._ask, session_id, last, replies)
@@ -266,10 +266,10 @@ class _TurnRecord:
             "cache_write_tokens",
         )  # callers count the cache as part of the input
         used = Used(
-            sum(row[name] or 0 for row in said for name in sent), sum(row["output_tokens"] or 0 for row in said),
-            sum(row["cache_read_tokens"] or 0 for row in said), max(0, self._reasoning(session_id) - thought),
+            sum(row[name] or 0 for row in stored for name in sent), sum(row["output_tokens"] or 0 for row in stored),
+            sum(row["cache_read_tokens"] or 0 for row in stored), max(0, self._reasoning(session_id) - thought),
         )  # fmt: skip
-        reason = said[-1]["finish_reason"] if said else None
+        reason = stored[-1]["finish_reason"] if stored else None
         if handed:
             reason = "tool_calls"
         elif reason not in ("length", "content_filter"):

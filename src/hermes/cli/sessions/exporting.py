@@ -38,9 +38,9 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
     known = formats.writers()
     chosen = known[form] if form else formats.writer_for(Path(file)) or known[formats.DEFAULT]
     with opened() as db:
-        told = _Told(db, source, None if session is None else find_session(db, session))
-        with progress("exporting", told.total) as step:
-            export_ = told.export(step)
+        selection = _Selection(db, source, None if session is None else find_session(db, session))
+        with progress("exporting", selection.total) as step:
+            export_ = selection.export(step)
             pieces = formats.written(chosen, export_)
             if file == "-":
                 for piece in pieces:
@@ -51,17 +51,20 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
             _keep_off(target, db)
             save(target, pieces)
     _say_left_out(chosen, export_)
-    click.echo(f"exported {counted(told.count, 'session')} ({counted(told.messages, 'message')}) to {target}", err=True)
+    click.echo(
+        f"exported {counted(selection.count, 'session')} ({counted(selection.messages, 'message')}) to {target}",
+        err=True,
+    )
 
 
 def _say_left_out(chosen: formats.Format, export_: formats.Export) -> None:
     """Name the fields that the format can't hold."""
     if export_.left_out:
-        told = ", ".join(f"{times} {what}" for what, times in export_.left_out.items())
-        click.echo(f"hermes: {chosen.name} can't hold: {told}; --format jsonl keeps everything", err=True)
+        missing = ", ".join(f"{times} {what}" for what, times in export_.left_out.items())
+        click.echo(f"hermes: {chosen.name} can't hold: {missing}; --format jsonl keeps everything", err=True)
 
 
-class _Told:
+class _Selection:
     """The sessions to export, counted as they go by."""
 
     def __init__(self, db: SessionDB, source: str | None, session_id: str | None) -> None:

@@ -183,7 +183,7 @@ def _compared(db: SessionDB, sessions: Iterator[dict[str, Any]], updates: bool) 
     trashed = {row["id"] for row in db.list_trash()}
     seen: set[str] = set()
     for session in sessions:
-        told = session.get("messages") or []
+        rows = session.get("messages") or []
         if session["id"] in seen | trashed or db.get_session(session["id"]) is not None:
             new = _new_messages(db, session) if updates and session["id"] not in seen | trashed else 0
             counts["updated" if new else "skipped"] += 1
@@ -191,7 +191,7 @@ def _compared(db: SessionDB, sessions: Iterator[dict[str, Any]], updates: bool) 
             continue
         seen.add(session["id"])
         counts["sessions"] += 1
-        counts["messages"] += sum(message.get("session_id", session["id"]) == session["id"] for message in told)
+        counts["messages"] += sum(message.get("session_id", session["id"]) == session["id"] for message in rows)
     return counts
 
 

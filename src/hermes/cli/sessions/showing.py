@@ -33,7 +33,7 @@ _MARKS = {"user": ("●", GOLD), "assistant": ("◆", GREEN), "tool": ("↳", DI
 _INDENT = "  "
 
 
-def said(message: Message) -> str:
+def message_text(message: Message) -> str:
     """The text of a message; pictures and other parts as [image], [file] …"""
     content = message.get("content")
     if isinstance(content, str):
@@ -119,7 +119,7 @@ class Renderer:
         if self.full:
             thought = message.get("reasoning_content") or message.get("reasoning")
             out += [styled(one, DIM, on=self.colour) for one in self._body(thought or "", plain=True)]
-        text = said(message)
+        text = message_text(message)
         if role == "system" and not self.full:
             out += self._short(text)
         else:
@@ -136,7 +136,7 @@ class Renderer:
 
     def _result(self, message: Message) -> list[str]:
         name = one_line(message.get("tool_name")) or "result"
-        first, more = _first_line(said(message))
+        first, more = _first_line(message_text(message))
         tail = f" (+{counted(more, 'line')})" if more else ""
         room = max(8, self.width - len(tail))
         return [styled(cut(f"  ↳ {name}: {first}", room) + tail, DIM, on=self.colour)]

@@ -77,11 +77,11 @@ def _checked(db: SessionDB) -> list[Finding]:
     with progress("checking", 1000) as step:
         shares = {"file": (0, 300), "messages": (300, 400), "index": (300, 400), "attachments": (700, 50)}
 
-        def told(what: str, done: int, of: int) -> None:
+        def report(what: str, done: int, of: int) -> None:
             start, share = shares.get(what, (750, 250))
             step(start + share * done // max(of, 1))
 
-        return db.check(progress=told)
+        return db.check(progress=report)
 
 
 def _list(found: list[Finding]) -> None:

@@ -27,11 +27,11 @@ def watch(folders: tuple[Path, ...], once: bool) -> int:
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
 
-    def told(chosen: Format, path: Path, counts: dict[str, int]) -> None:
+    def report(chosen: Format, path: Path, counts: dict[str, int]) -> None:
         click.echo(f"{chosen.program}: {counted(counts['messages'], 'message')} from {path.name}")
 
     with opened(writing=True) as db:
-        watcher = HistoryWatcher(db, folders, told)
+        watcher = HistoryWatcher(db, folders, report)
         if once:
             brought = watcher.catch_up(watcher.found())
             click.echo(f"{counted(brought, 'message')} imported")

@@ -112,9 +112,9 @@ def tls_context(ca_file: Any) -> ssl.SSLContext:
     return context
 
 
-def error_text(said: object, *secrets: str) -> str:
+def error_text(error: object, *secrets: str) -> str:
     """A server's or library's error text on one short line without our secrets."""
-    text = " ".join(str(said).split())[:300]
+    text = " ".join(str(error).split())[:300]
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
     return text

@@ -55,7 +55,7 @@ class DiscordClient(discord.Client):
         gateway_url: str,
         *,
         stands: Callable[[bool], None] = lambda resumed: None,
-        heard: Callable[[Heard], None] = lambda said: None,
+        heard: Callable[[Heard], None] = lambda item: None,
     ) -> None:
         super().__init__(
             intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
@@ -188,5 +188,5 @@ def _answered(error: discord.HTTPException, what: str) -> PlatformError:
         return SlowDown(f"Discord asks us to wait before we {what}", retry_after(headers, 60.0))
     if error.status >= 500:
         return PlatformUnreachable(f"Discord could not {what} (HTTP {error.status}); trying again")
-    said = " ".join(error.text.split())[:300] or f"status {error.status}"
-    return SendRefused(f"Discord refuses to {what}: {said} (code {error.code})")
+    reason = " ".join(error.text.split())[:300] or f"status {error.status}"
+    return SendRefused(f"Discord refuses to {what}: {reason} (code {error.code})")

@@ -121,8 +121,8 @@ def _text(message: discord.Message, me: discord.ClientUser) -> str:
     """The text as its author saw it: without the mention of us, with names where Discord has ids."""
     ours = _our_role(message)
     us = rf"<@!?{me.id}>" + (rf"|<@&{ours}>" if ours is not None else "")
-    said = re.sub(rf"[ \t]*(?:{us})[ \t]*", " ", message.content)
-    parts = [said.strip(), *(snapshot.content for snapshot in message.message_snapshots)]
+    content = re.sub(rf"[ \t]*(?:{us})[ \t]*", " ", message.content)
+    parts = [content.strip(), *(snapshot.content for snapshot in message.message_snapshots)]
     return _named("\n\n".join(part for part in parts if part), message)
 
 

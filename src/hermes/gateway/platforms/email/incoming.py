@@ -18,7 +18,7 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses, mktime_tz, parsedate_tz
 
-from hermes.gateway.platforms.email.mail_bodies import is_forward, quoted, said, text_of_html, unflowed
+from hermes.gateway.platforms.email.mail_bodies import is_forward, new_text, quoted, text_of_html, unflowed
 
 LONGEST = 100_000  # characters of a mail's text that are passed on
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")
@@ -67,7 +67,7 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
     reply = bool(references) or subject.lower().startswith("re:")
     reply = reply and not is_forward(subject)
     whole = _text(message)
-    text = said(whole, reply=reply).replace("\x00", "")
+    text = new_text(whole, reply=reply).replace("\x00", "")
     files = tuple(_files(message))
     if size is not None and size > len(raw):
         files = ()
@@ -92,8 +92,8 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
 
 def _digest(subject: str, text: str, files: tuple[File, ...]) -> str:
     """The same for all deliveries of one mail, different for different mails."""
-    told = [subject, text, *(f"{file.name} {file.mime} {file.size}" for file in files)]
-    return hashlib.sha256("\0".join(told).encode("utf-8", "replace")).hexdigest()[:16]
+    fields = [subject, text, *(f"{file.name} {file.mime} {file.size}" for file in files)]
+    return hashlib.sha256("\0".join(fields).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def file_in(raw: bytes, part: int) -> bytes | None:

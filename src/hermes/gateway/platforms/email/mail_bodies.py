@@ -69,7 +69,7 @@ def unflowed(text: str, *, without_space: bool = False) -> str:
     return "\n".join(lines)
 
 
-def said(text: str, *, reply: bool) -> str:
+def new_text(text: str, *, reply: bool) -> str:
     """The new text of a mail: without the signature and, in a reply, without the answered mail."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if reply:
@@ -83,7 +83,7 @@ def said(text: str, *, reply: bool) -> str:
 
 def quoted(text: str) -> str:
     """The mail that a reply contains below or above its new text; "" if quotes stand between and belong to the text."""
-    if any(line.startswith(">") for line in said(text, reply=True).split("\n")):
+    if any(line.startswith(">") for line in new_text(text, reply=True).split("\n")):
         return ""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     start = _quoted_from(lines)

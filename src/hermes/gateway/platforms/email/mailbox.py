@@ -82,23 +82,23 @@ class Account:
 
     def _explained(self, error: Exception, folder: str | None, entering: bool) -> HermesError:
         where = f"the mail server {self.host}:{self.port} (IMAP)"
-        said = error_text(error, self.password)
+        reason = error_text(error, self.password)
         if isinstance(error, ssl.SSLCertVerificationError):
             return PlatformRefused(
                 f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
             )
-        if isinstance(error, ssl.SSLError) and "WRONG_VERSION" in said:
+        if isinstance(error, ssl.SSLError) and "WRONG_VERSION" in reason:
             return PlatformRefused(f"{where} does not speak TLS on that port; look at imap_security and imap_port")
-        if isinstance(error, MailboxStarttlsError) or "TLS not supported" in said or "requires IMAP4_SSL" in said:
+        if isinstance(error, MailboxStarttlsError) or "TLS not supported" in reason or "requires IMAP4_SSL" in reason:
             return PlatformRefused(f"{where} offers no STARTTLS; look at imap_security and imap_port")
         if isinstance(error, MailboxFolderSelectError):
-            return PlatformRefused(f"{where} has no folder {folder!r}: {said}")
+            return PlatformRefused(f"{where} has no folder {folder!r}: {reason}")
         broken = isinstance(error, imaplib.IMAP4.abort) or not isinstance(
             error, imaplib.IMAP4.error | MailboxLoginError
         )
-        if entering and not broken and not _NOT_NOW.search(said):
-            return PlatformRefused(f"{where} does not accept username and password: {said}")
-        return PlatformUnreachable(f"{where} can't be reached: {said or type(error).__name__}")
+        if entering and not broken and not _NOT_NOW.search(reason):
+            return PlatformRefused(f"{where} does not accept username and password: {reason}")
+        return PlatformUnreachable(f"{where} can't be reached: {reason or type(error).__name__}")
 
 
 def hang_up(box: BaseMailBox) -> None:

@@ -150,19 +150,19 @@ class SmtpSender:
                 f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
             )
         if isinstance(error, aiosmtplib.SMTPAuthenticationError):
-            said = self._masked(error.message)
+            reason = self._masked(error.message)
             if error.code < 500:
-                return PlatformUnreachable(f"{where} can't check the password now: {error.code} {said}")
-            return PlatformRefused(f"{where} does not accept username and password: {error.code} {said}")
+                return PlatformUnreachable(f"{where} can't check the password now: {error.code} {reason}")
+            return PlatformRefused(f"{where} does not accept username and password: {error.code} {reason}")
         if isinstance(error, aiosmtplib.SMTPConnectResponseError | aiosmtplib.SMTPHeloError):
             return PlatformUnreachable(f"{where} is not ready: {error.code} {self._masked(error.message)}")
         if isinstance(error, aiosmtplib.SMTPResponseException):
-            said = self._masked(error.message)
+            reason = self._masked(error.message)
             if error.code == 421 or error.code < 400:
-                return PlatformUnreachable(f"{where} is not ready: {error.code} {said}")
+                return PlatformUnreachable(f"{where} is not ready: {error.code} {reason}")
             if error.code < 500:
-                return SlowDown(f"{where} asks to wait: {error.code} {said}", _wait_in(said))
-            return SendRefused(f"{where} refuses the mail: {error.code} {said}")
+                return SlowDown(f"{where} asks to wait: {error.code} {reason}", _wait_in(reason))
+            return SendRefused(f"{where} refuses the mail: {error.code} {reason}")
         if isinstance(error, aiosmtplib.SMTPNotSupported | aiosmtplib.SMTPRecipientsRefused | ValueError):
             return SendRefused(f"{where} can't accept the mail: {self._masked(str(error))}")
         return PlatformUnreachable(f"{where} can't be reached: {self._masked(str(error)) or type(error).__name__}")
@@ -171,9 +171,9 @@ class SmtpSender:
         return error_text(text, self._password)
 
 
-def _wait_in(said: str) -> float:
+def _wait_in(reason: str) -> float:
     """The seconds a server asks to wait, if it names them ("try again in 300 seconds")."""
-    found = re.search(r"(\d{1,5})\s*(sec|min)", said, re.IGNORECASE)
+    found = re.search(r"(\d{1,5})\s*(sec|min)", reason, re.IGNORECASE)
     if not found:
         return _WAIT
     return float(found[1]) * (60 if found[2].lower() == "min" else 1)

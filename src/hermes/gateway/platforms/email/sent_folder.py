@@ -73,7 +73,7 @@ def remove(box: BaseMailBox, uids: set[str]) -> None:
 
 def _marked(box: BaseMailBox, uid: str) -> bool:
     _, answer = box.client.uid("FETCH", uid, "(FLAGS)")
-    said = b" ".join(item for item in answer if isinstance(item, bytes))
-    found = re.search(rb"FLAGS \(([^)]*)\)", said)
+    response = b" ".join(item for item in answer if isinstance(item, bytes))
+    found = re.search(rb"FLAGS \(([^)]*)\)", response)
     flags = (found[1] if found else b"").decode("ascii", "replace").lower().split()
     return SENDING.lower() in flags or _DRAFT.lower() in flags

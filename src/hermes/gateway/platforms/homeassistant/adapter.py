@@ -201,9 +201,9 @@ class HomeAssistant(Adapter):
         connection = self._connection
         if service := self._service():
             await connection.ask("call_service", **self._call(service, text, message_id))
-        said = {"text": text.encode("utf-8", "replace").decode(), "conversation_id": chat.chat_id}
+        payload = {"text": text.encode("utf-8", "replace").decode(), "conversation_id": chat.chat_id}
         await connection.ask(
-            "fire_event", event_type=self.text("reply_event"), event_data={**said, "message_id": message_id}
+            "fire_event", event_type=self.text("reply_event"), event_data={**payload, "message_id": message_id}
         )
         return message_id
 
@@ -250,9 +250,11 @@ class HomeAssistant(Adapter):
 
 def _identity(raw: dict[str, Any]) -> str:
     """An id for an event, which has none of its own: events of one automation share their context."""
-    told = json.dumps([raw.get("event_type"), raw.get("data")], sort_keys=True, default=str)
+    content = json.dumps([raw.get("event_type"), raw.get("data")], sort_keys=True, default=str)
     context = (raw.get("context") or {}).get("id") or ""
-    return f"{context}:{raw.get('time_fired') or ''}:{hashlib.sha256(told.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    return (
+        f"{context}:{raw.get('time_fired') or ''}:{hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    )
 
 
 def _time(raw: dict[str, Any]) -> float | None:

@@ -109,23 +109,23 @@ class WebSocketApi:
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     continue
-                said = message.json()
-                for one in said if isinstance(said, list) else [said]:  # it may send several in one
+                payload = message.json()
+                for one in payload if isinstance(payload, list) else [payload]:  # it may send several in one
                     self._heard(one, happened)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = self._explained(error)
         self._give_up(why)
         ended(why)
 
-    def _heard(self, said: dict[str, Any], happened: Callable[[int, dict[str, Any]], None]) -> None:
-        number, kind = said.get("id"), said.get("type")
-        if kind == "event" and isinstance(number, int) and isinstance(said.get("event"), dict):
-            happened(number, said["event"])
+    def _heard(self, payload: dict[str, Any], happened: Callable[[int, dict[str, Any]], None]) -> None:
+        number, kind = payload.get("id"), payload.get("type")
+        if kind == "event" and isinstance(number, int) and isinstance(payload.get("event"), dict):
+            happened(number, payload["event"])
         elif kind == "result" and (answer := self._waiting.get(number or 0)) is not None and not answer.done():
-            if said.get("success"):
-                answer.set_result(said.get("result"))
+            if payload.get("success"):
+                answer.set_result(payload.get("result"))
             else:
-                answer.set_exception(self._refusal(said.get("error") or {}))
+                answer.set_exception(self._refusal(payload.get("error") or {}))
 
     def _refusal(self, error: dict[str, Any]) -> HermesError:
         code, text = str(error.get("code", "")), self._masked(str(error.get("message", "")))
@@ -145,7 +145,7 @@ class WebSocketApi:
         if isinstance(error, HermesError):
             return error
         where = f"Home Assistant at {self._url}"
-        said = self._masked(str(error)) or type(error).__name__
+        reason = self._masked(str(error)) or type(error).__name__
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             return PlatformRefused(
                 f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
@@ -158,8 +158,8 @@ class WebSocketApi:
             if 300 <= error.status < 500:
                 return PlatformRefused(f"{where} is not its WebSocket API ({error.status}); check url")
         if isinstance(error, aiohttp.InvalidURL | ValueError | TypeError) and not isinstance(error, OSError):
-            return PlatformRefused(f"{where} does not answer as Home Assistant does ({said}); check url")
-        return PlatformUnreachable(f"{where} can't be reached: {said}")
+            return PlatformRefused(f"{where} does not answer as Home Assistant does ({reason}); check url")
+        return PlatformUnreachable(f"{where} can't be reached: {reason}")
 
     def _masked(self, text: str) -> str:
         return error_text(text, self._token)

@@ -32,10 +32,10 @@ def redacted(source: dict[str, Any]) -> str | None:
     if source.get("type") != "m.room.redaction":
         return None
     content = source.get("content")
-    told = source.get("redacts") or (
+    target = source.get("redacts") or (
         content.get("redacts") if isinstance(content, dict) else None
     )  # by the room's version
-    return told if isinstance(told, str) else None
+    return target if isinstance(target, str) else None
 
 
 def edited(source: dict[str, Any]) -> str | None:
@@ -44,8 +44,8 @@ def edited(source: dict[str, Any]) -> str | None:
     if source.get("type") != "m.room.message" or "state_key" in source or not isinstance(content, dict):
         return None
     relation = _relation(content)
-    told = relation.get("event_id") if relation.get("rel_type") == "m.replace" else None
-    return told if isinstance(told, str) and isinstance(content.get("m.new_content"), dict) else None
+    target = relation.get("event_id") if relation.get("rel_type") == "m.replace" else None
+    return target if isinstance(target, str) and isinstance(content.get("m.new_content"), dict) else None
 
 
 def as_edited(source: dict[str, Any], first: dict[str, Any], event_id: str) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def _attachment(room: MatrixRoom, content: dict[str, Any], event_id: str) -> Att
     if kind is None or found is None:
         return None
     url, encrypted = found
-    told = content.get("info")
-    info: dict[str, Any] = told if isinstance(told, dict) else {}
+    details = content.get("info")
+    info: dict[str, Any] = details if isinstance(details, dict) else {}
     mime, size, name = info.get("mimetype"), info.get("size"), content.get("filename") or content["body"]
     # The key of an encrypted file is a secret: the message is fetched and decrypted again when the file is needed.
     reference = {"url": url} if encrypted is None else {"room_id": room.room_id, "event_id": event_id}

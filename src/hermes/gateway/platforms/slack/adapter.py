@@ -181,7 +181,7 @@ class Slack(Adapter):
         name = await self._directory.name(self._web(), user)
         people = form.mentioned(text)
         names = {one: await self._directory.name(self._web(), one) or "" for one in people if one != self._us}
-        said = form.command(form.readable(text, self._us, names), self._commands)
+        typed = form.command(form.readable(text, self._us, names), self._commands)
         addressed = (
             place.type == DM
             or self._us in people
@@ -189,7 +189,7 @@ class Slack(Adapter):
             or (chat_id, thread) in self._joined
         )
         quoted = await self._quoted(event, thread if addressed else None)
-        if thread is None and self._opens_thread(place, said):
+        if thread is None and self._opens_thread(place, typed):
             thread = ts
             if addressed:
                 self._roots.put((chat_id, thread), True)
@@ -199,7 +199,7 @@ class Slack(Adapter):
             id=f"{chat_id}:{ts}",
             chat=self._chat(chat_id, place, name, thread),
             sender=Sender(user_id=user, name=name),
-            text=said,
+            text=typed,
             attachments=tuple(_attachment(file) for file in form.files(event) if _exists(file)),
             message_id=ts,
             reply_to=str(event["thread_ts"]) if quoted and event.get("thread_ts") not in (None, ts) else None,
@@ -208,9 +208,9 @@ class Slack(Adapter):
             addressed=addressed,
         )
 
-    def _opens_thread(self, place: ChatInfo, said: str) -> bool:
+    def _opens_thread(self, place: ChatInfo, typed: str) -> bool:
         """Whether a message in a chat is answered in a thread of its own. A command opens no conversation."""
-        return place.type == CHANNEL and bool(self.setting("reply_in_thread")) and not said.startswith("/")
+        return place.type == CHANNEL and bool(self.setting("reply_in_thread")) and not typed.startswith("/")
 
     async def _quoted(self, event: dict[str, Any], thread: str | None) -> str | None:
         """The text a message refers to: the messages it shares, and the thread's root when we join the thread.

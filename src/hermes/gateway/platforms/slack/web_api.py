@@ -47,16 +47,16 @@ async def ask(request: Awaitable[AsyncSlackResponse], *, token: str = "bot_token
 
 def _translated(response: Any, token: str) -> PlatformError:
     """`response` is the library's, or aiohttp's where the answer could not even be read."""
-    said = getattr(response, "data", None)
-    said = said if isinstance(said, dict) else {}
+    data = getattr(response, "data", None)
+    data = data if isinstance(data, dict) else {}
     status = int(getattr(response, "status_code", 0) or getattr(response, "status", 0) or 0)
-    code = str(said.get("error") or f"HTTP {status}")
+    code = str(data.get("error") or f"HTTP {status}")
     if status == 429 or code in ("ratelimited", "rate_limited"):
         return SlowDown("Slack asks us to wait", retry_after(getattr(response, "headers", {})))
-    if status >= 500 or not said or code in _PASSING:
+    if status >= 500 or not data or code in _PASSING:
         return PlatformUnreachable(f"Slack failed ({code}); trying again")
     if code == "missing_scope":
-        needed = said.get("needed")
+        needed = data.get("needed")
         return PlatformRefused(
             f"the Slack app lacks the scope {needed}: add it under OAuth & Permissions and install the app again"
         )

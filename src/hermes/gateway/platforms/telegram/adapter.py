@@ -159,11 +159,11 @@ class Telegram(Adapter):
         if reply_to is not None and reply_to.isdecimal():
             answered = ReplyParameters(int(reply_to), allow_sending_without_reply=True)
 
-        async def attempt(where: int | str, said: Formatted) -> Message:
+        async def attempt(where: int | str, rendered: Formatted) -> Message:
             return await self._connected().send_message(
                 where,
-                said.text,
-                entities=said.entities,
+                rendered.text,
+                entities=rendered.entities,
                 message_thread_id=None if topic == _GENERAL else topic,
                 reply_parameters=answered,
                 link_preview_options=_NO_PREVIEW,
@@ -173,10 +173,10 @@ class Telegram(Adapter):
         return str(message.message_id)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        async def attempt(where: int | str, said: Formatted) -> object:
+        async def attempt(where: int | str, rendered: Formatted) -> object:
             try:
                 return await self._connected().edit_message_text(
-                    said.text, where, int(message_id), entities=said.entities, link_preview_options=_NO_PREVIEW
+                    rendered.text, where, int(message_id), entities=rendered.entities, link_preview_options=_NO_PREVIEW
                 )
             except BadRequest as error:
                 if "not modified" not in error.message.lower():
@@ -232,13 +232,13 @@ class Telegram(Adapter):
         self, chat: Chat, text: str, attempt: Callable[[int | str, Formatted], Awaitable[Answer]]
     ) -> Answer:
         """Try it with formatting; if Telegram refuses, with the plain Markdown text."""
-        said = formatted(text)
+        rendered = formatted(text)
 
         async def with_and_without(where: int | str) -> Answer:
             try:
-                return await attempt(where, said)
+                return await attempt(where, rendered)
             except BadRequest:
-                if said == plain(text):
+                if rendered == plain(text):
                     raise
                 return await attempt(where, plain(text))
 

@@ -186,7 +186,7 @@ def _heard(message: Message, us: User, commands: Mapping[str, str]) -> tuple[str
         return _in_words(message), False
     name = f"@{us.username}".lower()
     units = text.encode("utf-16-le", "surrogatepass")  # Telegram counts in these
-    said, place, mentioned, command = "", 0, False, False
+    result, place, mentioned, command = "", 0, False, False
 
     def piece(start: int, end: int | None = None) -> str:
         return units[2 * start : None if end is None else 2 * end].decode("utf-16-le", "surrogatepass")
@@ -196,20 +196,20 @@ def _heard(message: Message, us: User, commands: Mapping[str, str]) -> tuple[str
             continue  # nested in an entity that is handled already
         end = entity.offset + entity.length
         word, before = piece(entity.offset, end), piece(place, entity.offset)
-        if entity.type == MessageEntity.BOT_COMMAND and not (said + before).strip():
+        if entity.type == MessageEntity.BOT_COMMAND and not (result + before).strip():
             asked, _, whom = word[1:].partition("@")
             if whom and f"@{whom}".lower() != name:
                 return None
-            said, place, command = f"/{commands.get(asked.lower(), asked)}", end, True
+            result, place, command = f"/{commands.get(asked.lower(), asked)}", end, True
         elif (entity.type == MessageEntity.MENTION and word.lower() == name) or (
             entity.type == MessageEntity.TEXT_MENTION and entity.user is not None and entity.user.id == us.id
         ):
-            said, place, mentioned = said + before, end, True
+            result, place, mentioned = result + before, end, True
             gap = _AFTER_MENTION.match(piece(end))
-            if gap is not None and (not said or said[-1].isspace()):
+            if gap is not None and (not result or result[-1].isspace()):
                 place += len(gap[0])  # these characters are one UTF-16 unit each
-    said += piece(place)
-    return (said.strip() if mentioned else said), mentioned or command
+    result += piece(place)
+    return (result.strip() if mentioned else result), mentioned or command
 
 
 def _in_words(message: Message) -> str:
