@@ -78,8 +78,8 @@ def _without_returns(text: str) -> str:
 
 
 def followed_line(event: Followed) -> str:
-    """The note about an automatic compression."""
-    return f"Context limit reached: the conversation was compressed and continues as {event.session_id}; nothing was deleted."
+    """The note about a compression, by this process or another one."""
+    return f"The conversation was compressed and continues as {event.session_id}; nothing was deleted."
 
 
 class PlainDisplay:
