@@ -164,7 +164,7 @@ def test_follow_goes_on_where_a_compression_leads_and_tells_what_was_taken_back_
         db.rewind("first", kept)
         followed.wait_for("1 message withdrawn")
         db.compress_session("first", "second", summary="gamma so far", tail_from=kept)
-        followed.wait_for("goes on as second")
+        followed.wait_for("continues as second")
         followed.wait_for("gamma so far")
         db.append_message("second", "user", "delta")
         followed.wait_for("delta")
