@@ -274,7 +274,7 @@ def test_installing_leaves_one_checked_file_and_is_done_once(real_home: Path) ->
     assert hashlib.sha256(path.read_bytes()).hexdigest() == SMOLLM2.sha256
     before = path.stat()
     again = run("model", "install", "smollm2", home=real_home)
-    assert again.status == 0 and "is there already" in again.out and again.err == ""
+    assert again.status == 0 and "is already installed" in again.out and again.err == ""
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert run("model", "path", home=real_home).out.strip() == str(path)
     assert "yes" in run("model", "list", home=real_home).out.split()

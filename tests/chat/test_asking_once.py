@@ -177,7 +177,7 @@ def test_a_destructive_command_needs_yes_where_nobody_can_be_asked(
         ["yes."],
     ]
     done = run("chat", "-q", "remove it", home=home)
-    assert done.out == "no?\n" and "Nobody can be asked here" in done.err and precious.exists()
+    assert done.out == "no?\n" and "no terminal is attached" in done.err and precious.exists()
     done = run("chat", "-q", "remove it", "--yes", home=home)
     assert done.out == "yes.\n" and not precious.exists()
 
@@ -356,7 +356,7 @@ def test_a_store_that_can_only_be_read_is_refused(server: ModelServer, home: Pat
         file.execute("PRAGMA application_id = 0")  # a file of ours would be taken back
     file.close()
     done = run("-q", "x", home=home)
-    assert done.status == 1 and "can only be read" in done.err and "Traceback" not in done.err
+    assert done.status == 1 and "is read-only" in done.err and "Traceback" not in done.err
 
 
 def test_unknown_options_and_stray_words_are_wrong_usage(server: ModelServer, home: Path) -> None:

@@ -75,7 +75,7 @@ def test_ctrl_c_stops_a_reply_and_keeps_what_was_said(server: ModelServer, open_
     screen.line("tell me")
     screen.wait_for("The first half")
     screen.press("C-c")
-    screen.wait_for("Stopped; what was said is kept.")
+    screen.wait_for("Stopped; the reply so far is kept.")
     gate.open.set()
     screen.line("go on")
     screen.wait_for("All good.")
@@ -336,7 +336,7 @@ def test_ctrl_c_at_a_question_means_no_and_stops_the_turn(
     screen.line("remove it")
     screen.wait_for("[y/N]")
     screen.press("C-c")
-    screen.wait_for("Stopped; what was said is kept.")
+    screen.wait_for("Stopped; the reply so far is kept.")
     assert (tmp_path / "precious.txt").exists() and len(server.requests) == 1
     assert [role for role, _ in look(said)] == ["user", "assistant", "tool"]
     screen.line("remove it again")
@@ -563,7 +563,7 @@ def test_after_ctrl_c_nothing_typed_before_is_sent_by_itself(
     screen.line("second thoughts")
     screen.wait_for("sent next")
     screen.press("C-c")
-    screen.wait_for("Stopped; what was said is kept.")
+    screen.wait_for("Stopped; the reply so far is kept.")
     screen.wait_for("❯ second thoughts")
     gate.open.set()
     screen.line(" after all")

@@ -40,7 +40,7 @@ def test_talking_tools_interrupting_and_coming_back(
         screen.line("talk slowly")
         screen.wait_for("One word")
         screen.press("C-c")
-        screen.wait_for("Stopped; what was said is kept.")
+        screen.wait_for("Stopped; the reply so far is kept.")
         screen.press("C-d")
         assert screen.wait_until_over() == 0
         again = open_screen("-c")

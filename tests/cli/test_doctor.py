@@ -104,7 +104,9 @@ def test_all_is_well_and_nothing_is_changed(home: Path) -> None:
 def test_a_fresh_machine_is_well_and_stays_empty(hermes_home: Path) -> None:
     status, found = doctor(hermes_home)
     assert status == 0
-    assert about(found, "home") == [("well", f"{hermes_home} is not there yet; the first conversation makes it", "")]
+    assert about(found, "home") == [
+        ("well", f"{hermes_home} does not exist yet; the first conversation creates it", "")
+    ]
     assert about(found, "store")[0][0] == "well"
     assert not hermes_home.exists()
 
@@ -223,7 +225,7 @@ def test_a_configuration_that_cant_be_read(home: Path) -> None:
 
 def test_a_variable_that_is_set_nowhere(home: Path) -> None:
     path = config(home, "api_server: {token: ${NO_SUCH_TOKEN}, host: ${HOST_OF:-127.0.0.1}}\n")
-    said = "api_server.token asks for ${NO_SUCH_TOKEN}, which is not set: what uses it does not start"
+    said = "api_server.token needs ${NO_SUCH_TOKEN}, which is not set: the parts that use it do not start"
     assert only(home, "config") == ("wrong", said, f"put it into {path.parent / '.env'}")
     assert only(home, "config", NO_SUCH_TOKEN="x")[0] == "well"
 
@@ -270,7 +272,7 @@ def test_a_database_of_another_program(home: Path) -> None:
     with sqlite3.connect(home / "state.db") as other:
         other.execute("CREATE TABLE birds(name)")
     other.close()
-    assert only(home, "store")[1] == f"{home / 'state.db'} is a database of some other program"
+    assert only(home, "store")[1] == f"{home / 'state.db'} is a database of another program"
 
 
 def test_a_damaged_store(home: Path) -> None:
@@ -437,7 +439,7 @@ def test_an_endpoint_without_a_key(home: Path, server: Server) -> None:
     config(home, f"model: {{default: gpt-5, base_url: '{server.url}'}}\n")
     assert only(home, "model") == (
         "wrong",
-        f"{server.url} wants a key, and none is set",
+        f"{server.url} requires a key, and none is set",
         "hermes config set model.api_key",
     )
 
@@ -524,8 +526,8 @@ mcp_servers:
     assert about(found, "MCP gone") == [
         (
             "wrong",
-            "the program no-such-program-anywhere is not there",
-            "install it, or look at mcp_servers.gone.command",
+            "the program no-such-program-anywhere is not installed",
+            "install it, or check mcp_servers.gone.command",
         )
     ]
 

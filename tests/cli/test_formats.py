@@ -86,4 +86,4 @@ def test_an_import_reads_a_pipe_with_a_name(tmp_path: Path) -> None:
         feeder = subprocess.Popen(["sh", "-c", 'cat "$0" > "$1"', source, pipe])
         done = program.run("sessions", "import", pipe, home=other / source.suffix)
         assert feeder.wait(timeout=10) == 0
-        assert done.out.startswith("1 session with 1 message came in"), done
+        assert done.out.startswith("1 session with 1 message imported"), done

@@ -102,7 +102,7 @@ def test_start_talk_look_and_stop(lab: Lab, model: Echo, hermes_home: Path) -> N
         assert f"The gateway runs (process {process.pid} on " in looked.out
         assert "@hermes_lab_bot" in looked.out
         ended = program.run("gateway", "stop", home=hermes_home)
-        assert (ended.status, ended.out) == (0, "The gateway has ended.\n")
+        assert (ended.status, ended.out) == (0, "The gateway has stopped.\n")
         assert process.wait(10) == 0
     assert "nothing was lost" in said(hermes_home)
     assert lab.token not in said(hermes_home)
@@ -121,7 +121,7 @@ def test_a_second_gateway_is_refused_with_one_line(lab: Lab, model: Echo, hermes
     with gateway(hermes_home) as process:
         second = program.run("gateway", home=hermes_home)
         assert second.status == 1
-        assert f"hermes: a gateway runs already (process {process.pid} on " in second.err
+        assert f"hermes: a gateway is already running (process {process.pid} on " in second.err
         assert "hermes gateway stop" in second.err
         assert "Traceback" not in second.err
         lab.say("still there?")
@@ -215,8 +215,8 @@ def test_the_servers_run_beside_the_platforms(lab: Lab, model: Echo, hermes_home
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        ({}, ["no platform is switched on", "hermes gateway setup"]),
-        ({"platforms": {"telegram": {"enabled": False}}}, ["no platform is switched on"]),
+        ({}, ["no platform is enabled", "hermes gateway setup"]),
+        ({"platforms": {"telegram": {"enabled": False}}}, ["no platform is enabled"]),
         ({"platforms": {"telegramm": {"token": "x"}}}, ["telegramm", "did you mean telegram"]),
         ({"platforms": {"telegram": {"tokn": "x"}}}, ["platforms.telegram.tokn", "did you mean token"]),
         ({"platforms": {"telegram": {}}}, ["platforms.telegram.token is missing", "TELEGRAM_BOT_TOKEN", "setup telegram"]),

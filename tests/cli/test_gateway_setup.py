@@ -52,7 +52,7 @@ def test_it_asks_checks_and_writes(home: Path, lab: Lab) -> None:
         shown.line(lab.token)
         shown.wait_for("the Bot API server")
         shown.press("Enter")
-        shown.wait_for("✓ Telegram knows us as @hermes_lab_bot")
+        shown.wait_for("✓ Logged in to Telegram as @hermes_lab_bot")
         shown.wait_for("Your own user id")
         shown.line("1001")
         shown.wait_for("Other user ids")
@@ -165,8 +165,8 @@ def test_a_login_with_a_password_or_a_token_is_asked_for_until_one_is_given(home
 
 def test_the_page_that_setup_names_is_there(home: Path, lab: Lab) -> None:
     with screen(home, lab, "telegram") as shown:
-        shown.wait_for("says what to click")
-        page = re.search(r"Telegram\. (/.*\.md) says what to click", shown.history())
+        shown.wait_for("shows the steps")
+        page = re.search(r"Telegram\. (/.*\.md) shows the steps", shown.history())
         assert page is not None and Path(page[1]).read_text().startswith("# Telegram")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     pages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]

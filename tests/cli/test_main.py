@@ -223,7 +223,7 @@ def test_both_streams_in_one_file_are_in_the_order_they_were_written(few: Path, 
     (tmp_path / "half.jsonl").write_text('{"id": "a", "source": "cli", "messages": []}\n{"id": "broken\n')
     done = in_shell(f"sessions import '{tmp_path / 'half.jsonl'}' 2>&1", few)
     first, second = done.stdout.splitlines()
-    assert first.startswith("1 session with 0 messages came in") and second.startswith("hermes: line 2: ")
+    assert first.startswith("1 session with 0 messages imported") and second.startswith("hermes: line 2: ")
 
 
 def in_shell(words: str, home: Path, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

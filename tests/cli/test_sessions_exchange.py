@@ -67,10 +67,10 @@ def test_what_goes_out_comes_back_equal_with_ids_tags_lineage_and_attachments(ho
     told = re.fullmatch(rf"exported 10 sessions \((\d+) messages\) to {file}\n", out.err)
     assert told is not None
     back = run("sessions", "import", file, home=other)
-    assert back.status == 0 and back.err == "" and back.out.startswith(f"10 sessions with {told[1]} messages came in")
+    assert back.status == 0 and back.err == "" and back.out.startswith(f"10 sessions with {told[1]} messages imported")
     assert exported(other) == exported(home)
     with SessionDB(other / "state.db", read_only=True) as db:
-        assert db.index_status()["pending"] == 0, "what came in is indexed"
+        assert db.index_status()["pending"] == 0, "what was imported is indexed"
     with SessionDB(other / "state.db") as db, SessionDB(home / "state.db") as mine:
         assert db.check() == []
         kept = [path.name for path in mine.attachments_dir.rglob("*") if path.is_file()]
@@ -84,7 +84,7 @@ def test_importing_twice_changes_nothing(home: Path, tmp_path: Path) -> None:
     before = exported(home)
     again = run("sessions", "import", file, home=home)
     assert again.status == 0
-    assert again.out == "0 sessions with 0 messages came in, 10 sessions were here already\n"
+    assert again.out == "0 sessions with 0 messages imported, 10 sessions were here already\n"
     assert exported(home) == before
 
 
@@ -363,15 +363,15 @@ def test_another_state_db_comes_in_also_through_standard_input_and_a_dry_run_cha
 ) -> None:
     other = tmp_path / "other"
     dry = run("sessions", "import", home / "state.db", "--dry-run", home=other)
-    assert dry.status == 0 and dry.out.startswith("10 sessions with") and "would come in" in dry.out
+    assert dry.status == 0 and dry.out.startswith("10 sessions with") and "would be imported" in dry.out
     assert exported(other) == []
     done = run("sessions", "import", home / "state.db", home=other)
-    assert done.out == dry.out.replace("would come in", "came in")
+    assert done.out == dry.out.replace("would be imported", "imported")
     assert exported(other) == exported(home)
     piped = run("sessions", "import", "-", home=tmp_path / "third", input=(home / "state.db").read_bytes())
     assert piped.status == 0 and piped.out == done.out
     itself = run("sessions", "import", home / "state.db", home=home)
-    assert itself.status == 1 and "the record itself" in itself.err
+    assert itself.status == 1 and "the store itself" in itself.err
 
 
 def test_a_dry_run_of_an_export_says_what_would_come(home: Path, tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_a_dry_run_of_an_export_says_what_would_come(home: Path, tmp_path: Path)
     other = tmp_path / "other"
     dry = run("sessions", "import", "--dry-run", file, home=other)
     assert dry.status == 0
-    assert run("sessions", "import", file, home=other).out == dry.out.replace("would come in", "came in")
+    assert run("sessions", "import", file, home=other).out == dry.out.replace("would be imported", "imported")
 
 
 @pytest.mark.parametrize("version", [1, 6, 11])

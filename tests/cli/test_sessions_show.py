@@ -71,7 +71,7 @@ def test_lineage_is_noted_on_both_sides(hermes_home: Path) -> None:
         db.compress_session("first", "second", summary="what was said", head_until=ids[0], tail_from=ids[3])
         db.append_message("second", "user", "and on")
     before = run("sessions", "show", "first", home=hermes_home).out
-    assert "compressed; it goes on as second" in before
+    assert "compressed; continues as second" in before
     after = run("sessions", "show", "second", home=hermes_home).out
     assert "continues first" in after
     assert after.index("carried over from first") < after.index("message 0") < after.index("what was said")
@@ -162,9 +162,9 @@ def test_follow_goes_on_where_a_compression_leads_and_tells_what_was_taken_back_
         followed = Followed(hermes_home, "first")
         followed.wait_for("beta")
         db.rewind("first", kept)
-        followed.wait_for("1 message taken back")
+        followed.wait_for("1 message withdrawn")
         db.compress_session("first", "second", summary="gamma so far", tail_from=kept)
-        followed.wait_for("goes on as second")
+        followed.wait_for("continues as second")
         followed.wait_for("gamma so far")
         db.append_message("second", "user", "delta")
         followed.wait_for("delta")

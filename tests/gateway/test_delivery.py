@@ -428,7 +428,7 @@ def test_a_mistake_in_a_turn_is_told_and_the_chat_goes_on(
         monkeypatch.setattr(gateway.agents.toolbox, "tools", lambda **_: [object()])
         lab.say("second")
         until(lambda: len(lab.shown()) == 2)
-        assert "mistake of this program (AttributeError)" in lab.shown()[1]
+        assert "an internal error (AttributeError)" in lab.shown()[1]
         monkeypatch.setattr(gateway.agents.toolbox, "tools", whole)
         lab.say("third")
         until(lambda: lab.shown()[2:] == ["echo: third"])

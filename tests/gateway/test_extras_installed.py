@@ -112,7 +112,7 @@ def test_an_extra_installed_alone_can_be_imported_and_talks_to_its_platform(
         (home / "config.yaml").write_text(written([lab]))
         words = (interpreter, "-m", "hermes.cli.main", "doctor")
         said = run(*words, cwd=tmp_path, PYTHONPATH=ours, HERMES_HOME=str(home), COLUMNS="300")
-        assert "knows us as" in " ".join(said.stdout.split()), said.stdout + said.stderr
+        assert "logged in to" in " ".join(said.stdout.split()), said.stdout + said.stderr
     finally:
         lab.close()
 

@@ -157,7 +157,7 @@ def test_speech_is_written_down_where_a_model_can(lab: PlainLab, model: Echo, he
     settings = {"media": {"stt_model": "ears"}}
     with running(lab, hermes_home, model.base_url, gateway=settings) as gateway:
         lab.attach(OGG, "voice", "audio/ogg; codecs=opus")
-        assert "written down by ears:]\nthese were spoken words" in replies(lab, 1)[0]
+        assert "transcribed by ears:]\nthese were spoken words" in replies(lab, 1)[0]
         assert model.recordings == [("voice.ogg", OGG)]
         assert gateway.db.search_messages("spoken words")
     assert_no_bytes_kept(hermes_home, OGG)
@@ -167,7 +167,7 @@ def test_speech_is_written_down_where_a_model_can(lab: PlainLab, model: Echo, he
     ("settings", "words"),
     [
         ({}, "no speech model is configured"),
-        ({"stt_model": "deaf"}, "could not be written down"),
+        ({"stt_model": "deaf"}, "could not be transcribed"),
         ({"stt_model": "ears", "max_mb": 0.0001}, "is larger than 0.0001 MB"),
     ],
 )

@@ -248,9 +248,9 @@ def test_ids_as_people_write_them(text: str, people: set[str]) -> None:
     [
         ("allowed_users: ['*']", "allow_all: true"),
         ("allowed_users: '*'", "allow_all: true"),
-        ("allowed_users: [1.5]", "no user id"),
-        ("allowed_users: [true]", "no user id"),
-        ("allowed_users: [null]", "no user id"),
+        ("allowed_users: [1.5]", "not a user id"),
+        ("allowed_users: [true]", "not a user id"),
+        ("allowed_users: [null]", "not a user id"),
         ("allowed_users: {a: b}", "list of user ids"),
         ("allowed_users: true", "list of user ids"),
         ("allow_all: everybody", "true or false"),

@@ -310,7 +310,7 @@ def test_a_daily_reset_is_at_the_configured_hour_of_the_configured_zone(
         assert ended(gateway, old) is None
         clock.forward(20 * 60)
         until(lambda: ended(gateway, old) == "daily")
-        assert any("every day at 4:00" in one for one in say(lab, "morning"))
+        assert any("begins every day at 4:00" in one for one in say(lab, "morning"))
 
 
 def test_groups_may_have_another_policy_than_conversations_of_two(

@@ -83,9 +83,9 @@ def test_a_second_import_brings_in_only_what_is_new(tmp_path: Path) -> None:
     file = tmp_path / f"{NAME}.jsonl"
     whole = [one for one in conversation() if not isinstance(one, str)]
     lines(file, whole[:5])
-    assert "1 session with 3 messages came in" in brought_in(file, home)
+    assert "1 session with 3 messages imported" in brought_in(file, home)
     lines(file, whole)  # the reply now has a tool call, too, and the conversation has gone on
-    assert "0 sessions with 3 messages came in, 1 session updated" in brought_in(file, home)
+    assert "0 sessions with 3 messages imported, 1 session updated" in brought_in(file, home)
     first = sessions(home)[f"claude-code-{NAME}"]
     assert [role for role, _ in told(first)] == ["system", "user", "assistant", "tool", "user", "assistant"]
     assert first["messages"][2]["tool_calls"][0]["function"]["name"] == "Bash"
@@ -125,7 +125,7 @@ def test_compactions_and_sub_agents_are_sessions_of_their_own(tmp_path: Path) ->
     ])  # fmt: skip
     agent = {**said("s1", None, "look into it", 2), "isSidechain": True, "agentId": "abc"}
     lines(file.parent / NAME / "subagents" / "agent-abc.jsonl", [agent])
-    assert "3 sessions with 5 messages came in" in brought_in(tmp_path / "projects", home)
+    assert "3 sessions with 5 messages imported" in brought_in(tmp_path / "projects", home)
     found = sessions(home)
     name = f"claude-code-{NAME}"
     assert told(found[name]) == [("user", "a long talk"), ("assistant", "very long")]

@@ -60,7 +60,7 @@ def test_a_rollout(tmp_path: Path, compressed: bool) -> None:
         packed.write_bytes(zstandard.ZstdCompressor().compress(file.read_bytes()))
         file.unlink()
     printed = brought_in(tmp_path / ".codex", home)
-    assert "1 session with 6 messages came in" in printed and "response_item teleport" in printed
+    assert "1 session with 6 messages imported" in printed and "response_item teleport" in printed
     session = sessions(home)[f"codex-{NAME}"]
     assert (session["title"], session["cwd"], session["model"]) == ("Green tests", "/work/api", "gpt-5-codex")
     assert session["system_prompt"] == "You are Codex."

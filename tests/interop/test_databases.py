@@ -59,7 +59,7 @@ def test_opencode(tmp_path: Path) -> None:
             ("prt_7", "msg_4", "ses_2", json.dumps({"type": "text", "text": "explore the code"}))]),
     )  # fmt: skip
     before = unchanged(path)
-    assert "2 sessions with 4 messages came in" in brought_in(tmp_path / "opencode", home)
+    assert "2 sessions with 4 messages imported" in brought_in(tmp_path / "opencode", home)
     assert unchanged(path) == before
     found = sessions(home)
     session = found["opencode-ses_1"]
@@ -84,7 +84,7 @@ def test_opencodes_older_tree(tmp_path: Path) -> None:
         (storage / name).parent.mkdir(parents=True, exist_ok=True)
         (storage / name).write_text(json.dumps(value))
     home = tmp_path / "home"
-    assert "1 session with 1 message came in" in brought_in(storage, home)
+    assert "1 session with 1 message imported" in brought_in(storage, home)
     assert told(sessions(home)["opencode-ses_1"]) == [("user", "hello from files")]
 
 
@@ -113,7 +113,7 @@ def test_goose(tmp_path: Path) -> None:
             (4, "m4", "20260304_1", "assistant", json.dumps([{"type": "text", "text": "A dot."}, {"type": "odd"}]), 1772618430, 3, "{}")]),
     )  # fmt: skip
     printed = brought_in(path, home)
-    assert "1 session with 4 messages came in" in printed and "content odd" in printed
+    assert "1 session with 4 messages imported" in printed and "content odd" in printed
     session = sessions(home)["goose-20260304_1"]
     assert (session["title"], session["model"], session["started_at"]) == ("Pictures", "qwen3", 1772618400.0)
     assert [role for role, _ in told(session)] == ["user", "assistant", "tool", "assistant"]
@@ -146,7 +146,7 @@ def test_llm_in_both_schemas(tmp_path: Path) -> None:
         ("INSERT INTO parts VALUES(?,?,?,?,?,?)",
          [("h1", 0, "text", None, "who?", None), ("h2", 0, "text", None, "me", None)]),
     )  # fmt: skip
-    assert "2 sessions with 4 messages came in" in brought_in(path, home)
+    assert "2 sessions with 4 messages imported" in brought_in(path, home)
     found = sessions(home)
     assert told(found["llm-01C"]) == [("user", "ten names"), ("assistant", "Percy …")]
     assert (found["llm-01C"]["title"], found["llm-01C"]["system_prompt"]) == ("Ten names for a pelican", "Be brief.")

@@ -50,7 +50,7 @@ def test_chatgpts_export_as_zip_shards_and_file(tmp_path: Path) -> None:
                 member = "conversations.json" if len(shards) == 1 else f"conversations-{place:03}.json"
                 archive.writestr(member, json.dumps(shard))
             archive.writestr("file-ABC-dot.png", base64.b64decode(PIXEL))
-        assert "2 sessions with 6 messages came in" in brought_in(tmp_path / name, home)
+        assert "2 sessions with 6 messages imported" in brought_in(tmp_path / name, home)
         session = sessions(home)["chatgpt-conv-1"]
         assert (session["title"], session["model"]) == ("A dot", "gpt-5")
         assert told(session)[1:] == [("assistant", "```python\nprint(1)\n```"), ("assistant", "A better answer.")]
@@ -58,7 +58,7 @@ def test_chatgpts_export_as_zip_shards_and_file(tmp_path: Path) -> None:
         assert hidden(session) == ["A first answer."]
     home = tmp_path / "bare"
     (tmp_path / "conversations.json").write_text(json.dumps(chatgpt(), indent=1))
-    assert "2 sessions with 6 messages came in" in brought_in(tmp_path / "conversations.json", home)
+    assert "2 sessions with 6 messages imported" in brought_in(tmp_path / "conversations.json", home)
     assert "not in the export" in sessions(home)["chatgpt-conv-1"]["messages"][0]["content"]
 
 
@@ -66,7 +66,7 @@ def test_an_export_that_ends_in_the_middle_costs_that_conversation(tmp_path: Pat
     text = json.dumps(chatgpt())
     (tmp_path / "conversations.json").write_text(text[: len(text) * 3 // 4])
     printed = brought_in(tmp_path / "conversations.json", tmp_path / "home", status=1)
-    assert "1 session with 3 messages came in" in printed and "ends in the middle" in printed
+    assert "1 session with 3 messages imported" in printed and "ends in the middle" in printed
 
 
 def test_claude_ais_export(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_claude_ais_export(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
         archive.writestr("users.json", "[]")
         archive.writestr("conversations.json", json.dumps([whole]))
-    assert "1 session with 3 messages came in" in brought_in(tmp_path / "data.zip", home)
+    assert "1 session with 3 messages imported" in brought_in(tmp_path / "data.zip", home)
     session = sessions(home)["claude-ai-c1"]
     assert told(session) == [("user", "hi there\n\n[file a.txt]\ninside"), ("assistant", "Hello."), ("tool", "found")]
     assert session["messages"][1]["reasoning"] == "hm" and hidden(session) == ["Another hello."]
     file = lines(tmp_path / "conversations.jsonl", [{**whole, "uuid": "c2"}])
-    assert "1 session with 3 messages came in" in brought_in(file, home)
+    assert "1 session with 3 messages imported" in brought_in(file, home)
 
 
 def test_pi(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_pi(tmp_path: Path) -> None:
         entry("label", "00000005", "00000003", label="x"),
         entry("message", "00000006", "00000003", message={"role": "user", "content": "kept"}),
     ])  # fmt: skip
-    assert "1 session with 4 messages came in" in brought_in(file, home)
+    assert "1 session with 4 messages imported" in brought_in(file, home)
     session = sessions(home)["pi-pi-1"]
     assert told(session) == [("user", "ls please"), ("assistant", "I look."), ("tool", "a"), ("user", "kept")]
     assert hidden(session) == ["left"] and session["messages"][1]["cost_usd"] == 0.5 and session["cwd"] == "/work/pi"

@@ -39,7 +39,7 @@ def test_a_chat_of_lines_with_a_rewind(tmp_path: Path) -> None:
     ])  # fmt: skip
     (gemini / "projects.json").write_text(json.dumps({"projects": {"/work/parser": "parser"}}))
     printed = brought_in(gemini, home)
-    assert "1 session with 5 messages came in" in printed and "hologram" in printed
+    assert "1 session with 5 messages imported" in printed and "hologram" in printed
     session = sessions(home)[f"gemini-{NAME}"]
     assert (session["title"], session["cwd"], session["model"]) == ("Listing files", "/work/parser", "gemini-3-pro")
     assert told(session) == [
@@ -55,6 +55,6 @@ def test_an_older_chat_in_one_object(tmp_path: Path) -> None:
     home = tmp_path / "home"
     file = tmp_path / "session-old.json"
     file.write_text(json.dumps({**HEADER, "messages": [user("m1", "which files?"), REPLY]}))
-    assert "1 session with 3 messages came in" in brought_in(file, home)
+    assert "1 session with 3 messages imported" in brought_in(file, home)
     file.write_text(json.dumps({**HEADER, "messages": [user("m1", "which files?"), REPLY, user("m9", "and now?")]}))
-    assert "0 sessions with 1 message came in, 1 session updated" in brought_in(file, home)
+    assert "0 sessions with 1 message imported, 1 session updated" in brought_in(file, home)

@@ -73,7 +73,7 @@ def test_what_is_written_comes_in_also_after_a_kill(tmp_path: Path) -> None:
         assert process.wait(timeout=30) == 0
     stamp = file.stat().st_mtime_ns
     done = program.run("sessions", "watch", folder, "--once", home=home)
-    assert (done.status, done.out) == (0, "0 messages came in\n") and file.stat().st_mtime_ns == stamp
+    assert (done.status, done.out) == (0, "0 messages imported\n") and file.stat().st_mtime_ns == stamp
 
 
 @pytest.mark.parametrize("by_looking", [False, True])

@@ -37,7 +37,7 @@ def test_what_goes_out_comes_back(home: Path, tmp_path: Path, form: str) -> None
     done = program.run("sessions", "export", file, "--session-id", "s1", "--format", form, home=home)
     assert done.status == 0, done
     other = tmp_path / "other"
-    assert "1 session with 4 messages came in" in brought_in(file, other)
+    assert "1 session with 4 messages imported" in brought_in(file, other)
     (back,) = sessions(other).values()
     (out,) = sessions(home).values()
     assert told(back) == told(out)

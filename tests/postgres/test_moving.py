@@ -363,7 +363,7 @@ def test_a_password_in_the_command_works_and_is_warned_of(tmp_path: Path, new_st
     done = run("sessions", "migrate", "--to", plain.replace("postgres@", "postgres:${NOT_SET}@", 1), home=home)
     assert done.status != 0
     assert done.err == (
-        "hermes: --to asks for the variable NOT_SET, which is not set; set it in the environment or in .env\n"
+        "hermes: --to needs the variable NOT_SET, which is not set; set it in the environment or in .env\n"
     )
     done = run("sessions", "migrate", "--to", plain, home=home)  # one that .pgpass or the server itself knows
     assert (done.status, done.err) == (0, "")

@@ -333,7 +333,7 @@ def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh:
         ([], "Give --to URL"),
         (["--rls", "--tenant", "alice"], "ROLE=SOURCE:USER_ID"),
         (["--tenant", "alice=telegram:1"], "goes with --rls"),
-        (["--rls"], "only PostgreSQL keeps rows apart"),
+        (["--rls"], "only PostgreSQL separates rows"),
     ],
 )
 def test_the_command_says_what_is_wrong_with_what_was_said(words: list[str], told: str, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """`hermes sessions browse`: a full-screen picker over every conversation.
 
-This file is the door: it loads the screen's library only now, runs the screen, and says which session was chosen.
+This file is the entry point: it loads the screen's library only now, runs the screen, and returns the chosen session.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
-    """Let a person choose a session; its id, or None when they left without one. Needs a terminal.
+    """Let a person choose a session; its id, or None when they left without choosing. Needs a terminal.
 
     Dates are those of `zone`; None is the machine's own.
     """
     no_color = os.environ.get("NO_COLOR")
     if no_color == "":
-        del os.environ["NO_COLOR"]  # empty means "not set"; the library would take it for a wish
+        del os.environ["NO_COLOR"]  # empty means "not set"; the library would switch colours off
     try:
         from hermes.chat.browse_screen import Browser
     except ModuleNotFoundError as error:
@@ -35,7 +35,7 @@ def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
         chosen = app.run()
     finally:
         if no_color is not None:
-            os.environ["NO_COLOR"] = no_color  # the library takes it away; who comes next must see it
+            os.environ["NO_COLOR"] = no_color  # the library removes it; later code must see it
     if app.problem is not None:
         raise app.problem
     return None if chosen is None else db.get_compression_tip(chosen)

@@ -1,7 +1,7 @@
-"""What can be done with a conversation from within the browser: rename, pin, export, delete; and the windows that ask.
+"""Changing a conversation from within the browser: rename, pin, export, delete; and the dialogs for it.
 
-Each change is made in a thread and shown when it is done; what could not be done is said in the status line, or in the
-window that asked.
+Each change runs in a thread and is shown when it is done; an error is shown in the status line, or in the dialog
+that asked.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _WINDOW = """
 
 
 class Ask(ModalScreen[str | None]):
-    """A question with a line to type. What was typed is tried at once; when that fails, the reason is shown and the
-    window stays. Its result is what the trial returned, or None."""
+    """A dialog with a line to type. The typed text is tried at once; when that fails, the reason is shown and the
+    dialog stays. Its result is what the attempt returned, or None."""
 
     CSS = _WINDOW.format(name="Ask")
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -50,7 +50,7 @@ class Ask(ModalScreen[str | None]):
     ]
 
     class Tried(Message):
-        """The trial is over."""
+        """The attempt is over."""
 
         def __init__(self, result: str | None, wrong: str | None) -> None:
             super().__init__()
@@ -66,7 +66,7 @@ class Ask(ModalScreen[str | None]):
             yield Static(self.question, markup=False)
             yield Input(self.value, compact=True, select_on_focus=False)
             yield Static("", id="wrong", classes="wrong", markup=False)
-            yield Static("Enter does it · Esc leaves it as it is", classes="hint", markup=False)
+            yield Static("Enter confirms · Esc cancels", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
@@ -124,7 +124,7 @@ class Sure(ModalScreen[bool]):
 
 
 class Keys(ModalScreen[None]):
-    """Every key, until one is pressed."""
+    """The list of keys, until one is pressed."""
 
     CSS = _WINDOW.format(name="Keys")
 
@@ -145,13 +145,13 @@ class Keys(ModalScreen[None]):
 
 
 def suggested(name: str) -> str:
-    """A file name for a conversation of that name."""
+    """A file name for a conversation with this name."""
     words = re.sub(r"[^\w.-]+", "-", name).strip("-.")
     return f"{words[:60] or 'conversation'}.jsonl"
 
 
 def export(db: SessionDB, session_id: str, path: Path) -> Path:
-    """Write the conversation into a new file; the file. One that exists is never written over."""
+    """Write the conversation into a new file and return it. An existing file is never overwritten."""
     from hermes.interop import formats
 
     chosen = formats.writer_for(path)
@@ -172,7 +172,7 @@ def export(db: SessionDB, session_id: str, path: Path) -> Path:
             for chunk in chunks:
                 file.write(chunk)
     except BaseException:
-        os.unlink(path)  # half a file would look like a whole one
+        os.unlink(path)  # a partial file would look like a complete one
         raise
     return path.resolve()
 
@@ -185,7 +185,7 @@ class Changing(Screen[None], inherit_bindings=False):
     found: list[ListLine]
 
     class Changed(Message):
-        """Something was done; `then` says what that means for the screen."""
+        """A change was made; `then` updates the screen."""
 
         def __init__(self, then: Callable[[], None] | None, wrong: str | None) -> None:
             super().__init__()
@@ -275,14 +275,14 @@ class Changing(Screen[None], inherit_bindings=False):
         self.app.push_screen(Sure(f"Delete “{name}”?", hint), answered)
 
     def _gone(self, parts: list[str]) -> None:
-        """Take a conversation off the list; a search may have found several of its parts."""
+        """Remove a conversation from the list; a search may have found several of its parts."""
         at = self.lines.cursor
         self.all = [one for one in self.all if one.id not in parts]
         self.found = [one for one in self.found if one.id not in parts]
         self._show(keep=False)
         self.lines.move(at)
         self._say(f"in the trash: hermes sessions restore {parts[-1]}")
-        self._reload()  # pages that are still being read may have moved
+        self._reload()  # pages that are still loading may have moved
 
     def _do(self, work: Callable[[], bool], then: Callable[[], None]) -> None:
         """Change the store in a thread, then the screen."""

@@ -1,7 +1,7 @@
 """The session browser's list: the lines, which of them a filter or a search keeps, and the widget that shows them.
 
-Only the lines that can be seen are drawn, however many there are: textual's own lists take 10 to 20 times as long to fill
-with 10,000 conversations, and a filter fills the list anew at each key.
+Only visible lines are drawn, however many there are: textual's own lists take 10 to 20 times as long to fill
+with 10,000 conversations, and a filter fills the list again at each key.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class ListLine:
     last_active: float | None
     pinned: bool = False
     compressed: bool = False  # it has several parts
-    haystack: str = ""  # what the filter looks in, folded
-    snippet: str = ""  # of a search: the text around the match, with >>>marks<<<
-    message_id: int | None = None  # of a search: the message that matched
-    more: int = 0  # of a search: further matches in this conversation
+    haystack: str = ""  # the text the filter searches, folded
+    snippet: str = ""  # for a search hit: the text around the match, with >>>marks<<<
+    message_id: int | None = None  # for a search hit: the message that matched
+    more: int = 0  # for a search hit: further matches in this conversation
 
     def __post_init__(self) -> None:
         self.haystack = fold(f"{self.title}\n{self.preview}\n{self.id}\n{self.source}")
 
     def renamed(self, title: str | None) -> None:
-        """Take another title."""
+        """Set another title."""
         self.title = one_line(title)
         self.__post_init__()
 
     @property
     def name(self) -> str:
-        """What a person would call it."""
+        """The title, else the beginning of the first message."""
         return self.title or self.preview or self.id
 
 
@@ -74,7 +74,7 @@ def line_of(row: SessionRow) -> ListLine:
 
 
 def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
-    """The lines that hold every word of the text, whatever its case and accents."""
+    """The lines that contain every word of the text, whatever its case and accents."""
     words = fold(text).split()
     if not words:
         return list(lines)
@@ -85,7 +85,7 @@ def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
 
 
 def found_inside(db: SessionDB, query: str, limit: int = 200) -> list[ListLine]:
-    """The conversations in which something matches, best first, each once with its best match."""
+    """The conversations with a match, best first, each once with its best match."""
     lines: dict[str, ListLine] = {}
     for hit in db.search_messages(query, limit=limit):
         session_id = hit["session_id"]
@@ -116,7 +116,7 @@ _MATCH, _PIN, _HERE = Style(bold=True, color="yellow"), Style(color="yellow"), S
 
 
 class SessionList(ScrollView, can_focus=False):
-    """Lines with a cursor. When, then where, then what: text of any script or width stands last and moves no column."""
+    """Lines with a cursor: time, source, title. Text of any script or width stands last and moves no column."""
 
     DEFAULT_CSS = "SessionList { overflow-x: hidden; }"
 
@@ -139,7 +139,7 @@ class SessionList(ScrollView, can_focus=False):
         self.zone = zone
         self.lines: Sequence[ListLine] = ()
         self.cursor = 0
-        self.nothing = ""  # what to say when there are no lines
+        self.nothing = ""  # the text for an empty list
 
     @property
     def current(self) -> ListLine | None:
@@ -158,7 +158,7 @@ class SessionList(ScrollView, can_focus=False):
         self.post_message(self.Moved(self.current))
 
     def move(self, to: int) -> None:
-        """Put the cursor on a line, as near as there is one."""
+        """Put the cursor on this line, or the nearest one."""
         to = max(0, min(to, len(self.lines) - 1))
         if to == self.cursor or not self.lines:
             return
@@ -169,14 +169,14 @@ class SessionList(ScrollView, can_focus=False):
 
     @property
     def page(self) -> int:
-        """How many lines can be seen."""
+        """How many lines are visible."""
         return max(1, self.scrollable_content_region.height)
 
     def _measure(self) -> None:
         self.virtual_size = Size(self.scrollable_content_region.width, len(self.lines))
 
     def _reveal(self) -> None:
-        """Scroll until the cursor can be seen."""
+        """Scroll until the cursor is visible."""
         top, page = self.scroll_offset.y, self.page
         if self.cursor < top:
             self.scroll_to(y=self.cursor, animate=False)
@@ -201,7 +201,7 @@ class SessionList(ScrollView, can_focus=False):
         base = self.rich_style
         if number < len(self.lines):
             pieces = drawn(self.lines[number], width, self.zone)
-            if number == self.cursor:  # one bar of one colour; only what is bold stays so
+            if number == self.cursor:  # one bar of one colour; only bold text stays bold
                 base += _HERE
                 pieces = [(text, _BOLD if style.bold else _PLAIN) for text, style in pieces]
         elif not self.lines and y == min(1, self.page - 1):
@@ -235,7 +235,7 @@ def drawn(line: ListLine, width: int, zone: tzinfo | None) -> list[Piece]:
 
 
 def _matched(line: ListLine, room: int) -> list[Piece]:
-    """The title and the text around the match; what is cut away is never the match."""
+    """The title and the text around the match; the match itself is never cut off."""
     pieces: list[Piece] = []
     if line.title:
         title = line.title

@@ -1,6 +1,6 @@
-"""The preview: who and when, then the conversation in plain text, cut to what a glance can take in.
+"""The preview: participants and times, then the conversation in plain text, shortened to a glance.
 
-Of a long conversation the first words and the end are shown, or, after a search, the place that matched.
+For a long conversation it shows the first message and the end or, after a search, the messages around the match.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WHO = {"user": ("● you", "bold yellow"), "assistant": ("◆ assistant", "bold
 
 @dataclass(slots=True)
 class Preview:
-    """What the pane shows, and where in the text the match begins, if there is one."""
+    """The text of the pane, and the position of the match in it, if there is one."""
 
     text: Text
     match: int | None = None
@@ -46,11 +46,11 @@ def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
     session = db.get_session(line.id)
     if session is None:
         return Preview(Text("This conversation was deleted."))
-    messages = [message for message in db.get_messages(line.id) if _said(message)]
+    messages = [message for message in db.get_messages(line.id) if _is_shown(message)]
     text = _head(db, session, zone)
     start, end = _window(messages, line.message_id)
     match = None
-    if start > 0 and line.message_id is None:  # how it began
+    if start > 0 and line.message_id is None:  # the first message
         opening = next((n for n, message in enumerate(messages[:start]) if message["role"] == "user"), None)
         if opening is not None:
             _message(text, messages[opening], False)
@@ -65,12 +65,12 @@ def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
     if end < len(messages):
         text.append(f"… {len(messages) - end:,} later messages …\n", "dim")
     if not messages:
-        text.append("Nothing was said yet.", "dim")
+        text.append("No messages yet.", "dim")
     text.rstrip()
     return Preview(text, match)
 
 
-def _said(message: MessageRow) -> bool:
+def _is_shown(message: MessageRow) -> bool:
     """Whether a reader wants to see it: what people and models said, and which tools were called."""
     return message["role"] in _WHO and bool(message["content"] or message["tool_calls"])
 
@@ -105,13 +105,13 @@ def _message(text: Text, message: MessageRow, hit: bool) -> None:
         text.append("  ← found here", "bold magenta")
     text.append("\n")
     content = message["content"]
-    said = (
+    body = (
         harmless(content if isinstance(content, str) else plain_parts(content) if content else "").expandtabs(4).strip()
     )
-    if len(said) > CHARACTERS:
-        said = said[:CHARACTERS].rstrip() + " …"
-    if said:
-        text.append(said + "\n")
+    if len(body) > CHARACTERS:
+        body = body[:CHARACTERS].rstrip() + " …"
+    if body:
+        text.append(body + "\n")
     calls = message["tool_calls"]
     if isinstance(calls, list) and calls:
         text.append(f"[{_calls(calls)}]\n", "dim")

@@ -1,7 +1,7 @@
-"""The browser's main screen: a line to type in, the list, the preview, and what can be done with a conversation.
+"""The browser's main screen: an input line, the list, the preview, and the keys that change a conversation.
 
-Everything that reads or writes the store happens in a thread and comes back as a message; an answer to a question that
-nobody asks any more is dropped. Typing always goes to the filter, so the other keys are control keys.
+Everything that reads or writes the store runs in a thread and comes back as a message; the result of an outdated
+request is dropped. Typing always goes to the filter, so the other keys are control keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hermes.texts import counted
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-FIRST_PAGE, PAGE, LARGEST_PAGE = 100, 1000, 4000  # growing pages: few questions, and none of them long
+FIRST_PAGE, PAGE, LARGEST_PAGE = 100, 1000, 4000  # growing pages: few queries, and none of them long
 PREVIEW_FROM, PREVIEW_LINES = 80, 16  # cells and lines the terminal needs for the preview
 WAIT_TO_SEARCH, WAIT_TO_PREVIEW = 0.15, 0.06  # seconds without a key
 
@@ -51,7 +51,7 @@ _OURS = {"enter", "ctrl+x", "ctrl+e", "ctrl+c"}
 
 
 class BrowseQuery(Input, inherit_bindings=False):
-    """The line to type in, without the keys that mean something else here."""
+    """The input line, without the keys that mean something else here."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -97,7 +97,7 @@ class Picker(Changing, inherit_bindings=False):
     ]
 
     class Loaded(Message):
-        """More of the list has arrived."""
+        """A page of the list has arrived."""
 
         def __init__(self, turn: int, lines: list[ListLine], done: bool) -> None:
             super().__init__()
@@ -111,7 +111,7 @@ class Picker(Changing, inherit_bindings=False):
             self.turn, self.lines, self.wrong = turn, lines, wrong
 
     class Previewed(Message):
-        """A conversation can be shown."""
+        """A preview is ready."""
 
         def __init__(self, turn: int, shown: Preview) -> None:
             super().__init__()
@@ -128,7 +128,7 @@ class Picker(Changing, inherit_bindings=False):
         super().__init__()
         self.db, self.zone = db, zone
         self.all: list[ListLine] = []
-        self._fresh: list[ListLine] = []  # of the list being read anew
+        self._fresh: list[ListLine] = []  # the list that is being reloaded
         self.loaded = False
         self.is_inside = False
         self.found: list[ListLine] = []
@@ -163,7 +163,7 @@ class Picker(Changing, inherit_bindings=False):
         self._fit(event.size)
 
     def _fit(self, size: Size) -> None:
-        """What there is no room for goes away."""
+        """Hide what the terminal has no room for."""
         self._room_for_preview = size.width >= PREVIEW_FROM and size.height >= PREVIEW_LINES
         self.query_one("#preview").display = self._room_for_preview and self._wants_preview
         self.query_one(Footer).display = size.height >= 8
@@ -176,7 +176,7 @@ class Picker(Changing, inherit_bindings=False):
     # ------------------------------------------------------------------------------------------ the list
 
     def _reload(self) -> None:
-        """Read the list anew, page by page; what is shown stays until then."""
+        """Reload the list, page by page; the old list is shown until then."""
         self._list_round += 1
         turn = self._list_round
         self.loaded, self._fresh = False, []
@@ -205,14 +205,14 @@ class Picker(Changing, inherit_bindings=False):
             return
         self._fresh += event.lines
         self.loaded = event.done
-        if event.done or len(self._fresh) > len(self.all):  # a reload replaces the list once it is no shorter
+        if event.done or len(self._fresh) > len(self.all):  # the new list replaces the old one once it is longer
             self.all = self._fresh
         if not self.is_inside:
             self._show()
         self._say()
 
     def _show(self, *, keep: bool = True) -> None:
-        """Fill the list with what the line on top asks for."""
+        """Fill the list according to the input line."""
         current = self.lines.current
         shown = self.found if self.is_inside else matching(self.all, self.query_text)
         kept = current.id if keep and current is not None else None
@@ -223,7 +223,7 @@ class Picker(Changing, inherit_bindings=False):
         text = self.query_text.strip()
         if self.is_inside:
             if not text:
-                return "Type what was said; Tab goes back to the list."
+                return "Type words from a message; Tab goes back to the list."
             return "Searching …" if self.searching else "No messages match."
         if not self.loaded:
             return "Loading …"
@@ -232,7 +232,7 @@ class Picker(Changing, inherit_bindings=False):
         return "No title, id or first words match. Tab searches inside."
 
     def _say(self, note: str | None = None) -> None:
-        """The line below the list: a note about what was done (until the next key), else how many there are."""
+        """The status line: a note about the last change (until the next key), else the number of conversations."""
         if note is not None:
             self._note = note
         total, shown = len(self.all), len(self.lines.lines)
@@ -302,20 +302,20 @@ class Picker(Changing, inherit_bindings=False):
             self._say(event.wrong)
 
     def action_inside(self) -> None:
-        """Search inside the conversations, or filter the list again; what was typed stays."""
+        """Search inside the conversations, or filter the list again; the typed text stays."""
         self.is_inside = not self.is_inside
         self._note = ""
         self.found = []
         self._search_round += 1
         self.query_one("#mode", Static).update("Search inside" if self.is_inside else "Filter")
         query = self.query_one("#query", Input)
-        query.placeholder = "what was said …" if self.is_inside else "title, first words, id …"
+        query.placeholder = "words from a message …" if self.is_inside else "title, first words, id …"
         self.searching = self.is_inside and bool(self.query_text.strip())
         self._show(keep=False)
         if self.searching:
             self._search()
 
-    # ------------------------------------------------------------------------------------------ moving and looking
+    # ------------------------------------------------------------------------------------------ cursor and preview
 
     def action_move(self, by: int) -> None:
         self._go(self.lines.cursor + by)
@@ -338,7 +338,7 @@ class Picker(Changing, inherit_bindings=False):
         self._wants_preview = not self._wants_preview
         self.query_one("#preview").display = self._room_for_preview and self._wants_preview
         if not self._room_for_preview:
-            self._say("there is no room for the preview; make the window larger")
+            self._say("no room for the preview; make the window larger")
         self._preview_soon()
 
     @on(SessionList.Moved)
@@ -377,7 +377,7 @@ class Picker(Changing, inherit_bindings=False):
         pane = self.query_one("#preview", VerticalScroll)
         pane.scroll_to(y=event.shown.top(pane.scrollable_content_region.width), animate=False)
 
-    # ------------------------------------------------------------------------------------------ doing
+    # ------------------------------------------------------------------------------------------ actions
 
     def action_resume(self) -> None:
         if self.lines.current is not None:
@@ -388,7 +388,7 @@ class Picker(Changing, inherit_bindings=False):
         self.app.exit(event.line.id)
 
     def action_back(self) -> None:
-        """One step back: what was typed, then the search, then out."""
+        """One step back: clear the text, then leave the search, then leave."""
         if self.query_text:
             self.query_one("#query", Input).value = ""
         elif self.is_inside:

@@ -1,6 +1,6 @@
-"""The line where one types: history, completion, several lines, and pastes of any size.
+"""The input line: history, completion, several lines, and pastes of any size.
 
-A long paste is shown as a short mark in brackets and put back when the line is sent, so that a megabyte costs the screen
+A long paste is shown as a short placeholder and expanded when the line is sent, so that a megabyte costs the screen
 nothing. Enter sends, Alt-Enter and Ctrl-J begin a new line.
 """
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _LONG_PASTE = 1_000  # characters; or more lines than
 _MANY_LINES = 8
 _HISTORY_UP_TO = 20_000  # characters of a line worth keeping in the history
-_ENTRY = re.compile(r"^\+[^\n]*(?:\n\+[^\n]*)*", re.MULTILINE)  # as prompt_toolkit's FileHistory writes a text
+_ENTRY = re.compile(r"^\+[^\n]*(?:\n\+[^\n]*)*", re.MULTILINE)  # an entry of prompt_toolkit's FileHistory
 _MARK = re.compile(r"\[pasted text (\d+): [^\]\n]*\]")
 
 
 class Pastes:
-    """Long pasted texts and the marks that stand for them."""
+    """Long pasted texts and their placeholders."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
 
     def mark(self, text: str) -> str:
-        """What is shown for a pasted text: itself, if it is short."""
+        """The placeholder of a pasted text; a short text itself."""
         lines = text.count("\n") + 1
         if len(text) <= _LONG_PASTE and lines <= _MANY_LINES:
             return text
@@ -46,14 +46,14 @@ class Pastes:
         return f"[pasted text {number}: {counted(lines, 'line')}, {counted(len(text), 'character')}]"
 
     def expand(self, line: str) -> str:
-        """The line with every mark replaced by what it stands for."""
+        """The line with every placeholder replaced by its text."""
         return _MARK.sub(lambda match: self._texts.get(int(match[1]), match[0]), line)
 
 
 def prompt_session(host: Host, home: Path, pastes: Pastes, mask: Callable[[str], str]) -> PromptSession[str]:
-    """The prompt, ready to ask. Lines are remembered in `<home>/history`, which only the owner can read.
+    """The prompt, ready to ask. Lines are stored in `<home>/history`, which only the owner can read.
 
-    `mask` takes secrets out of what is written there; until the program ends, arrow-up gives a line as it was typed.
+    `mask` masks secrets in the file; until the program ends, arrow-up gives a line as it was typed.
     """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.shortcuts import CompleteStyle
@@ -61,7 +61,7 @@ def prompt_session(host: Host, home: Path, pastes: Pastes, mask: Callable[[str],
     return PromptSession(
         history=_history(home / "history", pastes, mask),
         completer=completer(host),
-        complete_style=CompleteStyle.READLINE_LIKE,  # a menu would keep lines of the screen empty for itself
+        complete_style=CompleteStyle.READLINE_LIKE,  # a menu would reserve lines of the screen
         complete_while_typing=False,
         key_bindings=_keys(pastes),
         multiline=True,
@@ -97,7 +97,7 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     class History(FileHistory):
-        """Whole texts instead of marks, and nothing enormous."""
+        """Stores whole texts instead of placeholders, and no enormous ones."""
 
         def append_string(self, string: str) -> None:
             whole = readable(pastes.expand(string))
@@ -123,7 +123,7 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
 
 
 def _mask_earlier(path: Path, mask: Callable[[str], str]) -> None:
-    """Mask what is in the file already: it may be older than the masking, or from a time when that was off."""
+    """Mask earlier entries of the file: they may be older than the masking, or from a time when it was off."""
     text = path.read_text(encoding="utf-8", errors="replace")
     masked = _ENTRY.sub(lambda entry: _as_entry(mask(entry[0][1:].replace("\n+", "\n"))), text)
     if masked == text:
@@ -143,12 +143,12 @@ def _as_entry(line: str) -> str:
 
 
 def readable(line: str) -> str:
-    """What was typed as proper text: bytes that are no UTF-8 become replacement characters."""
+    """The typed line as valid text: bytes that are not UTF-8 become replacement characters."""
     return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def completer(host: Host) -> Completer:
-    """Completes slash commands and what may stand after them."""
+    """Completes slash commands and their arguments."""
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion
     from prompt_toolkit.document import Document
 
@@ -162,13 +162,13 @@ def completer(host: Host) -> Completer:
 
 
 def _replaced(before: str) -> int:
-    """How much of what stands before the cursor a completion replaces."""
+    """How many characters before the cursor a completion replaces."""
     name, space, rest = before.partition(" ")
     return len(rest) if space else len(name)
 
 
 def completions(host: Host, before: str) -> Iterator[tuple[str, str, str]]:
-    """(text, what is shown, about) for a line that was begun so."""
+    """(text, display text, description) for the text before the cursor."""
     if not before.startswith("/") or before.startswith("//") or "\n" in before:
         return
     name, space, rest = before.partition(" ")

@@ -1,6 +1,6 @@
-"""The keyboard while nobody asks: what is typed during a reply is seen, kept, and sent when its turn comes.
+"""Type-ahead: keys typed during a reply are read, shown, and given to the next prompt.
 
-The keys are read as the prompt would read them and handed to the next prompt, so that a line typed early is edited,
+The keys are parsed as the prompt would parse them, so that a line typed early is edited,
 completed and sent exactly like any other.
 """
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyPress
 
 _AT_ONCE = 65_536  # bytes
-_PASTES_ON, _PASTES_OFF = "\x1b[?2004h", "\x1b[?2004l"  # a pasted text comes in one piece, its line breaks are no Enter
+_PASTES_ON, _PASTES_OFF = "\x1b[?2004h", "\x1b[?2004l"  # bracketed paste: line breaks in a pasted text are no Enter
 
 
 class Typing:
-    """What is typed while a turn runs. Only for a terminal on standard input and output."""
+    """The keys typed while a turn runs. Only for a terminal on standard input and output."""
 
     def __init__(self) -> None:
         from prompt_toolkit.input.vt100_parser import Vt100Parser
@@ -32,29 +32,29 @@ class Typing:
         self._parser = Vt100Parser(self._keys.append)
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._descriptor = _keyboard()
-        self.line = ""  # what stands on the line now
-        self.sent: float | None = None  # when a line with something on it was ended with Enter
+        self.line = ""  # the current input line
+        self.sent: float | None = None  # when a non-empty line was ended with Enter
         self._seen = 0
 
     def begin(self) -> None:
-        """Ask the terminal to mark pasted text."""
+        """Switch bracketed paste on."""
         self._tell(_PASTES_ON)
 
     def read(self) -> None:
-        """Take in what was typed since."""
+        """Read the keys typed since."""
         while self._descriptor is not None and select.select([self._descriptor], [], [], 0)[0]:
             try:
                 data = os.read(self._descriptor, _AT_ONCE)
             except OSError:
                 data = b""
-            if not data:  # the terminal is gone; a signal says so too
+            if not data:  # the terminal is gone; a signal reports that too
                 self._descriptor = None
                 return
             self._parser.feed(self._decoder.decode(data))
         self._follow()
 
     def _follow(self) -> None:
-        """Keep `line` and `sent` up with the keys."""
+        """Update `line` and `sent` from the keys."""
         from prompt_toolkit.keys import Keys
 
         escaped = self._seen > 0 and self._keys[self._seen - 1].key == Keys.Escape
@@ -75,7 +75,7 @@ class Typing:
         self._seen = len(self._keys)
 
     def unsend(self) -> None:
-        """The user stopped everything: what was typed stays to be looked at, but nothing of it is sent by itself."""
+        """The user stopped everything: typed text stays on the line, but is not sent by itself."""
         from prompt_toolkit.key_binding import KeyPress
         from prompt_toolkit.keys import Keys
 
@@ -86,7 +86,7 @@ class Typing:
         self.sent, self._seen = None, len(self._keys)
 
     def forget(self) -> None:
-        """What was typed before a question came up is no answer to it."""
+        """Drop keys typed before a question was shown: they are no answer to it."""
         import termios
 
         from prompt_toolkit.application.current import get_app_session
@@ -104,7 +104,7 @@ class Typing:
                 pass
 
     def end(self) -> None:
-        """The turn is over: the next prompt gets the keys."""
+        """The turn is over: give the keys to the next prompt."""
         from prompt_toolkit.application.current import get_app_session
         from prompt_toolkit.input.typeahead import store_typeahead
 
@@ -123,7 +123,7 @@ class Typing:
 
 @contextmanager
 def quiet_keyboard() -> Iterator[None]:
-    """Don't show what is typed while nobody reads it; it is kept for the next prompt, Enter as Enter."""
+    """Don't echo keys while no prompt is open; they are kept for the next prompt, Enter as Enter."""
     import termios
 
     descriptor = _keyboard()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PipeVoice:
-    """Says everything but the answer on standard error; asks only where somebody can answer."""
+    """Writes everything but the answer to standard error; asks questions only if standard input is a terminal."""
 
     def __init__(self) -> None:
         self.screen = console()
@@ -37,7 +37,7 @@ class PipeVoice:
 
     def ask(self, question: str) -> bool:
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
-            self.note(f"{question} Nobody can be asked here, so: no. (--yes says yes to everything)")
+            self.note(f"{question} Answered no, since no terminal is attached. (--yes answers yes to every question)")
             return False
         print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().casefold() in ("y", "yes")
@@ -46,24 +46,24 @@ class PipeVoice:
         return None
 
     def typing(self) -> None:
-        """None: nobody reads what is typed while one question is answered."""
+        """None: typed keys are not read while one question is answered."""
 
     def display(self) -> TerminalDisplay:
         return display_for(self.screen)
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
-        """None: only the answer was asked for."""
+        """None: only the answer is printed."""
 
 
 def piped_text() -> str:
-    """What was piped in, if anything; bytes that are no UTF-8 become replacement characters."""
+    """The piped text, if any; bytes that are not UTF-8 become replacement characters."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return ""
     return sys.stdin.buffer.read().decode("utf-8", "replace")
 
 
 def joined(question: str | None, piped: str) -> str:
-    """The question and what was piped in, as one text."""
+    """The question and the piped text, as one text."""
     parts = [part for part in ((question or "").strip(), piped.strip("\n")) if part.strip()]
     return "\n\n".join(parts)
 
@@ -93,7 +93,7 @@ def ask(
     except Terminated as ended:
         status = 128 + ended.number
     finally:
-        said = conversation.close()
-    if said and sys.stderr.isatty():
-        voice.note(f"{resume_line(conversation.session_id)}  goes on with this")
+        lines = conversation.close()
+    if lines and sys.stderr.isatty():
+        voice.note(f"{resume_line(conversation.session_id)}  continues this conversation")
     return status

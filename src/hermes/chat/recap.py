@@ -1,6 +1,6 @@
-"""The recap: where a conversation stood, shown before the prompt when it is resumed.
+"""The recap: the end of a conversation, shown before the prompt when it is resumed.
 
-The last exchanges in a dim panel: what you said (gold ●), what the agent said (green ◆), which tools it called. System
+The last exchanges in a dim panel: the user's messages (gold ●), the agent's (green ◆), and its tool calls. System
 messages, tool results and reasoning are left out.
 """
 
@@ -28,19 +28,19 @@ EXCHANGES = 10
 USER_CHARACTERS = 300
 ASSISTANT_CHARACTERS = 200
 ASSISTANT_LINES = 3
-_PANEL_FROM = 24  # columns; below, a frame would take more room than what it holds
+_PANEL_FROM = 24  # columns; below, a frame would take more room than its content
 
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """One thing the recap shows."""
+    """One entry of the recap."""
 
     role: str  # "user", "assistant", "tools" or "event"
     text: str
 
 
 def recap(db: SessionDB, session_id: str, config: Config, width: int) -> RenderableType:
-    """What to show of a session that is resumed, `width` columns wide (config: display.resume_display)."""
+    """The recap of a resumed session, `width` columns wide (config: display.resume_display)."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.panel import Panel
@@ -62,7 +62,7 @@ def recap(db: SessionDB, session_id: str, config: Config, width: int) -> Rendera
     for entry in entries:
         lines.append(_drawn(entry))
     if not lines:
-        lines.append(Text("Nothing was said here yet.", style="dim"))
+        lines.append(Text("No messages here yet.", style="dim"))
     if width < _PANEL_FROM:
         return Group(*lines)
     return Panel(
@@ -125,7 +125,7 @@ def entries_of(rows: list[MessageRow]) -> list[Entry]:
 
 
 def tool_names(calls: Any) -> list[str]:
-    """Which tools a message calls, one name a call."""
+    """The names of the tools a message calls, one a call."""
     if not isinstance(calls, list):
         return []
     named = [call.get("function") or call for call in calls if isinstance(call, dict)]

@@ -1,7 +1,7 @@
 """A turn on the screen, as it happens.
 
-On a terminal a reply is Markdown: a block that is whole is printed for good (so the scrollback keeps it), the one being
-written stands in a small region below that is drawn anew a few times a second. Without a terminal it is the bare text.
+On a terminal a reply is Markdown: a complete block is printed permanently (so the scrollback keeps it), the one being
+written stands in a small region below that is redrawn a few times a second. Without a terminal it is the bare text.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from rich.segment import Segments
 
 REFRESH_SECONDS = 0.1
-# characters of an unfinished block that are rendered each time; of a longer one its end is shown
+# characters of an unfinished block that are rendered each time; for a longer one its end is shown
 _MARKDOWN_UP_TO = 8_000
 _TAIL = 2_000
-_REST = 8  # times as long as looking for blocks took
+_REST = 8  # pause between two searches for complete blocks: so many times as long as the last one took
 
 
 class TerminalDisplay(Protocol):
-    """Who shows a turn."""
+    """Shows a turn."""
 
     def feed(self, event: Event) -> None:
-        """Show what happened."""
+        """Show an event."""
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Called regularly: redraw if it is time."""
 
     def typing(self, line: str, sent: bool) -> None:
-        """This stands on the line the user types on meanwhile; `sent`: a line was sent before it."""
+        """Show the user's current input line; `sent`: a line was sent before it."""
 
     def pause(self) -> None:
         """Make room for a question."""
@@ -61,7 +61,7 @@ def display_for(screen: Console) -> TerminalDisplay:
 
 
 def short_argument(arguments: dict[str, Any]) -> str:
-    """What a tool call is about, in a few words: its first text, else all of it."""
+    """A tool call's main argument, shortened: its first text, else all of it."""
     for name in ("command", "query", "path", "name", "text"):
         if isinstance(arguments.get(name), str):
             return shortened_line(arguments[name], 200)
@@ -77,22 +77,22 @@ def _without_returns(text: str) -> str:
 
 
 def followed_line(event: Followed) -> str:
-    """What is said when a conversation was compressed by itself."""
-    return f"The conversation was compressed and goes on as {event.session_id}; nothing was deleted."
+    """The note about a compression, by this process or another one."""
+    return f"The conversation was compressed and continues as {event.session_id}; nothing was deleted."
 
 
 class PlainDisplay:
-    """The bare text of the reply to one stream, everything else to another.
+    """Writes the bare text of the reply to one stream, everything else to another.
 
-    In a pipe a reply is written when it is whole: what arrived before a connection broke can't be taken back there.
+    In a pipe a reply is written when it is complete: text that was written before a connection broke can't be withdrawn.
     """
 
     def __init__(self, out: IO[str], notes: IO[str], *, tools: bool) -> None:
         self._out, self._notes, self._tools = out, notes, tools
-        self._held: list[str] | None = None if tools else []  # of the reply that is coming; None: shown at once
+        self._held: list[str] | None = None if tools else []  # the reply so far; None: shown at once
         self._arguments: dict[str, str] = {}
         self._clean = bool(getattr(out, "isatty", bool)())
-        self._open = False  # a line was begun and not ended
+        self._open = False  # the current line has text and no line break
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
@@ -125,7 +125,7 @@ class PlainDisplay:
             self._open = not text.endswith("\n")
 
     def _release(self) -> None:
-        """The reply is whole, or the user has stopped it: write it."""
+        """The reply is complete, or the user has stopped it: write it."""
         if self._held:
             whole = "".join(self._held)
             self._held.clear()
@@ -160,15 +160,15 @@ class LiveDisplay:
 
     def __init__(self, screen: Console) -> None:
         self._screen = screen
-        self._text = ""  # what is not printed for good yet
+        self._text = ""  # text that is not printed permanently yet
         self._seen_lines = 0
-        self._settle_from = 0.0  # when it is worth looking for whole blocks again
+        self._settle_from = 0.0  # when to look for complete blocks again
         self._running: dict[str, ToolStarted] = {}
         self._live: Live | None = None
         self._drawn = 0.0
         self._begun = time.monotonic()
         self._above = ""  # what was printed last: "text", "line", or nothing
-        self._typed = ""  # what the user types meanwhile
+        self._typed = ""  # the user's type-ahead
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
@@ -191,7 +191,7 @@ class LiveDisplay:
             self._flush()
             self.pause()
             if event.interrupted:
-                self._line(self._dim("Stopped; what was said is kept."))
+                self._line(self._dim("Stopped; the reply so far is kept."))
             return
         self.tick()
 
@@ -226,7 +226,7 @@ class LiveDisplay:
         self._flush()
         self.pause()
 
-    # -------------------------------------------------------------------------------- what is printed for good
+    # -------------------------------------------------------------------------------- printed permanently
 
     def _settle(self) -> None:
         """Print the blocks that can't change any more."""
@@ -237,7 +237,7 @@ class LiveDisplay:
         for block in whole:
             self._print(block)
         self._seen_lines = self._text.count("\n")
-        # A block that goes on and on (a list of a thousand items) takes ever longer to look through: rest in between.
+        # A very long block (a list of a thousand items) takes ever longer to parse: pause in between.
         now = time.monotonic()
         self._settle_from = now + (now - begun) * _REST
 
@@ -260,7 +260,7 @@ class LiveDisplay:
         try:
             drawn = Styled(block[-_TAIL:]) if room is not None and len(block) > _MARKDOWN_UP_TO else markdown(block)
             lines = self._screen.render_lines(drawn, pad=False)
-        except Exception:  # whatever a strange text does to the renderer, it is shown
+        except Exception:  # a text that breaks the renderer is shown as plain text
             lines = self._screen.render_lines(Styled(block), pad=False)
         blank = ["".join(segment.text for segment in line).isspace() or not line for line in lines]
         first = blank.index(False) if False in blank else 0
@@ -269,7 +269,7 @@ class LiveDisplay:
         return Segments([segment for line in shown for segment in [*line, Segment.line()]])
 
     def _gap(self, kind: str) -> None:
-        """A blank line between a block and whatever stands above it; lines of one kind stand together."""
+        """A blank line between a block and the text above it; lines of one kind stand together."""
         if self._above and not (self._above == kind == "line"):
             self._screen.print()
 
@@ -283,7 +283,7 @@ class LiveDisplay:
 
         return Styled(shortened_line(text, 1000), style="dim")
 
-    # -------------------------------------------------------------------------------- what is drawn anew
+    # -------------------------------------------------------------------------------- redrawn
 
     def _region(self) -> RenderableType:
         from rich.console import Group
@@ -299,7 +299,7 @@ class LiveDisplay:
         return Group(*parts)
 
     def _input_line(self) -> RenderableType:
-        """The end of what is being typed, on one line."""
+        """The end of the input line, on one line."""
         from rich.cells import cell_len
         from rich.text import Text as Styled
 

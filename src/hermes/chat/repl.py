@@ -1,4 +1,4 @@
-"""Talking at a prompt: read a line, run a command or a turn, and say goodbye properly, whatever ends it."""
+"""The prompt: reads a line, runs a command or a turn, and ends the session properly, whatever ends the program."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-_COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces part columns
+_COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
 class TerminalVoice:
-    """Speaks on the screen and asks at the keyboard. Where standard output is no terminal, only replies go there."""
+    """Prints to the screen and asks at the keyboard. If standard output is no terminal, only replies go there."""
 
     def __init__(self) -> None:
         self.replies = console()
         self.screen = self.replies if self.replies.is_terminal else console(stderr=True)
         self.comfortable = self.replies.is_terminal and sys.stdin.isatty()
-        self.unsent = ""  # a line that was taken back; it stands at the next prompt
+        self.unsent = ""  # a line that was not sent; the next prompt starts with it
 
     def say(self, text: str) -> None:
         for line in harmless(text).split("\n"):
@@ -92,7 +92,7 @@ class TerminalVoice:
 
 
 def hanging(screen: Console, line: str) -> list[str]:
-    """A line as the screen is wide; where it has columns, what does not fit goes on below the second one."""
+    """A line wrapped to the screen; in a table, the second column is wrapped below itself."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -115,7 +115,7 @@ def talk(
     yes: bool,
     keep_model: bool,
 ) -> int:
-    """Talk until the user leaves; the exit status."""
+    """Run the prompt until the user leaves; returns the exit status."""
     voice = TerminalVoice()
     conversation = TerminalConversation(
         db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd
@@ -138,7 +138,7 @@ def talk(
 
 
 def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
-    """What answers here, and how to get on."""
+    """The model that answers, and the most important keys."""
     from rich.text import Text
 
     voice.screen.print(Text.assemble(("Hermes", "bold"), f" · {harmless(conversation.model.describe())}"))
@@ -146,14 +146,14 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
 
 
 def _guarded(loop: Callable[[], int]) -> int:
-    """Run the loop; a signal that asks us to end is an end like any other."""
+    """Run the loop; a terminating signal ends it like any other exit."""
     try:
         with signals_raise():
             return loop()
     except Terminated as ended:
         return 128 + ended.number
     finally:
-        for number in ENDING:  # from here on nothing may cut the goodbye short
+        for number in ENDING:  # from here on no signal interrupts the end of the session
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -186,7 +186,7 @@ def _loop(conversation: TerminalConversation, voice: TerminalVoice) -> int:
 
 
 def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str) -> None:
-    """One line of the user's: a command, or something said. What goes wrong is told; the conversation goes on."""
+    """Handle one line: a command or a message. Errors are shown; the conversation continues."""
     try:
         if not run_command(conversation, line.strip() if line.startswith("/") else line):
             voice.screen.print()
@@ -194,7 +194,7 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
         voice.screen.print()
     except NotSent:
         voice.unsent = line
-        voice.note("Not sent; the other process goes on.")
+        voice.note("Not sent; the other process is still answering.")
     except KeyboardInterrupt:
         voice.note("Stopped.")
     except HermesError as error:
@@ -205,12 +205,12 @@ def _tell(voice: TerminalVoice, error: HermesError) -> None:
     hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
-        voice.note("What you said may not have been saved; mend this before you go on.")
+        voice.note("Your message may not have been saved; fix this before you continue.")
     voice.screen.print()
 
 
 def _reader(conversation: TerminalConversation, voice: TerminalVoice) -> Callable[[], str]:
-    """How lines are read on a terminal."""
+    """The function that reads lines on a terminal."""
     from hermes.chat.input_line import Pastes, prompt_session, readable
     from hermes.home import get_hermes_home
 
@@ -227,7 +227,7 @@ def _reader(conversation: TerminalConversation, voice: TerminalVoice) -> Callabl
 
 @contextmanager
 def _signals_wake(session: Any) -> Iterator[None]:
-    """While the prompt waits, SIGTERM and SIGHUP end it in its own way, so that the terminal is left as it was found."""
+    """While the prompt waits, let SIGTERM and SIGHUP end it through its own exit, so that the terminal is restored."""
 
     def end(number: int, frame: Any) -> None:
         loop = session.app.loop
@@ -240,7 +240,7 @@ def _signals_wake(session: Any) -> Iterator[None]:
 
 
 def _read_plainly(question: str = "> ") -> str:
-    """A line where the output is no terminal: the prompt goes to stderr."""
+    """Read a line if the output is no terminal: the prompt goes to stderr."""
     sys.stderr.write(question)
     sys.stderr.flush()
     line = sys.stdin.readline()

@@ -1,5 +1,5 @@
-"""Coming back to a session, and leaving one: which one, whether it is free, what of it can be restored, and how the user comes
-back to it."""
+"""Resuming a session, and leaving one: finding it, whether another process has it, restoring its folder and model, and
+the line that resumes it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def resolve(db: SessionDB, words: str | None) -> str:
-    """The session to go on with: by id, title or the beginning of an id; None: the `cli` session used last.
+    """The session to continue: by id, title or the beginning of an id; None: the `cli` session used last.
 
-    A compressed one goes on at the end of its chain. InvalidInput says why there is none.
+    A compressed one continues at the end of its chain. InvalidInput says why no session was found.
     """
     if words is None:
         rows = db.list_sessions_rich(source="cli", limit=1, order_by_last_active=True)
@@ -37,14 +37,14 @@ def resolve(db: SessionDB, words: str | None) -> str:
         return continued(db, found.session_id)
     if found.candidates:
         raise InvalidInput(f"several sessions begin with {words}: {', '.join(found.candidates)}")
-    raise InvalidInput(f"no session is called {words!r}; `hermes sessions list` shows what there is")
+    raise InvalidInput(f"no session matches {words!r}; `hermes sessions list` shows all sessions")
 
 
 def is_elsewhere(db: SessionDB, session_id: str) -> bool:
     """Whether another running process holds the session.
 
-    A crashed process counts as running until its lease runs out; if it ran on this machine we can see that it is gone,
-    and give back what it held.
+    A crashed process counts as running until its lease expires; if it ran on this machine we can see that it is gone,
+    and release its leases.
     """
     holder = db.session_holder(session_id)
     if holder is None:
@@ -59,7 +59,7 @@ def is_elsewhere(db: SessionDB, session_id: str) -> bool:
 
 @dataclass(slots=True)
 class Restored:
-    """What a session brings back."""
+    """What was restored of a session."""
 
     cwd: Path
     model: Model
@@ -100,7 +100,7 @@ def _at_the_same_place(model: Model, name: str) -> Model | None:
 
 
 def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:
-    """End a session, if anything was said in it; whether it was."""
+    """End a session, if it has messages; whether it has."""
     if db.get_session(session_id) is None:
         return False
     db.end_session(session_id, reason)
@@ -108,7 +108,7 @@ def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:
 
 
 def farewell(db: SessionDB, session_id: str, since: float) -> list[str]:
-    """What is said on leaving: which session, how long, how much, and the line that resumes it. [] if nothing was said."""
+    """The lines shown on leaving: id, duration, messages, and the command that resumes it. [] without messages."""
     row = db.get_session(session_id)
     if row is None:
         return []
@@ -122,7 +122,7 @@ def farewell(db: SessionDB, session_id: str, since: float) -> list[str]:
 
 
 def resume_line(session_id: str) -> str:
-    """What to type in a shell to go on with a session."""
+    """The shell command that continues a session."""
     import shlex
 
     return f"hermes -r {shlex.quote(session_id)}"

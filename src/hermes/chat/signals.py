@@ -1,4 +1,4 @@
-"""Signals while one talks: Ctrl-C, and those that ask the program to end. Who hears them changes, so it is said here once."""
+"""Signal handlers of the terminal: Ctrl-C, and the signals that end the program, installed for a while and restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal is gone
 
 
 class Terminated(BaseException):
-    """A signal asks the program to end."""
+    """A signal that ends the program."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -21,7 +21,7 @@ class Terminated(BaseException):
 
 @contextmanager
 def handled(wanted: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Signals go to these handlers; afterwards to whoever had them before."""
+    """Send signals to these handlers; restore the previous ones afterwards."""
     before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
         yield
@@ -36,6 +36,6 @@ def _end(number: int, frame: Any) -> NoReturn:
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, and a signal that asks us to end raises Terminated."""
+    """Ctrl-C raises KeyboardInterrupt, and a terminating signal raises Terminated."""
     with handled({signal.SIGINT: signal.default_int_handler, **dict.fromkeys(ENDING, _end)}):
         yield

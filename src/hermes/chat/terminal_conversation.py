@@ -1,6 +1,6 @@
-"""A conversation held in a terminal: who answers, which session it is, and how it goes over into another.
+"""A conversation in a terminal: its agent and session, and switching to another session.
 
-This is the Host of the slash commands. How things are shown and asked is the Voice's business, so that the same
+This is the Host of the slash commands. The Voice shows and asks, so that the same
 conversation serves a person at a prompt and a single question in a pipe.
 """
 
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 
-TITLE_SECONDS = 10.0  # for the title of a session that is left
+TITLE_SECONDS = 10.0  # for the title of a session on leaving
 WAITING = "Another process is answering in this conversation ({}); waiting…"
 
 
 class NotSent(KeyboardInterrupt):
-    """Ctrl-C while another process answered in the session: nothing was sent."""
+    """Ctrl-C while another process was answering in the session: nothing was sent."""
 
 
 class Voice(Protocol):
-    """How a conversation speaks to the user."""
+    """The conversation's output to the user, and its questions."""
 
     def say(self, text: str) -> None: ...
 
     def note(self, text: str) -> None:
-        """Something by the way, in one line."""
+        """Print a side note, in one line."""
 
     def ask(self, question: str) -> bool: ...
 
     def choose(self, question: str, options: Sequence[str]) -> int | None: ...
 
     def typing(self) -> Typing | None:
-        """What is typed during a turn; None where nobody can type."""
+        """The type-ahead during a turn; None without a keyboard."""
 
     def display(self) -> TerminalDisplay: ...
 
@@ -66,7 +66,7 @@ class TerminalConversation:
     platform = "cli"
     user: User | None = None
     is_owner = True
-    stop: Stop | None = None  # Ctrl-C does it
+    stop: Stop | None = None  # set by Ctrl-C
     place = None
     stopped = False
 
@@ -86,7 +86,7 @@ class TerminalConversation:
         self.db, self.config, self.voice = db, config, voice
         self.pending_title: str | None = None
         self.leaving = False
-        self._ending = True  # on leaving; not when the session goes on elsewhere
+        self._ending = True  # end the session on leaving; False when it continues elsewhere
         self.since = time.time()
         self._default_model = model
         self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
@@ -96,10 +96,10 @@ class TerminalConversation:
         self._agents: Conversations[Agent] = Conversations(patience=TITLE_SECONDS)
         self.agent = self._agent_of(new_session_id(), model, Path.cwd())
 
-    # ------------------------------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------------------------------ agent and session
 
     def _agent_of(self, session_id: str, model: Model, cwd: Path) -> Agent:
-        """The agent of a session, in the place of the one before. It gets its tools with the first turn."""
+        """The agent of a session, in place of the previous one. It gets its tools with the first turn."""
         from hermes.agent.loop import Agent
 
         def make() -> Agent:
@@ -130,7 +130,7 @@ class TerminalConversation:
     def _confirm(self, question: str) -> bool:
         return self._yes or self._turns.confirm(question)
 
-    # ------------------------------------------------------------------------------------------ speaking
+    # ------------------------------------------------------------------------------------------ turns
 
     def say(self, text: str) -> None:
         self.voice.say(text)
@@ -142,7 +142,7 @@ class TerminalConversation:
         return self.voice.choose(question, options)
 
     def talk(self, text: str) -> bool:
-        """Send what the user said and show the reply; True when it was interrupted."""
+        """Send a message and show the reply; True when it was interrupted."""
         return self._run(self.agent.turn(text))
 
     def show(self, turn: Turn) -> None:
@@ -157,7 +157,7 @@ class TerminalConversation:
             self._name_it()
 
     def _wait_for_turn(self) -> None:
-        """Wait until no other process answers in this session; NotSent when the user would rather not."""
+        """Wait until no other process answers in this session; NotSent when the user presses Ctrl-C."""
         try:
             self.agent.wait_for_turn(lambda who: self.voice.note(WAITING.format(who)), time.sleep)
         except KeyboardInterrupt:
@@ -174,10 +174,10 @@ class TerminalConversation:
         if name != wanted:
             self.voice.note(f'"{wanted}" was taken meanwhile; this session is called "{name}".')
 
-    # ------------------------------------------------------------------------------------------ going elsewhere
+    # ------------------------------------------------------------------------------------------ switching sessions
 
     def open(self, session_id: str) -> bool:
-        """Go on with a session: its history, model and folder. False when it is busy elsewhere and the user says no."""
+        """Continue a session: its history, model and folder. False when it is open elsewhere and the user declines."""
         if resume.is_elsewhere(self.db, session_id):
             copy = self._branch_instead(session_id)
             if copy is None:
@@ -185,8 +185,8 @@ class TerminalConversation:
             session_id = copy
         row = self.db.get_session(session_id)
         if row is None:
-            raise InvalidInput(f"session {session_id} is no longer there")
-        if row["parent_session_id"] == self.session_id:  # a branch of what we are in: everything stays as it is
+            raise InvalidInput(f"session {session_id} no longer exists")
+        if row["parent_session_id"] == self.session_id:  # a branch of the current session: everything stays as it is
             back = resume.Restored(self.agent.cwd, self.agent.model)
         else:
             back = resume.restore(row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model)
@@ -202,7 +202,7 @@ class TerminalConversation:
     def _branch_instead(self, session_id: str) -> str | None:
         from hermes.agent.conversations import new_session_id
 
-        question = f"Session {session_id} is open in another process. Go on in a branch of it?"
+        question = f"Session {session_id} is open in another process. Continue in a branch of it?"
         if not self.voice.ask(question):
             return None
         return self.db.branch_session(session_id, new_session_id())
@@ -225,18 +225,18 @@ class TerminalConversation:
         self.agent.session_id = session_id
         self.agent.hold()
 
-    # ------------------------------------------------------------------------------------------ the end
+    # ------------------------------------------------------------------------------------------ leaving
 
     def leave(self, *, ending: bool = True) -> None:
         self.leaving = True
         self._ending = ending
 
     def close(self) -> list[str]:
-        """End the session and let go of everything; what there is to say on resume."""
+        """End the session and release everything; returns the lines to show."""
         session_id = self.session_id
         if self._ending:
             resume.end(self.db, session_id)
-        slow = threading.Timer(1.0, self.voice.note, ["The session gets its title; Ctrl-C leaves at once."])
+        slow = threading.Timer(1.0, self.voice.note, ["Waiting for the session's title; Ctrl-C leaves at once."])
         slow.daemon = True
         slow.start()
         try:
@@ -255,8 +255,8 @@ def _busy(config: Config) -> str:
 
 
 def folder_is_there() -> None:
-    """A shell can stand in a folder that was removed; nothing good comes of beginning there."""
+    """InvalidInput if the shell's current folder was removed."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise InvalidInput("this folder was removed; go to another one and begin there") from None
+        raise InvalidInput("this folder was removed; change to another one and start there") from None

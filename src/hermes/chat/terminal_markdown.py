@@ -1,4 +1,4 @@
-"""Markdown as the terminal shows it, and a growing text cut into blocks that can be shown one after the other."""
+"""Markdown as the terminal shows it, and a growing text cut into blocks that can be printed one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def markdown(text: str) -> RenderableType:
-    """A text as rich draws Markdown. Colours are the terminal's own; addresses are shown, not hidden behind words."""
+    """A text as rich draws Markdown. Colours are the terminal's own; link addresses are shown."""
     return _reply_class()(text, code_theme="ansi_dark", hyperlinks=False)
 
 
@@ -40,7 +40,7 @@ def _reply_class() -> type[Markdown]:
 def blocks(text: str) -> list[str]:
     """A growing Markdown text cut into its blocks. All but the last can no longer change their look.
 
-    A block is whole when another one has begun after it, on a line that is whole itself.
+    A block is complete when another one has begun after it, on a line that is complete itself.
     """
     from markdown_it import MarkdownIt
 

@@ -1,8 +1,8 @@
-"""Running a turn while the keyboard and signals are heard.
+"""Running a turn while reading the keyboard and handling signals.
 
-The turn runs in a thread of its own and sends its events here; this, the main thread, shows them. Ctrl-C asks the agent
-to stop and goes on listening, so that what was said is stored and shown; a question of the agent's is asked here too.
-A line typed meanwhile stops the turn as well, if that is wanted, and is sent next.
+The turn runs in its own thread and sends its events here; this, the main thread, shows them. Ctrl-C asks the agent
+to stop and keeps listening, so that the reply so far is stored and shown; the agent's questions are asked here too.
+A line typed meanwhile also stops the turn, if configured, and is sent next.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from hermes.chat.render import TerminalDisplay
 
 
-_PATIENCE = 10.0  # seconds a turn has to end after it was asked to
-_GRACE = 0.5  # seconds a turn has to end by itself after a line was sent: often only its last word is under way
+_PATIENCE = 10.0  # seconds a turn has to end after an interrupt
+_GRACE = 0.5  # seconds a turn has to end by itself after a line was sent: often only its last words are missing
 
 
 class _Ended:
-    """The turn's thread has no more to say; an error if it failed."""
+    """The turn's thread has ended, with an error if it failed."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 class _Question:
-    """Something only the user can decide; the asking thread waits for the answer."""
+    """A question to the user; the asking thread waits for the answer."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -66,9 +66,9 @@ class TurnDisplay:
         each: Callable[[], None] = lambda: None,
         typing: Typing | None = None,
     ) -> bool:
-        """Show a turn to its end; True when it was interrupted. `each` is called again and again meanwhile.
+        """Show a turn to its end; True when it was interrupted. `each` is called regularly meanwhile.
 
-        What is typed goes through `typing`. What the turn raises is raised here; Terminated when a signal ended it.
+        Keys go through `typing`. Raises what the turn raises; Terminated when a signal ended it.
         """
         inbox: SimpleQueue[Any] = SimpleQueue()
         self._inbox = inbox
@@ -79,7 +79,7 @@ class TurnDisplay:
             with handled(dict.fromkeys((signal.SIGINT, *ENDING), lambda got, frame: inbox.put(signal.Signals(got)))):
                 worker = turn.start(inbox.put, lambda error: inbox.put(_Ended(error)))  # safe in a handler, too
                 return self._listen(turn, inbox, display, each, typing)
-        except BaseException:  # e.g. the pipe we write to was closed: let the turn store what there is
+        except BaseException:  # e.g. the pipe we write to was closed: let the turn store the reply so far
             turn.interrupt()
             if worker is not None:
                 self._refuse(inbox, worker)
@@ -145,7 +145,7 @@ class TurnDisplay:
         display: TerminalDisplay,
         typing: Typing | None,
     ) -> bool:
-        """Ask. Ctrl-C, or a signal to end, means no, and stops the turn before it hears the answer."""
+        """Ask. Ctrl-C, or a terminating signal, means no, and stops the turn before it gets the answer."""
         display.pause()
         if typing is not None:
             typing.forget()
@@ -160,7 +160,7 @@ class TurnDisplay:
         return False
 
     def _refuse(self, inbox: SimpleQueue[Any], worker: threading.Thread) -> None:
-        """Wait for a turn that nobody watches any more; its questions get a no."""
+        """Wait for a turn that is no longer shown; its questions get a no."""
         until = time.monotonic() + _PATIENCE
         while worker.is_alive() and time.monotonic() < until:
             try:

@@ -1,4 +1,4 @@
-"""`hermes chat`: begin a conversation, go on with one, or ask a single question."""
+"""`hermes chat`: start a conversation, continue one, or ask a single question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hermes.cli.completers import complete_model
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-_LATEST = "\0latest"  # -c without a value; nobody can type this
+_LATEST = "\0latest"  # -c without a value; it can't be typed
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,8 +40,8 @@ def command(
 
     \b
       hermes                        a new conversation
-      hermes -c                     go on where you left off
-      hermes -c "my project"        go on with the newest session of that title
+      hermes -c                     continue where you left off
+      hermes -c "my project"        continue the newest session of that title
       hermes chat -q "what is …?"   one answer
       git diff | hermes chat -q "review this"
     """
@@ -58,7 +58,7 @@ def command(
     question = joined(query, piped_text())
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
     if once and not question:
-        raise click.UsageError("there is no question: give it after -q, or pipe it in", click.get_current_context())
+        raise click.UsageError("no question given: pass it with -q, or pipe it in", click.get_current_context())
     folder_is_there()
     with open_configured(config) as db:
         writable(db)
@@ -75,7 +75,7 @@ def command(
 
 
 def _wanted(db: SessionDB, continued: str | None, resumed: str | None) -> str | None:
-    """The session to go on with; None for a new one."""
+    """The session to continue; None for a new one."""
     from hermes.chat.resume import resolve
 
     words = resumed if resumed is not None else continued
@@ -89,6 +89,4 @@ def writable(db: SessionDB) -> None:
     from hermes.errors import StoreReadOnly
 
     if db.read_only:
-        raise StoreReadOnly(
-            f"{db.where} can only be read, so nothing said here would be kept; `hermes doctor` says why"
-        )
+        raise StoreReadOnly(f"{db.where} is read-only, so no message would be stored; `hermes doctor` shows why")

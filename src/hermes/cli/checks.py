@@ -1,7 +1,7 @@
-"""What `hermes doctor` looks at: each check is one function that yields one line or a few.
+"""The checks of `hermes doctor`: each is one function that yields one line or a few.
 
-A check never raises and never changes anything; those that wait for somebody else (a server, a program) wait a few
-seconds at most. Wrong (✗) is what keeps something from working, a remark (!) what works but deserves a look.
+A check never raises and never changes anything; those that wait for another program or server wait a few
+seconds at most. Wrong (✗) is a defect that keeps something from working, a remark (!) works but deserves a look.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ LONG_TAIL = 5000  # messages
 
 
 def examine() -> Iterator[DoctorFinding]:
-    """Every finding about this home, in order, each as soon as it is there."""
+    """Every finding about this home, in order, each as soon as it is known."""
     try:
         config = load_config()
     except HermesError:
-        config = Config()  # its own check says what is wrong with it
+        config = Config()  # the check of config.yaml reports what is wrong with it
     with ThreadPoolExecutor(max_workers=len(ALL)) as pool:
         for answer in [pool.submit(_careful, check, config) for check in ALL]:
             yield from answer.result()
@@ -56,7 +56,7 @@ def examine() -> Iterator[DoctorFinding]:
 def _careful(check: Callable[[Config], Found], config: Config) -> list[DoctorFinding]:
     try:
         return list(check(config))
-    except Exception as error:  # a doctor who faints helps nobody
+    except Exception as error:  # a failing check must not hide the others
         name = check.__name__.replace("_", " ")
         return [wrong(name, f"this check itself failed ({type(error).__name__}: {error})", "please report it")]
 
@@ -78,7 +78,7 @@ def python(config: Config) -> Found:
 
 
 def libraries(config: Config) -> Found:
-    """What every install brings along."""
+    """The libraries every install has."""
     for name, least in LIBRARIES.items():
         version = _version(name, _MODULES.get(name, name))
         if version is None:
@@ -91,7 +91,7 @@ def libraries(config: Config) -> Found:
 
 
 def extras(config: Config) -> Found:
-    """Libraries that only some things need."""
+    """The libraries of optional features."""
     for extra, wanted in EXTRAS.items():
         missing = [name for name, module in wanted.items() if _version(name, module) is None]
         if missing:
@@ -104,7 +104,7 @@ def extras(config: Config) -> Found:
 
 
 def _version(name: str, module: str) -> str | None:
-    """The version of a library ("" if it does not say), None when it is not there."""
+    """The version of a library ("" if unknown), None when it is not installed."""
     from importlib import metadata, util
 
     try:
@@ -131,7 +131,7 @@ def _older(version: str, least: str) -> bool:
 
 
 def home(config: Config) -> Found:
-    """The folder everything lies in."""
+    """The folder with all files."""
     folder = get_hermes_home()
     try:
         there = folder.exists()
@@ -139,7 +139,7 @@ def home(config: Config) -> Found:
         yield wrong("home", f"{folder} can't be reached ({error.strerror})", "set HERMES_HOME to a place of your own")
         return
     if not there:
-        yield well("home", f"{folder} is not there yet; the first conversation makes it")
+        yield well("home", f"{folder} does not exist yet; the first conversation creates it")
         return
     if not folder.is_dir():
         yield wrong("home", f"{folder} is a file, not a folder", "move it away, or set HERMES_HOME to another place")
@@ -169,17 +169,17 @@ def configuration(config: Config) -> Found:
         text = read_text(path)
         read, problems = check_text(text, path) if text is not None else (config, [])
     except HermesError as error:
-        yield wrong("config", str(error), "`hermes config path` says where it is looked for")
+        yield wrong("config", str(error), "`hermes config path` prints its path")
         return
     for problem in problems[:10]:
         yield wrong("config", f"{path} {problem}", "`hermes config edit` opens and checks it")
     if len(problems) > 10:
         yield wrong("config", f"{path}: {len(problems) - 10} more problems", "`hermes config edit` opens and checks it")
     if text is None:
-        yield well("config", f"{path} is not there: every key has its default")
+        yield well("config", f"{path} does not exist: every key has its default")
     elif not problems:
         for key, names in _unset(read).items():
-            said = f"{key} asks for {names}, which is not set: what uses it does not start"
+            said = f"{key} needs {names}, which is not set: the parts that use it do not start"
             yield wrong("config", said, f"put it into {path.parent / '.env'}")
         if read.unset:
             return
@@ -190,7 +190,7 @@ def configuration(config: Config) -> Found:
 
 
 def _unset(config: Config) -> dict[str, str]:
-    """The keys whose variables are not set, and which those are."""
+    """The keys whose variables are not set, with the variables."""
     found: dict[str, list[str]] = {}
     for one in config.unset:
         found.setdefault(one.key, []).append(f"${{{one.variable}}}")
@@ -237,7 +237,7 @@ def _holds_secrets(text: str) -> bool:
 
 
 def store(config: Config) -> Found:
-    """The database: does it open, is it sound, is its index complete, who else has it open."""
+    """The database: whether it opens, is sound, has a complete index, and which processes have it open."""
     from hermes.store.health import look
     from hermes.store.opening import store_url
 
@@ -247,7 +247,7 @@ def store(config: Config) -> Found:
         return
     path = default_database()
     if not path.exists():
-        yield well("store", f"{path} is not there yet: no conversation so far")
+        yield well("store", f"{path} does not exist yet: no conversation so far")
         return
     mend = f"hermes sessions repair, or `{Path(sys.executable).name} -m hermes.store.check {path} --repair`"
     if path.is_dir():
@@ -259,12 +259,12 @@ def store(config: Config) -> Found:
         yield wrong("store", str(error), mend)
         return
     if health.kind == "foreign-application":
-        yield wrong("store", f"{path} is a database of some other program", "move it away")
+        yield wrong("store", f"{path} is a database of another program", "move it away")
         return
     for damage in health.damage:
         yield wrong("store", f"{path} is damaged: {' '.join(damage.split())}", mend)
     if health.kind == "newer":
-        said = f"{path} was written by a newer or another program: it can only be read"
+        said = f"{path} was written by a newer or another program: it is read-only"
         yield remark("store", said, "pip install --upgrade hermes-sessions")
     if not os.access(path, os.W_OK):
         yield wrong("store", f"{path} can't be written", f"chmod u+rw {path}")
@@ -273,7 +273,7 @@ def store(config: Config) -> Found:
 
 
 def _elsewhere(config: Config) -> Found:
-    """A record that store.url names."""
+    """A store that store.url names."""
     from hermes.store.opening import open_existing
 
     try:
@@ -290,14 +290,14 @@ def _elsewhere(config: Config) -> Found:
     except MissingExtra as error:
         yield wrong("store", str(error), 'pip install "hermes-sessions[postgres]"')
     except HermesError as error:
-        yield wrong("store", str(error), "look at store.url (hermes config show) and at the server")
+        yield wrong("store", str(error), "check store.url (hermes config show) and the server")
 
 
 def _contents(path: Path, health: Health) -> Found:
     if health.kind in ("old", "earlier"):
-        yield well("store", f"{path} is of an earlier version; the next conversation brings it up to date")
+        yield well("store", f"{path} is of an earlier version; the next conversation upgrades it")
         return
-    quick = "" if health.finished else " (too large for a whole look: `hermes sessions check` is thorough)"
+    quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
     if health.kind == "current":
         counts = f"{counted(health.sessions, 'session')}, {counted(health.messages, 'message')}"
         yield well("store", f"{path}: {counts}, {_size(health.bytes)}{quick}")
@@ -335,7 +335,7 @@ def transcripts(config: Config) -> Found:
 
 
 def terminal(config: Config) -> Found:
-    """Can the screen show what we print?"""
+    """Whether the terminal can show our output."""
     import locale
 
     encoding = locale.getpreferredencoding(False)

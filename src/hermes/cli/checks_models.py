@@ -1,7 +1,7 @@
-"""The doctor's checks of whoever answers: endpoints, servers on this machine, the embedded model, MCP servers.
+"""The doctor's checks of the models: endpoints, servers on this machine, the embedded model, MCP servers.
 
-An endpoint is asked for its list of models, which costs nothing and tells whether it is there, takes the key and
-has the model. A program of an MCP server is looked for, not started.
+An endpoint is asked for its list of models, which costs nothing and shows whether it answers, accepts the key and
+has the model. The program of an MCP server is looked for, not started.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE = 4.0  # seconds for a server to answer
 def _variables() -> dict[str, str]:
     try:
         return environment()
-    except ConfigError:  # the .env file can't be read: its own check says so
+    except ConfigError:  # the .env file can't be read: its own check reports that
         return dict(os.environ)
 
 
@@ -79,7 +79,7 @@ def auxiliaries(config: Config) -> Found:
 
 
 def _endpoint(label: str, name: str | None, base_url: str, key: str | None, section: str) -> DoctorFinding:
-    """One question to an endpoint, and what its answer means."""
+    """Query an endpoint, and interpret its answer."""
     import httpx
 
     from hermes.agent.endpoint.servers import is_near, without_password
@@ -91,12 +91,12 @@ def _endpoint(label: str, name: str | None, base_url: str, key: str | None, sect
             answer = client.get(f"{base_url.rstrip('/')}/models", headers=headers)
     except httpx.TimeoutException:
         return wrong(
-            label, f"{shown} does not answer within {PATIENCE:g} seconds", f"look at {section}.base_url and the network"
+            label, f"{shown} does not answer within {PATIENCE:g} seconds", f"check {section}.base_url and the network"
         )
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError):
-        return wrong(label, f"no server answers at {shown}", f"start that server, or look at {section}.base_url")
+        return wrong(label, f"no server answers at {shown}", f"start that server, or check {section}.base_url")
     if answer.status_code in (401, 403):
-        said = "does not accept the key" if key else "wants a key, and none is set"
+        said = "does not accept the key" if key else "requires a key, and none is set"
         return wrong(label, f"{shown} {said}", f"hermes config set {section}.api_key")
     if answer.status_code >= 500:
         return wrong(label, f"{shown} failed (HTTP {answer.status_code})", "try again later")
@@ -139,7 +139,7 @@ def local_servers(config: Config) -> Found:
 
 
 def embedded(config: Config) -> Found:
-    """The small model that needs no network: is its file there, and is it the right one?"""
+    """The small model that needs no network: whether its file is installed and intact."""
     import hashlib
 
     from hermes.agent.model_files import MODELS, models_folder
@@ -168,7 +168,7 @@ def embedded(config: Config) -> Found:
 
 
 def mcp_servers(config: Config) -> Found:
-    """Servers with tools: is the program there, does the address answer?"""
+    """Servers with tools: whether the program exists, or the address answers."""
     if not config.mcp_servers:
         return
     with ThreadPoolExecutor(max_workers=8) as pool:
@@ -182,8 +182,8 @@ def _mcp(name: str, server: McpServer) -> DoctorFinding:
         folders = {**_variables(), **server.env}.get("PATH")
         found = shutil.which(os.path.expanduser(server.command), path=folders)
         if found is None:
-            return wrong(label, f"the program {server.command} is not there", f"install it, or look at {key}.command")
-        return well(label, f"{Path(found)} is there")
+            return wrong(label, f"the program {server.command} is not installed", f"install it, or check {key}.command")
+        return well(label, f"{Path(found)} is installed")
     import httpx
 
     from hermes.agent.endpoint.servers import is_near, without_password
@@ -198,15 +198,13 @@ def _mcp(name: str, server: McpServer) -> DoctorFinding:
         ):
             status = answer.status_code
     except httpx.TimeoutException:
-        return wrong(
-            label, f"{shown} does not answer within {PATIENCE:g} seconds", f"look at {key}.url and the network"
-        )
+        return wrong(label, f"{shown} does not answer within {PATIENCE:g} seconds", f"check {key}.url and the network")
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError):
-        return wrong(label, f"no server answers at {shown}", f"start that server, or look at {key}.url")
+        return wrong(label, f"no server answers at {shown}", f"start that server, or check {key}.url")
     if status in (401, 403):
-        return wrong(label, f"{shown} refuses the request (HTTP {status})", f"look at {key}.headers")
+        return wrong(label, f"{shown} refuses the request (HTTP {status})", f"check {key}.headers")
     if status == 404:
-        return wrong(label, f"{shown} has no such address (HTTP 404)", f"look at {key}.url")
+        return wrong(label, f"{shown} has no such address (HTTP 404)", f"check {key}.url")
     if status >= 500:
-        return wrong(label, f"{shown} failed (HTTP {status})", "look at that server")
+        return wrong(label, f"{shown} failed (HTTP {status})", "check that server")
     return well(label, f"{shown} answers")

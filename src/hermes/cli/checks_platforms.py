@@ -1,7 +1,7 @@
-"""The doctor's checks of the gateway: is it running, and for each platform its library, its token, its home, its people.
+"""The doctor's checks of the gateway: whether it runs, and for each platform its library, token, home chat and people.
 
-A platform is asked who we are there (`Adapter.check`), which receives nothing and takes nothing away from a running
-gateway. What a platform answers is shown; what it is asked with never is.
+A platform is asked for the bot's name (`Adapter.check`), which receives nothing and takes nothing away from a running
+gateway. The platform's answer is shown; the token never is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE = 8.0  # seconds for a platform to answer
 
 
 def gateway(config: Config) -> Found:
-    """Whether the gateway runs, if there is anything for it to run."""
+    """Whether the gateway runs, if anything is configured for it."""
     names = [*config.enabled_platforms, *(["webhooks"] if config.webhooks.routes else [])]
     names += ["the API server"] if config.api_server.enabled else []
     if not names:
@@ -46,7 +46,7 @@ def _process(db: Any) -> str | None:
 
 
 def platforms(config: Config) -> Found:
-    """Each platform that config.yaml switches on, all asked at the same time."""
+    """Each platform that config.yaml enables, all asked at the same time."""
     names = config.enabled_platforms
     if not names and not config.webhooks.routes and not config.api_server.enabled:
         return
@@ -82,14 +82,14 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
         return [wrong(name, _short(error), f"hermes gateway setup {name}")]
     except HermesError as error:
         return [wrong(name, _short(error), "is this machine online, and the address right?")]
-    found = [well(name, f"{kind.title} knows us as {one_line(who)}"), *_people(config, name, settings)]
+    found = [well(name, f"logged in to {kind.title} as {one_line(who)}"), *_people(config, name, settings)]
     if doubts := adapter.doubts():
         found.append(remark(name, doubts, f"docs/guide/platforms/{name}.md says how senders are proven"))
     return found
 
 
 def _short(error: HermesError) -> str:
-    """The first line of an error, without what could be a secret."""
+    """The first line of an error, without possible secrets."""
     from hermes.store.redact import redact
 
     return one_line(redact(str(error)))[:300]
@@ -108,17 +108,17 @@ async def _asked(adapter: Adapter) -> str:
 
 
 def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
-    """Who may talk there, and where home is."""
+    """Who may talk there, and the home chat."""
     from hermes.store.gateway_db import GatewayDB
 
     owners = sum(one.startswith(f"{name}:") for one in config.owner)
     paired = _from_store(0, lambda db: sum(one["platform"] == name for one in GatewayDB(db).people()))
     home = settings.home_channel or _from_store(None, lambda db: GatewayDB(db).home(name))
     if settings.allow_all:
-        yield remark(name, "everyone who finds it may talk (allow_all)", f"list them: platforms.{name}.allowed_users")
+        yield remark(name, "everyone may talk (allow_all)", f"list them: platforms.{name}.allowed_users")
     elif not settings.allowed_users and not paired and not owners:
         yield remark(
-            name, "no one may talk yet", "write to it, and approve the code it tells you: hermes pairing approve"
+            name, "no one may talk yet", "write to it, and approve the code it sends you: hermes pairing approve"
         )
     else:
         counts = (("owner", owners), ("allowed", len(settings.allowed_users)), ("paired", paired))
@@ -127,11 +127,11 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
         hint = f"put `owner: [{name}:<your user id>]` into config.yaml"
         yield remark(name, "no owner is set: no terminal, no handoff", hint)
     if not home:
-        yield remark(name, "it has no home chat, so nothing can be handed over to it", "say /sethome in a chat with it")
+        yield remark(name, "it has no home chat, so it gets no handoffs", "send /sethome in a chat with it")
 
 
 def _from_store(otherwise: Any, ask: Any) -> Any:
-    """What the record says, if there is one that can be read; its own check says what is wrong with it."""
+    """A value from the store, if it can be read; the store's own check reports what is wrong with it."""
     from hermes.store.opening import open_existing
 
     try:

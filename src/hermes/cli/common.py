@@ -46,7 +46,7 @@ def yes_option(text: str = "Don't ask.") -> Decorator:
 
 
 class Ambiguous(click.ClickException):
-    """Several are called that; exit status 2."""
+    """Several sessions match; exit status 2."""
 
     exit_code = 2
 
@@ -69,7 +69,7 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
 
 
 def confirmed(question: str, *, yes: bool) -> None:
-    """Ask before something is lost; without a terminal only --yes will do."""
+    """Ask before something is deleted; without a terminal --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -91,7 +91,7 @@ def days(value: str | float) -> float:
 
 
 def moment(end: bool) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
-    """A callback for --since and --until: the first, or the last, moment of what was named."""
+    """A callback for --since and --until: the first, or the last, moment of the named time."""
 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
         from hermes.times import span
@@ -114,7 +114,7 @@ Filtered = dict[str, Any]
 def filters(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose several sessions at once."""
     for option in (
-        click.option("--search", "query", metavar="QUERY", help="Those in which this was said."),
+        click.option("--search", "query", metavar="QUERY", help="Those with messages that match."),
         click.option("--with-tag", metavar="TAG", help="Those with this tag."),
         click.option("--older-than", type=days, metavar="D", help="Those without activity for so many days."),
         source_option("Those of this source."),
@@ -129,7 +129,7 @@ def is_filter(filtered: Filtered) -> bool:
 
 
 def filtered_ids(db: SessionDB, filtered: Filtered) -> list[str]:
-    """The conversations the options of `filters` choose together; of a compressed one the newest part."""
+    """The conversations that match all options of `filters`; for a compressed one its newest part."""
     source, query, older = filtered["source"], filtered["query"], filtered["older_than"]
     rows = db.list_sessions_rich(
         source=source, tag=filtered["with_tag"], limit=EVERY, include_children=True, project_compression_tips=False,
@@ -141,7 +141,7 @@ def filtered_ids(db: SessionDB, filtered: Filtered) -> list[str]:
         rows = [row for row in rows if row["last_active"] < before]
     if query is not None:
         hits = db.search_messages(query, limit=100_000)
-        # What only resembles the question is good to read, not to act upon.
+        # Approximate matches are good to read, not to act upon.
         found = {db.get_compression_tip(one) for one in {hit["session_id"] for hit in hits if not hit["relaxed"]}}
         rows = [row for row in rows if row["id"] in found]
     return [row["id"] for row in rows]

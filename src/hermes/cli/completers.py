@@ -1,7 +1,7 @@
-"""What the shell offers at the cursor: sessions, sources, models, configuration keys. Commands and options are click's.
+"""Shell completion of sessions, sources, models and configuration keys. Commands and options are click's.
 
-Each completer is given to a parameter as its `shell_complete`. The record is read once, by one short query, and never
-made. Nothing here may fail loudly: the user is in the middle of typing.
+Each completer is given to a parameter as its `shell_complete`. The store is read once, by one short query, and never
+created. Nothing here may fail loudly: the user is typing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECENT = 200
 
 
 def candidates(words: list[str], partial: str) -> list[Candidate]:
-    """What could follow these words (those after `hermes`), beginning with `partial`."""
+    """The candidates after these words (those after `hermes`), beginning with `partial`."""
     from click.shell_completion import ShellComplete
 
     from hermes.cli.main import program
@@ -32,7 +32,7 @@ def candidates(words: list[str], partial: str) -> list[Candidate]:
     option = partial[: partial.index("=") + 1] if partial.startswith("--") and "=" in partial else ""
     try:
         found = ShellComplete(program(), {}, "hermes", "").get_completions(before, partial)
-    except Exception:  # half a line, a broken config, a locked store: there is nothing to offer
+    except Exception:  # an incomplete line, a broken config, a locked store: there is nothing to offer
         return []
     if any(item.type in ("file", "dir") for item in found):
         return [FILES] if not option else []
@@ -40,7 +40,7 @@ def candidates(words: list[str], partial: str) -> list[Candidate]:
 
 
 def _completer(offer: Callable[[click.Context, str], list[Candidate]], *, first: bool = False) -> Completer:
-    """A completer of what `offer` finds; `first`: only for the first of several words."""
+    """A completer of the results of `offer`; `first`: only for the first of several words."""
 
     def complete(context: click.Context, parameter: click.Parameter, partial: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -73,7 +73,7 @@ def _sessions(context: click.Context, partial: str) -> list[Candidate]:
 
 
 def _trashed(context: click.Context, partial: str) -> list[Candidate]:
-    """What `restore` can bring back."""
+    """The sessions `restore` can restore."""
     with _record() as db:
         rows = db.list_trash() if db is not None else []
     return [(str(row["id"]), _about(row)) for row in rows]
@@ -112,13 +112,13 @@ def _keys(context: click.Context, partial: str) -> list[Candidate]:
         for name in load_config().mcp_servers:
             label = f'"{name}"' if "." in name else name
             found += [f"mcp_servers.{label}.{part}" for part in ("command", "args", "env", "url", "headers")]
-    except Exception:  # the file is wrong: the keys are still the keys
+    except Exception:  # the file is invalid: the keys are still known
         pass
     return [(key, "") for key in found]
 
 
 def _values(context: click.Context, partial: str) -> list[Candidate]:
-    """What may stand under a key, where only a few things may."""
+    """The values of a key, if only a few are allowed."""
     from hermes.config.keys import CHOICES, in_table, members, type_at
 
     key = str(context.params["key"])

@@ -1,7 +1,7 @@
 """`hermes completion bash|zsh|fish`: the script a shell reads to complete `hermes …`.
 
-The scripts are thin: they ask `hermes completion --words` what could stand at the cursor. zsh and fish take words apart and
-quote them by themselves; for bash that is done here, since its own splitting at colons and quotes loses what was typed.
+The scripts are thin: they ask `hermes completion --words` for the candidates at the cursor. zsh and fish split and
+quote words by themselves; for bash that is done here, since its own splitting at colons and quotes loses typed text.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def command(asked: bool, shell: str, words: tuple[str, ...]) -> None:
 
 
 def for_bash(line: str, breaks: str) -> list[str]:
-    """What bash may put in place of the word before the cursor, quoted the way that word was begun."""
+    """The candidates for the word before the cursor in bash, quoted the way that word was begun."""
     from hermes.cli.completers import FILES, candidates
 
     typed = Typed(line)
@@ -108,13 +108,13 @@ def for_bash(line: str, breaks: str) -> list[str]:
 
 
 class Typed:
-    """A command line up to the cursor, taken apart: the whole words before, and the one that is being typed."""
+    """A parsed command line up to the cursor: the complete words, and the one that is being typed."""
 
     def __init__(self, line: str) -> None:
         self.words: list[str] = []
         self.partial = ""
         self.quote = ""  # the quote that is open at the cursor
-        self._bare: list[bool] = []  # for each letter of `partial`, whether it stood there without any quoting
+        self._bare: list[bool] = []  # for each letter of `partial`, whether it is unquoted
         begun = escaped = False
         for sign in line:
             if escaped:

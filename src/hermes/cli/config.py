@@ -41,7 +41,7 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
     value = _builtins(load_config())
     for number, name in enumerate(keys):
         if value is None and table.is_section(table.members(known_type(keys[:number]))[0]):
-            break  # a section that is not set: neither is what would be in it
+            break  # neither a missing section nor a key in it is set
         if not isinstance(value, dict) or name not in value:
             raise click.ClickException(f"{key} is not set; `hermes config set {key} VALUE` sets it")
         value = value[name]
@@ -120,7 +120,7 @@ def edit() -> int:
 
 
 def _still(copy: Path, text: str) -> bool:
-    """Whether nobody has changed the copy."""
+    """Whether the copy is unchanged."""
     try:
         return copy.read_bytes() == text.encode()
     except OSError:
@@ -128,7 +128,7 @@ def _still(copy: Path, text: str) -> bool:
 
 
 def _edited(copy: Path, before: str | None) -> str | None:
-    """Let the user edit the copy until it can be used, then save it; the reason if it was not saved."""
+    """Let the user edit the copy until it is valid, then save it; the reason if it was not saved."""
     from hermes.config.editing import HEAD, locked, write_whole
     from hermes.config.loading import read_text
     from hermes.config.reading import check_text
@@ -152,7 +152,7 @@ def _edited(copy: Path, before: str | None) -> str | None:
         return None
     with locked() as (target, now):
         if now != before:
-            return f"{target} was changed by another process meanwhile, and is left as it is"
+            return f"{target} was changed by another process meanwhile, and was not overwritten"
         write_whole(target, text)
     click.echo(f"{target} is saved.")
     return None
@@ -166,11 +166,11 @@ def _open_editor(copy: Path) -> None:
     except (OSError, ValueError, IndexError):
         raise click.ClickException(f"the editor {editor!r} can't be started; set VISUAL or EDITOR to another") from None
     if status:
-        raise click.ClickException(f"the editor {editor!r} ended with status {status}; config.yaml was not changed")
+        raise click.ClickException(f"the editor {editor!r} exited with status {status}; config.yaml was not changed")
 
 
 def _scratch() -> Path:
-    """A folder for the copy, readable by nobody else: it may hold secrets."""
+    """A folder for the copy that only the user can read: it may hold secrets."""
     import tempfile
 
     return Path(tempfile.mkdtemp(prefix="hermes-config-"))

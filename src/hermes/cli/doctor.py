@@ -1,4 +1,4 @@
-"""`hermes doctor`: what is configured, reachable, wrong, and how to mend it, one line each."""
+"""`hermes doctor`: what is configured, reachable, wrong, and how to fix it, one line each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Found = Iterator[DoctorFinding]
 
 
 def well(name: str, text: str) -> DoctorFinding:
-    """All is as it should be."""
+    """Everything is in order."""
     return DoctorFinding(name, "well", text)
 
 
@@ -72,7 +72,7 @@ def _print(finding: DoctorFinding) -> None:
 
 
 def _short(text: str) -> str:
-    """The user's own folder as ~, as people (and shells) say."""
+    """Write the user's own folder as ~."""
     home = os.path.expanduser("~")
     return text.replace(f"{home}/", "~/") if len(home) > 1 else text
 

@@ -1,4 +1,4 @@
-"""`hermes gateway …`: run the messengers, see how they are, stop them, set one up, install them as a service."""
+"""`hermes gateway …`: run the messengers, show their status, stop them, set one up, install them as a service."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _run(insecure: bool, verbose: bool) -> int:
         housekeeping.start(db, config)
         for name, problem in made.left_out.items():
             click.echo(f"hermes: {name} does not start: {problem}", err=True)
-        click.echo(f"The gateway starts; its log is {log}. Ctrl-C ends it.", err=True)
+        click.echo(f"The gateway starts; its log is {log}. Ctrl-C stops it.", err=True)
         asyncio.run(serve(config, db, home, made, insecure=insecure))
-    click.echo("The gateway has ended; nothing was lost.", err=True)
+    click.echo("The gateway has stopped; nothing was lost.", err=True)
     return 0
 
 
-@command.command(help="Whether the gateway runs, and how each platform is doing.")
+@command.command(help="Show whether the gateway runs, and the state of each platform.")
 @json_option()
 def status(as_json: bool) -> int:
     with opened() as db:
@@ -70,7 +70,7 @@ def status(as_json: bool) -> int:
     return 0 if found["running"] else 1
 
 
-@command.command(help="End the gateway; what is being said is finished or taken up at the next start.")
+@command.command(help="Stop the gateway; running turns finish, or are resumed at the next start.")
 def stop() -> int:
     import os
     import signal
@@ -91,7 +91,7 @@ def stop() -> int:
             try:
                 os.kill(one.process, signal.SIGTERM)
             except ProcessLookupError:
-                pass  # in this very moment
+                pass  # it ended at this very moment
             except PermissionError:
                 raise click.ClickException(
                     f"process {one.process} belongs to another user; stop it as that user"
@@ -99,15 +99,15 @@ def stop() -> int:
         deadline, names = time.monotonic() + 20, {one.name for one in here}
         while left := [one for one in running(db) if one.name in names]:
             if time.monotonic() > deadline:
-                raise click.ClickException(f"process {left[0].process} does not end; see its log")
+                raise click.ClickException(f"process {left[0].process} does not stop; see its log")
             time.sleep(0.05)
-    click.echo("The gateway has ended." if len(found) == len(here) else "The gateway of this machine has ended.")
+    click.echo("The gateway has stopped." if len(found) == len(here) else "The gateway of this machine has stopped.")
     return 0
 
 
 @command.command(help="Ask for what a platform needs, check it with the platform, and write it to config.yaml.")
 @click.argument("platform", required=False)
-@click.option("--no-check", is_flag=True, help="Don't ask the platform whether it is right.")
+@click.option("--no-check", is_flag=True, help="Don't check the values with the platform.")
 def setup(platform: str | None, no_check: bool) -> int:
     from hermes.cli.gateway_setup import set_up
 

@@ -1,6 +1,6 @@
-"""`hermes gateway setup`: asks for what a platform needs, tries it, and writes it down.
+"""`hermes gateway setup`: asks for a platform's settings, tries them, and writes them to config.yaml.
 
-Secrets go to `<home>/.env`, readable by nobody else, and config.yaml names them; so config.yaml can be shown to others.
+Secrets go to `<home>/.env`, which only the user can read, and config.yaml names them; so config.yaml can be shown to others.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ def set_up(platform: str | None, *, check: bool) -> int:
     kind, home = adapter_class(platform), get_hermes_home()
     section = load_config().platforms.get(platform, {})
     page = guide_page(f"platforms/{platform}.md")
-    where = f" {page} says what to click;" if page is not None else ""
-    click.echo(f"Setting up {kind.title}.{where} Ctrl-C leaves all as it is.")
+    where = f" {page} shows the steps;" if page is not None else ""
+    click.echo(f"Setting up {kind.title}.{where} Ctrl-C changes nothing.")
     values = _asked(kind, section, environment(home))
     if check:
         try:
             who = asyncio.run(_check(kind, values, home))
         except HermesError as error:
-            raise click.ClickException(f"{kind.title} says no: {error}. Nothing was written.") from error
-        click.echo(f"✓ {kind.title} knows us as {who}.")
+            raise click.ClickException(f"{kind.title} refuses: {error}. Nothing was written.") from error
+        click.echo(f"✓ Logged in to {kind.title} as {who}.")
     mine = click.prompt("Your own user id there (you may do everything; empty: later)", default="", show_default=False)
     others = click.prompt("Other user ids that may talk, with commas (empty: none)", default="", show_default=False)
     _write(kind, platform, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
-    click.echo("Written. `hermes gateway` starts it; say /sethome in the chat where handoffs should arrive.")
+    click.echo("Written. `hermes gateway` starts it; send /sethome in the chat where handoffs should arrive.")
     if not mine.strip() and not any(one.startswith(f"{platform}:") for one in load_config().owner):
-        click.echo("Write to it, and it tells you a code: `hermes pairing approve --owner CODE` makes you its owner.")
+        click.echo("Write to it, and it sends you a code: `hermes pairing approve --owner CODE` makes you its owner.")
     return 0
 
 
 def _asked(kind: type[Adapter], section: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
-    """What each setting is to be. One that others can stand for is asked first, and may be left out."""
+    """Ask for each setting. One that others can replace is asked first, and is optional."""
     values: dict[str, Any] = {}
     choices = {setting.unless for setting in kind.settings} | {one.name for one in kind.settings if one.asked}
     for setting in sorted(kind.settings, key=lambda one: one.unless is not None):
@@ -66,7 +66,7 @@ def _asked(kind: type[Adapter], section: dict[str, Any], variables: dict[str, st
 
 
 def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
-    keep = " (Enter keeps what is there)" if known else " (Enter: none)" if optional else ""
+    keep = " (Enter keeps the current value)" if known else " (Enter: none)" if optional else ""
     default = known if known is not None else "" if optional else setting.default
     shown = default is not None and not setting.secret
     answer = click.prompt(
@@ -120,7 +120,7 @@ def guide_page(name: str) -> Path | None:
 
 
 def _set(key: str, value: Any) -> None:
-    """Write a value to config.yaml; comments and all else stay."""
+    """Write a value to config.yaml; comments and everything else stay."""
     import json
 
     from hermes.config.editing import set_value
@@ -129,7 +129,7 @@ def _set(key: str, value: Any) -> None:
 
 
 def remember(path: Path, name: str, value: str) -> None:
-    """Put a variable into a .env file that only its owner can read, in place of an older value."""
+    """Put a variable into a .env file that only its owner can read, replacing an older value."""
     from hermes.home import make_private
 
     make_private(path.parent)

@@ -1,4 +1,4 @@
-"""A group of commands whose files are loaded one by one, when a command is asked for."""
+"""A group of commands whose files are loaded one by one, when a command is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-Commands = dict[str, tuple[str, str]]  # name → (module, what it says in --help)
+Commands = dict[str, tuple[str, str]]  # name → (module, help text)
 
 
 class LazyGroup(click.Group):

@@ -110,7 +110,7 @@ def short(number: int) -> str:
 
 
 def dollars(usd: float | None) -> str:
-    """$1.23; small sums keep two digits that say something; what is unknown is a dash."""
+    """$1.23; small sums keep two significant digits; an unknown one is a dash."""
     if usd is None:
         return "—"
     if usd and abs(usd) < 0.01:
@@ -203,7 +203,7 @@ def _models(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
         used = sum(row["tokens"][name] for name in ("input", "cache_read", "cache_write", "output"))
         numbers = (short(row["replies"]), short(used), dollars(row["cost_usd"]))
         rows.append((one_line(row["model"]) or _NO_MODEL, used, numbers))
-    if not any(amount for _, amount, _ in rows):  # nobody counted tokens: the replies tell who worked
+    if not any(amount for _, amount, _ in rows):  # no tokens were counted: use the number of replies
         rows = [
             (name, row["replies"], numbers) for (name, _, numbers), row in zip(rows, found["by_model"], strict=True)
         ]
@@ -241,7 +241,7 @@ def _weekdays(found: Insights) -> tuple[str, tuple[str, ...], list[Row]]:
 
 
 def _bars(part: tuple[str, tuple[str, ...], list[Row]], width: int, paint: _Paint) -> list[str]:
-    """A part with a bar for each row; where there is no room for numbers and bars, the bars give way."""
+    """A part with a bar for each row; without room for numbers and bars, the bars are left out."""
     title, heads, rows = part
     if not rows:
         return []
@@ -267,7 +267,7 @@ def _bars(part: tuple[str, tuple[str, ...], list[Row]], width: int, paint: _Pain
 
 
 def _bar(amount: float, most: float, length: int) -> str:
-    """A bar in eighths of a cell; the smallest thing that is there can be seen."""
+    """A bar in eighths of a cell; the smallest amount above zero is visible."""
     if amount <= 0 or most <= 0:
         return ""
     eighths = max(1, round(amount / most * length * 8))

@@ -1,4 +1,4 @@
-"""The door: `hermes …`. Finds the command, loads only its file, and turns every error into one line.
+"""The entry point: `hermes …`. Finds the command, loads only its file, and turns every error into one line.
 
 Exit statuses: 0 done, 1 not found or refused, 2 wrong usage, 130 interrupted.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
-# name → (module, what it says in --help). The object in the module is called `command`.
+# name → (module, help text). The object in the module is called `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("hermes.cli.chat", "Talk in the terminal (what `hermes` alone does)."),
     "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
@@ -41,19 +41,19 @@ class NobodyReads(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `hermes` with these arguments; the exit status."""
+    """Run `hermes` with these arguments; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a letter the terminal has no code for is shown as ?
+            stream.reconfigure(errors="replace")  # a letter that the encoding lacks is shown as ?
     debug = "--debug" in words or bool(os.environ.get("HERMES_DEBUG"))
     if "--debug" in words:
         words.remove("--debug")
     try:
-        if words == ["--version"]:  # no library is worth loading for this
+        if words == ["--version"]:  # needs no library
             print(f"hermes {__version__}")
             return 0
-        if words[:2] == ["sessions", "list"]:  # asked for most often: without click it takes a fifth less time
+        if words[:2] == ["sessions", "list"]:  # used most often: without click it takes a fifth less time
             from hermes.cli.sessions.quick import quick_list
 
             status = quick_list(words[2:])
@@ -79,7 +79,7 @@ def script() -> None:
 
 
 def _show_warnings_as_notes() -> None:
-    """What the store warns of (a replica, a newer program's file) is one line, without the place in our code."""
+    """Show the store's warnings (a replica, a newer program's file) as one line, without the place in our code."""
     import warnings
 
     before = warnings.showwarning
@@ -115,7 +115,7 @@ def _run(words: list[str]) -> int:
 
 
 def _explain(error: Exception) -> int:
-    """One line about an error; anything unforeseen is named as such."""
+    """Print one line about an error; an unexpected exception is named as an internal error."""
     from hermes.errors import HermesError
 
     if isinstance(error, HermesError):
@@ -146,7 +146,7 @@ def program() -> click.Group:
         def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
             first = words[0] if words else None
             if first is None:
-                words = words if context.resilient_parsing else ["chat"]  # resilient: the shell asks what could follow
+                words = words if context.resilient_parsing else ["chat"]  # resilient: a shell asks for completions
             elif first.startswith("-") and first not in ("--help", "-h", "--version"):
                 words = ["chat", *words]
             try:

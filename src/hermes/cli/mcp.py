@@ -40,5 +40,5 @@ def command(port: int | None, write: bool, user: str | None) -> None:
 def _user(text: str) -> tuple[str, str]:
     source, _, user_id = text.partition(":")
     if not source or not user_id:
-        raise click.BadParameter(f"{text!r} is no user: name it as SOURCE:ID, such as telegram:42")
+        raise click.BadParameter(f"{text!r} is not a user: write SOURCE:ID, such as telegram:42")
     return source, user_id

@@ -12,14 +12,14 @@ from hermes.cli.shared import progress
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Models that run on this machine: no key, no network once they are here."""
+    """Models that run on this machine: no key, and no network once they are installed."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 @command.command("list")
 def list_models() -> None:
-    """What can be installed, and what is."""
+    """The models that can be installed, and those that are."""
     from hermes.agent.model_files import MODELS, place_of
     from hermes.cli.table import Column, printed
 
@@ -44,7 +44,7 @@ def install(name: str) -> None:
         click.echo(f"Fetching {name} ({megabytes(model.download)})…", err=True)
     with progress(name, model.download) as step:
         path = fetch(name, lambda done, total: step(done))
-    click.echo(f"{name} {'is there already' if was_there else 'is installed'}: {path}")
+    click.echo(f"{name} {'is already installed' if was_there else 'is installed'}: {path}")
     from importlib.util import find_spec
 
     if find_spec("xllamacpp") is None:
@@ -80,5 +80,5 @@ def path(name: str) -> None:
 
 
 def megabytes(size: int) -> str:
-    """Bytes as people say them."""
+    """A number of bytes in MB."""
     return f"{size / 1_000_000:.0f} MB"

@@ -1,4 +1,4 @@
-"""`hermes pairing …`: let people in who wrote to the assistant, and shut them out again."""
+"""`hermes pairing …`: approve people who wrote to the assistant, and revoke approvals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def approve(code: str, owner: bool) -> int:
 
 
 def make_owner(person: str) -> None:
-    """Name somebody (PLATFORM:USER) in config.yaml as an owner."""
+    """Add a person (PLATFORM:USER) to the owners in config.yaml."""
     import json
 
     from hermes.config import load_config

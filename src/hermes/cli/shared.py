@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 _CONFIG = "hermes.config"
-EVERY = 1 << 40  # a limit that is none
+EVERY = 1 << 40  # a limit beyond any number of rows
 
 BOLD, DIM, GOLD, GREEN, CYAN = "1", "2", "33", "32", "36"
 
@@ -38,9 +38,9 @@ def configuration() -> Config:
 
 @contextmanager
 def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionDB]:
-    """The user's store, closed afterwards. What there is to say about its file goes to stderr, one line.
+    """The user's store, closed afterwards. Warnings about its file go to stderr, one line.
 
-    `in_bulk` is for work that can simply be done again: it goes to the disk at the end, not step by step.
+    `in_bulk` is for work that can simply be repeated: it is synced to the disk at the end, not step by step.
     """
     import warnings
 
@@ -51,15 +51,15 @@ def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionD
         import msgspec
 
         config = config.changed(store=msgspec.structs.replace(config.store, durability="normal"))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         db = open_configured(config, read_only=not writing)
-    for one in said:
+    for one in caught:
         note(str(one.message))
     with db:
         yield db
     if in_bulk and not db.is_shared:
-        # Only now that it is closed: closing a file lets go of every lock this process has on it.
+        # Only now that it is closed: closing a file releases every lock this process has on it.
         for end in ("", "-wal"):
             with suppress(FileNotFoundError), open(f"{db.path}{end}", "rb") as stream:
                 os.fsync(stream.fileno())
@@ -125,7 +125,7 @@ def size_of(count: int) -> str:
 
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's stderr while something long runs, nothing in a pipe. Call with how much is done in all."""
+    """A bar on a terminal's stderr while something long runs, nothing in a pipe. Call it with the amount done so far."""
     shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     started = last = time.monotonic()
     drawn = False
@@ -153,13 +153,13 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 def index(db: SessionDB) -> int:
-    """Finish the full-text index, so that the next search is fast; how many messages that were."""
+    """Finish the full-text index, so that the next search is fast; returns how many messages were indexed."""
     with progress("indexing", db.index_status()["pending"]) as step:
         return db.catch_up(progress=lambda done, total: step(done))
 
 
 def age(of: float) -> str:
-    """An age in days as it was meant: 90 days, 12 hours."""
+    """An age in days in its natural unit: 90 days, 12 hours."""
     if 0 < of < 1:
         return counted(round(of * 24), "hour")
     return f"{of:g} day" if of == 1 else f"{of:g} days"

@@ -38,7 +38,7 @@ class _AfterOutput(io.TextIOWrapper):
             if sys.stdout is not None:
                 sys.stdout.flush()
         except (OSError, ValueError):
-            pass  # `finish` tells of it
+            pass  # `finish` reports it
         return super().write(text)
 
 
@@ -70,7 +70,7 @@ def prepare() -> None:
 
 
 def finish(status: int) -> int:
-    """Write what is still to be written; the exit status."""
+    """Flush the streams; returns the exit status."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -99,7 +99,7 @@ def complain(text: str) -> None:
 
 @contextmanager
 def named() -> Iterator[None]:
-    """An error in this block is standard output's."""
+    """Mark errors in this block as standard output's."""
     try:
         yield
     except OSError as error:
@@ -108,5 +108,5 @@ def named() -> Iterator[None]:
 
 
 def drop(number: int) -> None:
-    """Nothing more can be written to a stream: Python's shutdown needs a place for what is left."""
+    """Replace a stream that can't be written to: Python's shutdown needs a place for the rest."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)

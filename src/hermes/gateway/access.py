@@ -1,7 +1,7 @@
-"""Who may talk, and who may see what.
+"""Access: who may talk, and who may see what.
 
-Nobody, until allowed: by `allowed_users`, by <PLATFORM>_ALLOWED_USERS, or by pairing. Everyone sees their own
-conversations and those they share; the owner, who is named in `owner:`, sees all, and has the tools that reach into the
+A person may talk once allowed: by `allowed_users`, by <PLATFORM>_ALLOWED_USERS, or by pairing. Everyone sees their own
+conversations and those they share; the owner, named in `owner:`, sees all, and has the tools that reach into the
 machine.
 """
 
@@ -45,7 +45,7 @@ class Access:
         return any(self._store.may_talk(platform, one) for one in names)
 
     def is_owner(self, platform: str, sender: Sender) -> bool:
-        """Whether this is the one whose machine this is, and the platform vouches for that."""
+        """Whether this is the owner of the machine, authenticated by the platform."""
         return sender.proven and any(
             f"{platform}:{one}" in self._owner for one in (sender.user_id, sender.stable_id) if one
         )
@@ -55,15 +55,15 @@ class Access:
         return sorted(one.partition(":")[2] for one in self._owner if one.partition(":")[0] == platform)
 
     def user(self, platform: str, sender: Sender) -> User | None:
-        """Whose conversations this person may see; None: the owner's, all."""
+        """The user whose conversations this person may see; None: the owner, who sees all."""
         if self.is_owner(platform, sender):
             return None
         return (platform, sender.id or "")
 
     def pairing_code(self, event: Event) -> str | None:
-        """A code for somebody who is not known, to be told to them; None when they are to hear nothing.
+        """A pairing code for an unknown person, to be sent to them; None when they get no answer.
 
-        Only in a conversation of two, one code an hour each, and not while many wait.
+        Only in direct chats, one code an hour for each person, and none while many requests are pending.
         """
         person = event.sender.id
         if event.chat.type != DM or not person or event.sender.is_bot:
@@ -75,18 +75,18 @@ class Access:
         return code if made else None
 
 
-WELCOME = "You are in: the owner of this assistant has let you in. Just write; `/help` shows what else there is."
+WELCOME = "You are in: the owner of this assistant has approved you. Just write; `/help` lists the commands."
 
 
 def greeting(code: str) -> str:
-    """What somebody who is not known is told."""
+    """The reply to an unknown person."""
     return (
-        "I don't know you yet. If you belong here, ask the owner of this assistant to let you in with\n\n"
-        f"`hermes pairing approve {code}`\n\nThe code works once and holds for an hour."
+        "I don't know you yet. To talk to me, ask the owner of this assistant to approve you with\n\n"
+        f"`hermes pairing approve {code}`\n\nThe code works once and expires after an hour."
     )
 
 
 def place_of(chat: Chat) -> str:
-    """A chat in the words of a log or a list."""
+    """A chat as logs and lists show it."""
     where = f"{chat.platform} {chat.type} {chat.name or chat.chat_id}"
     return f"{where} / {chat.thread_id}" if chat.thread_id else where

@@ -1,7 +1,7 @@
-"""The agents of a gateway: one for each conversation that is under way, kept for a while, never shared.
+"""The agents of a gateway: one for each active conversation, kept for a while, never shared.
 
-Whose tools an agent has depends on who speaks: those that reach into the machine are the owner's alone, and what the
-agent remembers of one person lies in a folder of that person's.
+An agent's tools depend on who speaks: only the owner's reach into the machine, and the memory of each person lies in
+that person's own folder.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Agents(Conversations[Agent]):
         return self.take(key, session_id, make)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Close all agents and the tools within this time; what takes longer is left behind."""
+        """Close all agents and the tools within this time; what takes longer is abandoned."""
         closing = threading.Thread(target=self.toolbox.close, daemon=True)
         closing.start()
         end = time.monotonic() + seconds
@@ -57,7 +57,7 @@ class Agents(Conversations[Agent]):
 
 
 def home_of(home: Path, platform: str, who: str | None, *, owner: bool) -> Path:
-    """Where an agent keeps what it remembers of somebody: the owner's home, or a folder of their own below it.
+    """The folder with an agent's memory of a person: the owner's home, or a folder of the person's own below it.
 
     Two people never get one folder, whatever their ids are and however a file system reads names.
     """

@@ -1,8 +1,8 @@
-"""A brake on conversations that run by themselves: two programs that answer each other never end.
+"""The brake on automatic conversations: two programs that answer each other would never stop.
 
-A round is a message that came after everything its sender had said before was answered; a burst of messages is one round.
-People make few rounds a minute, and seldom say the same long thing again and again. Beyond that every answer waits twice as
-long as the one before. Nothing is lost: what waits is in the inbox, and is answered when its time has come.
+A round is a message sent after everything its sender had sent before was answered; a burst of messages is one round.
+People make few rounds a minute, and seldom repeat a long text. Beyond these limits every answer waits twice as long as
+the one before. Nothing is lost: delayed messages wait in the inbox, and are answered when their time has come.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 HOUR, MINUTE = 3600.0, 60.0
 LONGEST = 600.0  # seconds an answer waits at most
 _REMEMBERED = 50  # rounds of one person
-_KEPT = 10  # of them, for the next start
-_PEOPLE = 5000  # that are remembered
-_LONG = 20  # characters; "yes" and "go on" may be said as often as people like
-_LIKE = 0.8  # of the words in one of two texts that are also in the other
+_KEPT = 10  # of them, stored for the next start
+_PEOPLE = 5000  # people remembered
+_LONG = 20  # characters; short texts ("yes", "go on") may be repeated freely
+_LIKE = 0.8  # the share of words two texts must have in common to count as similar
 
 
 @dataclass(slots=True)
 class _Person:
     rounds: deque[tuple[float, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    open: int = 0  # messages that are not answered yet
+    open: int = 0  # messages without an answer so far
     free_at: float = 0.0
-    level: int = 0  # how many rounds in a row were too many
+    level: int = 0  # how many rounds in a row exceeded the limit
 
 
 class Brake:
@@ -41,7 +41,7 @@ class Brake:
         self._lock = threading.Lock()
 
     def delay(self, number: int, platform: str, who: str, text: str, now: float) -> tuple[float, bool]:
-        """How many seconds the answer to a message waits, and whether this round is where the waiting begins."""
+        """How many seconds the answer to a message waits, and whether the delay begins with this round."""
         with self._lock:
             person = self._people.setdefault((platform, who), _Person())
             if len(self._people) > _PEOPLE:
@@ -63,20 +63,20 @@ class Brake:
             return person.free_at - now, person.level == 1
 
     def done(self, number: int) -> None:
-        """A message is answered."""
+        """Note that a message is answered."""
         with self._lock:
             person = self._open.pop(number, None)
             if person is not None:
                 person.open -= 1
 
     def wait(self, platform: str, who: str, now: float) -> float:
-        """How many seconds an answer waits that an earlier process owed."""
+        """How many seconds an answer waits that an earlier process has left."""
         with self._lock:
             person = self._people.get((platform, who))
             return 0.0 if person is None else max(0.0, person.free_at - now)
 
     def kept(self, now: float, wall: float) -> str:
-        """Those whose answers wait, as text for the store. `wall` is the time of day that `now` is."""
+        """The current delays as text for the store. `wall` is the time of day at `now`."""
         with self._lock:
             braked = [
                 {
@@ -89,11 +89,11 @@ class Brake:
         return json.dumps(braked)
 
     def restore(self, text: str, now: float, wall: float) -> None:
-        """What `kept` wrote; nothing where it can't be read."""
+        """Load what `kept` wrote; unreadable text is ignored."""
         try:
             for one in json.loads(text):
                 person = _Person(free_at=float(one["free_at"]) - wall + now, level=int(one["level"]))
-                person.free_at = min(person.free_at, now + LONGEST)  # a clock that was put back
+                person.free_at = min(person.free_at, now + LONGEST)  # the clock may have been set back
                 person.rounds.extend(
                     (float(at) - wall + now, frozenset(map(int, words))) for at, words in one["rounds"]
                 )
@@ -116,9 +116,9 @@ class Brake:
 
 
 def _words(text: str) -> frozenset[int]:
-    """The words of a text that is long enough to be told from another; numbers, which count up in loops, left out.
+    """The words of a text that is long enough to compare, without numbers, which count up in loops.
 
-    Each word is a checksum: what is kept of them for the next start is nobody's text.
+    Each word is a checksum, so that the state stored for the next start holds no message text.
     """
     words = re.findall(r"[^\W\d_]+", text[:5000].casefold())
     return (

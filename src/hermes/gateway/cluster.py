@@ -1,9 +1,9 @@
-"""The gateways of one store: they share the chats, and what one leaves when it dies the others take over.
+"""The gateways of one store: they share the chats, and when one dies the others take over its work.
 
-Each gives a sign of life. A platform is connected by one of them at a time, which sends whatever any of them has to say
-there; the others stand by. A chat is served by one of them at a time (see store/instances.py). An instance that gave no
-sign of life for too long is declared dead: when it wakes up, the store takes nothing more from what it was doing, it sends
-nothing, and it joins again as if it had just been started. A file has one gateway at a time: a cluster of one.
+Each instance renews a lease as its heartbeat. One instance at a time is connected to a platform and sends the messages of
+all instances there; the others stand by. One instance at a time serves a chat (see store/instances.py). An instance without
+a heartbeat for too long is declared dead: if it wakes up, the store rejects its writes, it sends nothing, and it joins
+again as if it had just been started. A SQLite file has one gateway at a time: a cluster of one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from hermes.gateway.connection import Connection
     from hermes.store.gateway_db import GatewayDB
 
-SECONDS = "HERMES_GATEWAY_SECONDS"  # the variable that says how long an instance may give no sign of life
-LOOK = 0.2  # seconds between two looks for something that another gateway has left us to do
-LOOK_ALONE = 2.0  # the same where no other is: nothing comes that we are not woken for
-BEAT, BEAT_ALONE = 1.0, 5.0  # seconds between two signs of life, at most
-GRACE = 3  # beats for which one that has its share of platforms leaves a free one to others
-CERTAIN = 0.8  # of the time a lease lasts it is certain that nobody has taken it: clocks differ a little
+SECONDS = "HERMES_GATEWAY_SECONDS"  # the variable with the seconds after which an instance without heartbeat is dead
+LOOK = 0.2  # seconds between two polls for work that another gateway left for this one
+LOOK_ALONE = 2.0  # the same for a single gateway: it is woken for everything that arrives
+BEAT, BEAT_ALONE = 1.0, 5.0  # seconds between two heartbeats, at most
+GRACE = 3  # heartbeats for which an instance with its share of platforms leaves a free one to others
+CERTAIN = 0.8  # the part of a lease's time in which it certainly belongs to its holder: clocks differ a little
 _log = logging.getLogger("hermes.gateway")
 
 
 def patience() -> float:
-    """Seconds after which an instance that gives no sign of life counts as dead."""
+    """Seconds without a heartbeat after which an instance counts as dead."""
     try:
         return max(1.0, float(os.environ.get(SECONDS, "30")))
     except ValueError:
@@ -54,7 +54,7 @@ def clock() -> float:
 
 
 def boot() -> str:
-    """This run of this machine or container: only within it a process number tells whether a process still runs."""
+    """The id of this boot of the machine or container: a process number identifies a process only within it."""
     with suppress(OSError):
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     return ""
@@ -62,28 +62,28 @@ def boot() -> str:
 
 @dataclass(slots=True)
 class Held:
-    """A platform that is ours for now."""
+    """A platform this instance is connected to."""
 
     token: int
     sure_until: float
-    ready: bool = False  # whether all that was waiting for it is queued, so that what is said now comes after it
+    ready: bool = False  # whether all older messages for it are queued, so that new ones may be sent after them
     lost: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True)
 class Beat:
-    """What one sign of life has brought to light."""
+    """The result of one heartbeat."""
 
     at: float
     renewed: dict[str, bool]  # by the name of the lease
     everyone: list[Instance] = field(default_factory=list)
-    taken: dict[str, int] = field(default_factory=dict)  # platforms that are ours from now on, with their tokens
+    taken: dict[str, int] = field(default_factory=dict)  # newly acquired platforms, with their lease tokens
 
 
 class Cluster:
-    """One gateway's part in it. For the gateway's event loop, unless something else is said.
+    """One gateway's membership. Methods run on the gateway's event loop unless they say otherwise.
 
-    `cut` ends the turns that are under way; `gone` hears that the store's file was deleted or replaced.
+    `cut` interrupts the running turns; `gone` is called when the store's file was deleted or replaced.
     """
 
     def __init__(
@@ -96,66 +96,66 @@ class Cluster:
         self._look, beat = (LOOK, BEAT) if self._db.is_shared else (LOOK_ALONE, BEAT_ALONE)
         self._pause = min(beat, self._ttl / 6)
         self.name = ""
-        self.fence = ("", 0)  # the lease what we do is done under
+        self.fence = ("", 0)  # the lease that fences this instance's writes
         self.living: list[Instance] = []
         self._held: dict[str, Held] = {}
-        self._free: dict[str, int] = {}  # platforms nobody has, and for how many beats
-        self._lock = threading.Lock()  # a beat goes to its end before we leave
+        self._free: dict[str, int] = {}  # platforms without a holder, and for how many heartbeats
+        self._lock = threading.Lock()  # a heartbeat finishes before we leave
         self._left = False
-        self._trusting_until = 0.0  # until then nobody counts as dead: perhaps the store was out of reach for all
+        self._trusting_until = 0.0  # until then no instance counts as dead: the store may have been unreachable for all
         self._beaten = clock()
-        self._changed = asyncio.Event()  # what we hold has changed
+        self._changed = asyncio.Event()  # the set of platforms we hold has changed
         self._wake = asyncio.Event()
 
-    # ------------------------------------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------------------------------------ questions of the other parts
 
     def has(self, platform: str) -> bool:
-        """Whether we are the one who is connected to a platform; from any thread."""
+        """Whether this instance is connected to a platform; from any thread."""
         return platform in self._held
 
     def ready(self, platform: str) -> bool:
-        """Whether what is said now may be sent at once: nothing that was said before is still to be found."""
+        """Whether a new message may be sent at once: all older ones are queued already."""
         held = self._held.get(platform)
         return held is not None and held.ready
 
     def sure(self, platform: str) -> bool:
-        """Whether that is certain in this very moment: nobody can have taken it over."""
+        """Whether the platform's lease is certainly ours at this moment."""
         held = self._held.get(platform)
         return held is not None and clock() < held.sure_until
 
     def platform_fence(self, platform: str) -> tuple[str, int] | None:
-        """The lease what we send is sent under."""
+        """The lease that fences what is sent to a platform."""
         held = self._held.get(platform)
         return None if held is None else (platform_lease(platform), held.token)
 
     def is_ours(self, key: str, platform: str) -> bool:
-        """Whether a chat in which nothing waits is ours to look after; from any thread."""
+        """Whether this instance serves a chat in which nothing waits; from any thread."""
         return choose(key, platform, self.living) == self.name
 
     def held(self) -> dict[str, Held]:
-        """The platforms that are ours now."""
+        """The platforms this instance holds."""
         return dict(self._held)
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Poll the store soon."""
         self._wake.set()
 
     def looks(self) -> None:
-        """Somebody looks for it now."""
+        """Note that a poll begins now."""
         self._wake.clear()
 
     async def woken(self) -> None:
-        """Wait until it is time to look again."""
+        """Wait until the next poll is due."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._look):
                 await self._wake.wait()
 
-    # ------------------------------------------------------------------------------------------ being there
+    # ------------------------------------------------------------------------------------------ membership
 
     async def join(self) -> None:
-        """Be one of them from now on, under a name that nobody had before."""
+        """Join the cluster under a new, unique name."""
         await asyncio.to_thread(self._join)
-        _log.info("this gateway is called %s", self.name)
+        _log.info("this gateway instance is %s", self.name)
 
     def _join(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}:gateway:{secrets.token_hex(4)}"
@@ -163,14 +163,14 @@ class Cluster:
         self.name, self.fence = name, (lease_of(name), token)
 
     async def run(self) -> None:
-        """Give signs of life, take what is free, and see to it that the dead are noticed, until cancelled."""
+        """Send heartbeats, take free platforms and reassign the work of dead instances, until cancelled."""
         while True:
             try:
                 self._heard(await asyncio.to_thread(self._beat))
             except StoreGone as error:
                 self._gone(error)
             except HermesError as error:
-                _log.warning("the sign of life could not be given: %s", error)
+                _log.warning("the heartbeat failed: %s", error)
             if self.fence[1] == 0:
                 await self._again()
             await asyncio.sleep(self._pause)
@@ -180,7 +180,7 @@ class Cluster:
             return Beat(clock(), {self.fence[0]: True}) if self._left else self._beat_once()
 
     def _beat_once(self) -> Beat:
-        begun = clock()  # before the store reckons: the lease lasts longer than we are sure of it
+        begun = clock()  # before the store computes the expiry: the lease lasts longer than we rely on it
         if begun - self._beaten > self._ttl / 2:
             self._trusting_until = begun + GRACE * self._pause
         held = {platform_lease(name): one.token for name, one in list(self._held.items())}
@@ -190,7 +190,7 @@ class Cluster:
         self._beaten = begun
         if not beat.renewed[self.fence[0]]:
             return beat
-        beat.everyone = self._bury_the_dead()
+        beat.everyone = self._remove_dead_instances()
         living = sum(one.lives for one in beat.everyone)
         for platform in self._wanted(living):
             token = self._db.acquire_lease(platform_lease(platform), self.name, self._ttl)
@@ -198,8 +198,8 @@ class Cluster:
                 beat.taken[platform] = token
         return beat
 
-    def _bury_the_dead(self) -> list[Instance]:
-        """All instances, after those that died were noticed and what they had was given to others."""
+    def _remove_dead_instances(self) -> list[Instance]:
+        """All instances, after the dead ones are removed and their work is assigned to others."""
         everyone, astray = self._store.instances(self._platforms)
         here = boot()
         gone = [one.name for one in everyone if one.lives and one.boot == here and is_gone(one.name)]
@@ -211,7 +211,7 @@ class Cluster:
         return everyone
 
     def _wanted(self, living: int) -> list[str]:
-        """The platforms that are free and that we should take now: others get a moment's time for what is above our share."""
+        """The free platforms to take now: what exceeds our share is left to others for a few heartbeats."""
         share = math.ceil(len(self._platforms) / max(1, living))
         wanted: list[str] = []
         for platform in self._platforms:
@@ -226,14 +226,14 @@ class Cluster:
         return wanted
 
     def _heard(self, beat: Beat) -> None:
-        """Go by what a beat has brought to light."""
+        """Apply the result of a heartbeat."""
         if not beat.renewed[self.fence[0]]:
             self.fence = (self.fence[0], 0)
         else:
             self.living = [one for one in beat.everyone if one.lives]
         for platform, held in list(self._held.items()):
             if self.fence[1] == 0 or not beat.renewed.get(platform_lease(platform), True):
-                _log.warning("%s has passed to another gateway", platform)
+                _log.warning("another gateway has taken over %s", platform)
                 del self._held[platform]
                 held.lost.set()
             elif platform_lease(platform) in beat.renewed:
@@ -242,19 +242,19 @@ class Cluster:
             self._held[platform] = Held(token, beat.at + CERTAIN * self._ttl)
             self._free.pop(platform, None)
             self._changed.set()
-            self._wake.set()  # what waits for it is to be found
+            self._wake.set()  # poll for the messages that wait for it
 
     async def _again(self) -> None:
-        """We were declared dead: whatever we were doing is others' by now. Begin as if just started."""
-        _log.error("this gateway gave no sign of life for too long, and others have taken over; it joins again")
+        """This instance was declared dead, and others have taken over its work: start over as if just started."""
+        _log.error("this gateway had no heartbeat for too long, and others have taken over; joining again")
         self._cut()
         try:
             await self.join()
         except HermesError as error:
-            _log.warning("joining again has to wait: %s", error)
+            _log.warning("could not join again yet: %s", error)
 
     async def leave(self) -> None:
-        """Be one of them no longer; what waits for us is given to others."""
+        """Leave the cluster; what waits for this instance is assigned to others."""
         self._held.clear()
         await asyncio.to_thread(self._leave)
 
@@ -269,7 +269,7 @@ class Cluster:
     # ------------------------------------------------------------------------------------------ platforms
 
     async def keep(self, connection: Connection) -> None:
-        """Have a platform connected as long as it is ours, and let go of it when it is not; until cancelled."""
+        """Keep a platform connected as long as it is ours, and disconnect it when it is not; until cancelled."""
         while True:
             held = self._held.get(connection.platform)
             if held is None:

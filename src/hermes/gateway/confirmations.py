@@ -8,21 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PATIENCE = 300.0  # seconds
-_LOOK = 0.1  # seconds between two looks whether the turn is to end
+_LOOK = 0.1  # seconds between two checks whether the turn was interrupted
 _YES = frozenset("yes y ok okay ja oui si sí sim да はい 是 好 예 네 👍 ✅ /yes /approve".split())
-_SHADES = frozenset("\ufe0f🏻🏼🏽🏾🏿")  # of 👍
+_SHADES = frozenset("\ufe0f🏻🏼🏽🏾🏿")  # skin tones of 👍
 _NO = frozenset("no n nope nein non não нет いいえ 否 不 아니요 👎 ❌ /no /deny".split())
 
 
 @dataclass(slots=True)
 class Question:
-    """Something that one person is asked; the turn waits for the answer."""
+    """A question to one person; the turn waits for the answer."""
 
-    asked: str | None  # whose word counts: the id of who began the turn; None where people can't be told apart
+    asked: str | None  # the id of the person who began the turn and may answer; None: people have no ids here
     answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 
     def wait(self, cancelled: Callable[[], bool]) -> bool:
-        """The answer; no, if none comes in time or the turn is to end."""
+        """The answer; no, if none comes in time or the turn is interrupted."""
         end = time.monotonic() + PATIENCE
         while not cancelled() and (left := end - time.monotonic()) > 0:
             try:
@@ -33,7 +33,7 @@ class Question:
 
 
 def read_answer(text: str) -> bool | None:
-    """Yes, no, or None: it is something else."""
+    """Yes, no, or None for any other text."""
     word = "".join(sign for sign in text if sign not in _SHADES).strip(" \t\n.!").casefold()
     if word in _YES:
         return True
@@ -41,5 +41,5 @@ def read_answer(text: str) -> bool | None:
 
 
 def wording(question: str) -> str:
-    """A question as it is put in a chat."""
+    """A question as it is sent to a chat."""
     return f"{question}\n\nReply **yes** or **no** (no answer within {PATIENCE / 60:g} minutes is a no)."

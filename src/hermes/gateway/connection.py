@@ -1,4 +1,4 @@
-"""One platform in the gateway: its adapter connected, connected again when it breaks, and its state told."""
+"""One platform in the gateway: connects its adapter, reconnects when the connection breaks, and reports its state."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hermes.store.gateway_writer import Writer
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
-REFUSED_PAUSE = 300.0  # a wrong token may be mended meanwhile
-PATIENCE = 60.0  # seconds a connection may take to stand
-STOOD_WELL = 30.0  # after so many seconds a connection counts as a good one, and the next pause is short again
+REFUSED_PAUSE = 300.0  # seconds; the owner may replace a wrong token meanwhile
+PATIENCE = 60.0  # seconds a connection may take to be established
+STOOD_WELL = 30.0  # a connection that lasted so many seconds was good: the next pause is short again
 LET_GO_SECONDS = 10.0
 
 
@@ -52,31 +52,31 @@ class Connection:
         return self.adapter.platform
 
     async def received(self, event: Event) -> None:
-        """Keep an event (see adapter.Link)."""
+        """Store an event (see adapter.Link)."""
         if not self.accepts:
-            raise PlatformUnreachable("the gateway is stopping; this comes again")
+            raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
         await self._take(self.platform, event)
 
     async def revised(self, revision: Revision) -> None:
         """A message was edited or deleted (see adapter.Link)."""
         if not self.accepts:
-            raise PlatformUnreachable("the gateway is stopping; this comes again")
+            raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
         await self._revise(self.platform, revision)
 
     async def moved(self, old: str, new: str) -> None:
         """A chat has another id (see adapter.Link)."""
         for key in await asyncio.to_thread(self._store.move_chat, self.platform, old, new):
-            self.log.info("the chat %s is %s now: its conversation goes on as %s", old, new, key)
+            self.log.info("the chat %s is now %s: its conversation continues as %s", old, new, key)
 
     def connected(self, identity: str) -> None:
-        """The connection stands."""
+        """The connection is established."""
         self.identity = identity
         self.delivery.stands()
         self.log.info("connected as %s", identity)
         self._tell("connected", identity=identity)
 
     def troubled(self, text: str) -> None:
-        """Something is wrong although the connection stands."""
+        """Report a problem of a connection that works otherwise."""
         self._tell("connected" if self.delivery.connected.is_set() else "lost", error=text)
 
     def _trouble(self, error: Exception) -> None:
@@ -85,13 +85,13 @@ class Connection:
             self._link.lost(error)
 
     def _tell(self, state: str, *, identity: str | None = None, error: str | None = None) -> None:
-        """Note the state in the store, in order; that it can't be noted now is no reason to stop."""
+        """Store the state, in order; a failure to store it stops nothing."""
 
         async def note() -> None:
             try:
                 await self._writer(self._store.note_status, self.platform, state, identity, error)
             except HermesError as problem:
-                self.log.warning("the state could not be noted: %s", problem)
+                self.log.warning("the state could not be stored: %s", problem)
 
         task = asyncio.create_task(note())
         self._statuses.add(task)
@@ -115,7 +115,7 @@ class Connection:
             await asyncio.sleep(pause)
 
     async def _stay(self) -> Exception:
-        """Connect and stay connected as long as it lasts; why it ended."""
+        """Connect and stay connected as long as possible; returns why it ended."""
         self._link = link = _Link(self)
         try:
             async with asyncio.timeout(PATIENCE) as limit:
@@ -125,7 +125,7 @@ class Connection:
             return TimeoutError(f"no connection within {PATIENCE:g} s") if limit.expired() else error
         except HermesError as error:
             return error
-        except Exception as error:  # an adapter's mistake must not end the others
+        except Exception as error:  # a bug in one adapter must not stop the others
             self.log.exception("the adapter failed")
             return error
         finally:
@@ -134,22 +134,22 @@ class Connection:
             await self._let_go(LET_GO_SECONDS)
 
     async def _let_go(self, seconds: float) -> None:
-        """Have the adapter disconnect; what goes wrong with that is a line in the log."""
+        """Disconnect the adapter; errors go to the log."""
         try:
             async with asyncio.timeout(seconds):
                 await self.adapter.disconnect()
         except TimeoutError:
-            self.log.warning("did not let go within %g s", seconds)
+            self.log.warning("did not disconnect within %g s", seconds)
         except Exception:
-            self.log.exception("letting go failed")
+            self.log.exception("disconnecting failed")
 
     async def stand_by(self) -> None:
-        """Another gateway is connected to the platform from now on."""
+        """Disconnect, because another gateway is connected to the platform from now on."""
         await self.delivery.reset()
-        self.log.info("another gateway has this platform; this one stands by")
+        self.log.info("another gateway is connected to this platform; this one stands by")
 
     async def show_menu(self, commands: list[tuple[str, str]]) -> None:
-        """Put the commands into the platform's menu, once it is connected; that it fails is a line in the log."""
+        """Put the commands into the platform's menu, once it is connected; a failure goes to the log."""
         if not self.adapter.capabilities.menu:
             return
         await self.delivery.connected.wait()
@@ -161,7 +161,7 @@ class Connection:
             self.log.exception("the menu of commands could not be set")
 
     async def stop(self, seconds: float = LET_GO_SECONDS) -> None:
-        """Let go."""
+        """Disconnect."""
         await self.delivery.stop()
         self.delivery.connected.clear()
         await self._let_go(seconds)
@@ -170,7 +170,7 @@ class Connection:
 
 
 class _Link:
-    """One connection as its adapter sees it (adapter.Link). What it says after its end, or twice, changes nothing."""
+    """One connection as its adapter sees it (adapter.Link). Calls after its end, or repeated ones, change nothing."""
 
     def __init__(self, connection: Connection) -> None:
         self.log = connection.log

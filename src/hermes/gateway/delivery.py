@@ -1,7 +1,7 @@
-"""Sending: what the outbox holds goes out place by place, in order, until the platform has it.
+"""Delivery: sends what the outbox holds, chat by chat and in order, until the platform has it.
 
-Each chat (each thread of it) has a queue of its own, so that a slow or failing one holds up nobody else. "Wait" is
-obeyed, a broken connection is waited for, and what can't be sent at all is noted with the reason.
+Each chat (each thread of it) has its own queue, so a slow or failing chat delays no other. A platform's rate limit is
+obeyed, a broken connection is waited for, and a message that can't be sent at all is recorded with the reason.
 """
 
 from __future__ import annotations
@@ -36,82 +36,82 @@ if TYPE_CHECKING:
     from hermes.store.gateway_writer import Writer
 
 LONGEST_PAUSE = 60.0
-MISTAKES = 3  # how often an adapter may fail in a way that is its own mistake before a message is given up
+MISTAKES = 3  # how often an adapter may fail with an unexpected exception before a message is given up
 REPEATED = "↻ Sent again after a restart or a broken connection; you may have this already.\n\n"
 SHORT_REPEATED = "↻ "
-UNKNOWN_LENGTH = 1500  # characters of a part for a platform that is not enabled and can't be asked
+UNKNOWN_LENGTH = 1500  # characters of a part for a platform that is not enabled, whose limit is unknown
 
 Place = tuple[str, str | None]
 
 
 class Delivery:
-    """Everything one platform has to send. For one event loop; `begin` and `post` are called there."""
+    """Sends everything for one platform. Belongs to one event loop; call `begin` and `post` there."""
 
     def __init__(
         self, adapter: Adapter, writer: Writer, config: Config, log: logging.Logger | logging.LoggerAdapter[Any], *,
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self.connected = asyncio.Event()
-        self.sure: Callable[[], bool] = lambda: True  # that no other gateway sends to this platform in this moment
-        self.fence: Callable[[], tuple[str, int] | None] = lambda: None  # the lease that makes sure of it
-        self.under_way: set[int] = set()  # parts that are in a queue, or were until a moment ago
-        self.replies: set[int] = set()  # the events whose replies are shown here
+        self.sure: Callable[[], bool] = lambda: True  # whether certainly no other gateway sends to this platform
+        self.fence: Callable[[], tuple[str, int] | None] = lambda: None  # the lease that ensures it
+        self.under_way: set[int] = set()  # ids of parts that are in a queue, or were until a moment ago
+        self.replies: set[int] = set()  # inbox ids of the events whose replies are shown here
         self.on_trouble: Callable[[Exception], None] = lambda error: None
         self.adapter, self.writer, self.config, self.log, self.clock = adapter, writer, config, log, clock
         self._streaming = Streaming(self)
         self._queues: dict[Place, deque[StreamedReply | Outgoing]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._anew = asyncio.Event()  # set, and replaced, whenever a connection stands
-        self._through: set[int] = set()  # of those under way the ones that are done with
+        self._reconnected = asyncio.Event()  # set, and replaced, whenever a connection is established
+        self._through: set[int] = set()  # those of `under_way` that are finished
 
     # ------------------------------------------------------------------------------------------ from the gateway
 
     def begin(self, reply: StreamedReply) -> None:
-        """Show a reply from now on, after what waits for that place already."""
+        """Show a reply from now on, after everything that waits for its chat already."""
         self.replies.add(reply.inbox_id)
         self._enqueue(reply.chat, reply)
 
     def post(self, part: Outgoing) -> None:
-        """Send a part of the outbox, after what waits for that place already; once, however often it is posted."""
+        """Send a part of the outbox, after everything that waits for its chat already; once, however often it is posted."""
         if part.id not in self.under_way:
             self.under_way.add(part.id)
             self._enqueue(from_json(part.chat, Chat), part)
 
     def post_at_once(self, part: Outgoing) -> None:
-        """Send a part beside whatever is being shown there: a question that the reply itself waits for."""
+        """Send a part beside the reply that is shown in its chat: a question for which the reply's turn waits."""
         if part.id not in self.under_way:
             self.under_way.add(part.id)
             self._start(self._do(part))
 
     def forget_through(self) -> None:
-        """Forget the parts that are done with: whoever looks into the outbox from now on does not find them there."""
+        """Forget finished parts: a look into the outbox from now on does not find them."""
         self.under_way -= self._through
         self._through.clear()
 
     def stands(self) -> None:
-        """There is a connection: whatever waits for one goes on at once."""
+        """The connection is established: everything that waits for it continues at once."""
         self.connected.set()
-        self._anew.set()
-        self._anew = asyncio.Event()
+        self._reconnected.set()
+        self._reconnected = asyncio.Event()
 
     @property
     def waiting(self) -> int:
-        """How many parts and replies are not through yet."""
+        """How many parts and replies are unfinished."""
         return sum(map(len, self._queues.values()))
 
     async def idle(self) -> None:
-        """Wait until everything was sent, unless there is nobody to send it to."""
+        """Wait until everything is sent, unless there is no connection."""
         while self._tasks and self.connected.is_set():
             await asyncio.wait(self._tasks, timeout=0.1)
 
     async def stop(self) -> None:
-        """Send nothing more; what waits is in the outbox."""
+        """Stop sending; unsent parts stay in the outbox."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def reset(self) -> None:
-        """The same, and forget everything: another gateway sends it from now on."""
+        """Stop, and forget all queues: another gateway sends from now on."""
         await self.stop()
         self._queues.clear()
         self.under_way.clear()
@@ -149,20 +149,20 @@ class Delivery:
             else:
                 await self.send(from_json(job.chat, Chat), job)
         except Fenced as error:
-            self.log.info("something is for another gateway to send: %s", error)
-        except Exception as error:  # a mistake of ours, or the store is gone: it stays in the outbox, the others go on
-            self.log.exception("something could not be sent now: %s", type(error).__name__)
+            self.log.info("another gateway sends this message: %s", error)
+        except Exception as error:  # a bug of ours, or the store is gone: it stays in the outbox, the others continue
+            self.log.exception("a message could not be sent now: %s", type(error).__name__)
             self.on_trouble(error)
 
     # ------------------------------------------------------------------------------------------ one part
 
     async def send(self, chat: Chat, part: Outgoing, *, edit_after: bool | None = None) -> None:
-        """Send or edit until it is through, or known not to be sendable.
+        """Send or edit until the platform has it, or it is known that it can't be sent.
 
-        `edit_after`: under this part's nonce a piece of it may have been sent before, so that sending is not enough.
+        `edit_after`: a piece of this part may have been sent under its nonce before, so it must be edited after sending.
         """
         capabilities = self.adapter.capabilities
-        if edit_after is None:  # what an earlier process left: its reply may have begun to grow
+        if edit_after is None:  # a part left by an earlier process: its reply may have been streamed
             edit_after = capabilities.idempotent and capabilities.edits and part.inbox_id is not None
         doubtful, tries, mistakes = part.begun_at is not None, 0, 0
         message_id: str | None = None
@@ -186,7 +186,7 @@ class Delivery:
                 if part.edits is None:
                     await self._give_up(part, error)
                     return
-                # The message is gone, or too old to be changed: say it anew. Under its name it is known already.
+                # The message is gone, or too old to be edited: send a new one. Its old nonce is used up.
                 part.edits, edit_after, part.nonce = None, False, f"{part.nonce}-again"
             except PlatformRefused as error:
                 await self._not_sent(part, doubtful)
@@ -200,7 +200,7 @@ class Delivery:
             except PlatformError as error:
                 await self._give_up(part, error)
                 return
-            except Exception as error:  # an adapter's mistake; perhaps only once
+            except Exception as error:  # a bug in the adapter; perhaps only once
                 mistakes += 1
                 self.log.exception("the adapter could not send")
                 if mistakes >= MISTAKES:
@@ -221,7 +221,7 @@ class Delivery:
         return part.edits
 
     async def _ready(self) -> None:
-        """Wait until there is a connection, and it is certain that sending there is for us to do."""
+        """Wait until there is a connection, and it is certain that this gateway is the one that sends."""
         while not self.is_open:
             if self.connected.is_set():
                 await asyncio.sleep(0.05)
@@ -230,11 +230,11 @@ class Delivery:
 
     @property
     def is_open(self) -> bool:
-        """Whether something can be sent in this moment."""
+        """Whether a message can be sent now."""
         return self.connected.is_set() and self.sure()
 
     def _marked(self, text: str) -> str:
-        """A text with the remark that it may be there already, as far as there is room for one."""
+        """A text with the remark that it may be a duplicate, if there is room for the remark."""
         capabilities = self.adapter.capabilities
         for mark in (REPEATED, SHORT_REPEATED):
             if capabilities.measure(mark + text) <= capabilities.longest:
@@ -242,11 +242,11 @@ class Delivery:
         return text
 
     async def _pause(self, seconds: float) -> None:
-        """Wait so long, or until a connection stands anew."""
-        await either(self._anew, seconds)
+        """Wait so long, or until a connection is established."""
+        await either(self._reconnected, seconds)
 
     async def _note(self, step: Callable[..., Any], *given: Any, lasting: bool = True) -> None:
-        """Write something down, however long the store takes: without it nobody would know what was sent."""
+        """Record a step in the store, however long that takes: without it no process would know what was sent."""
         pause = 0.25
         while True:
             try:
@@ -255,18 +255,18 @@ class Delivery:
             except (StoreClosed, Fenced):
                 raise
             except StoreError as error:
-                self.log.warning("what is being sent can't be noted yet: %s", error)
+                self.log.warning("the state of a delivery can't be stored yet: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(10.0, pause * 2)
 
     async def _not_sent(self, part: Outgoing, doubtful: bool) -> None:
-        """It was certainly not sent: a process that comes after us need not doubt it."""
+        """Record that it was certainly not sent, so that a later process need not suspect a duplicate."""
         if part.begun_at is not None and not doubtful:
             part.begun_at = None
             await self._note(gateway_queues.sending, part.id, None)
 
     async def note_sent(self, part: Outgoing, message_id: str) -> None:
-        """A part was sent. Where sending it again would change nothing, what comes next there need not wait for this note."""
+        """Record that a part was sent. On idempotent platforms the chat's next part does not wait for this record."""
         self.under_way.add(part.id)
         if self.adapter.capabilities.idempotent:
             self._start(self._note_soon(part, message_id))
@@ -293,7 +293,7 @@ class Delivery:
 
 
 def parts_of(text: str, adapter: Adapter | None) -> Sequence[str]:
-    """A text in messages of the adapter's length; of a platform that is not enabled nobody can tell it."""
+    """Split a text into messages of the adapter's length; for a platform that is not enabled, of a safe length."""
     if adapter is None:
         return split(text, UNKNOWN_LENGTH, len)
     return split(text, adapter.capabilities.longest, adapter.capabilities.measure)

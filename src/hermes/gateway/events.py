@@ -1,7 +1,7 @@
-"""What adapters and the gateway tell each other: one shape for what is said on any platform.
+"""The types adapters and the gateway exchange: one shape for messages of any platform.
 
-Everything here can be written down as JSON and read back (`as_json`, `from_json`): an event is kept in the store before
-the platform is told that it arrived, and what a crash left unanswered is taken up from there.
+All of them can be written as JSON and read back (`as_json`, `from_json`): an event is stored before it is acknowledged
+to the platform, and an event that a crash left unanswered is resumed from the store.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ DM, GROUP, CHANNEL = "dm", "group", "channel"
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A place on a platform where people talk, and where a reply goes."""
+    """A chat, or a thread of it, on a platform; replies go there."""
 
     platform: str
     chat_id: str
     type: str = DM  # DM, GROUP or CHANNEL
     thread_id: str | None = None  # a topic or thread inside it; never a text that could be a user's id
-    name: str | None = None  # what people call it
+    name: str | None = None  # its display name
 
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who said something."""
+    """The author of a message."""
 
-    user_id: str | None = None  # None where the platform does not tell people apart
+    user_id: str | None = None  # None where the platform does not identify people
     stable_id: str | None = None  # an id that stays when user_id changes (Signal UUID, Feishu union_id)
     name: str | None = None
     is_bot: bool = False
-    proven: bool = True  # whether the platform vouches for user_id; who is not proven is never the owner
+    proven: bool = True  # whether the platform authenticates user_id; an unproven sender is never the owner
 
     @property
     def id(self) -> str | None:
-        """The id that stays: the stable one where there is one."""
+        """The permanent id: the stable one if there is one."""
         return self.stable_id or self.user_id
 
 
@@ -51,29 +51,29 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something was said to us."""
+    """A message to the bot."""
 
     id: str  # unique on the platform, over all its chats: a redelivered event has the same
     chat: Chat
     sender: Sender
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
-    message_id: str | None = None  # the platform's name for this message, for replies to it
+    message_id: str | None = None  # the platform's id of this message, for replies to it
     reply_to: str | None = None  # the message this one answers
-    quoted: str | None = None  # its words, as far as the platform tells them
+    quoted: str | None = None  # its text, as far as the platform includes it
     sent_at: float | None = None
-    addressed: bool = True  # in groups: we were mentioned, or it answers one of our messages
+    addressed: bool = True  # in groups: it mentions the bot, or answers one of its messages
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message was edited or deleted, by who may do so there: its author, or, where it is deleted, a moderator."""
+    """A message was edited or deleted by a person who may: its author or, for a deletion, a moderator."""
 
-    id: str  # unique on the platform, and no event's id: a redelivered one has the same
-    revises: str  # the id of the event that said it
-    event: Event | None = None  # the message as it is now, under that id; None: it was deleted
+    id: str  # unique on the platform, and not the id of an event: a redelivered one has the same
+    revises: str  # the id of the message's event
+    event: Event | None = None  # the message in its new form, under that id; None: it was deleted
 
 
-OWN = Sender(user_id=None, name="gateway")  # who "says" what nobody typed
+OWN = Sender(user_id=None, name="gateway")  # the sender of the gateway's own events
 OWN_ID = "handoff:"  # how the ids of such events begin
 
 
@@ -91,12 +91,12 @@ def as_json(thing: Chat | Event) -> str:
 
 
 def deleted(event_id: str) -> Revision:
-    """A message is gone; that happens once."""
+    """The revision for a deleted message; a message is deleted once."""
     return Revision(id=f"deleted:{event_id}", revises=event_id)
 
 
 def writable(event: Event) -> Event:
-    """The same event, with every text such that it can be kept: half a character, which some platforms send, is a �."""
+    """The same event with storable texts: lone surrogates, which some platforms send, become �."""
     try:
         msgspec.json.encode(event)
     except UnicodeEncodeError:
@@ -105,5 +105,5 @@ def writable(event: Event) -> Event:
 
 
 def from_json(text: str | bytes, kind: type[Kept]) -> Kept:
-    """What `as_json` wrote down; fields this version does not know are ignored."""
+    """Read what `as_json` wrote; unknown fields are ignored."""
     return msgspec.json.decode(text, type=kind)

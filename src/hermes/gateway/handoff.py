@@ -1,7 +1,7 @@
-"""Handoff, the gateway's side: a session that was asked for is taken over and goes on in a chat.
+"""Handoff, the gateway's side: a requested session is taken over and continues in a chat.
 
-A request lies in the session's row. One gateway claims it (with a lease, so that a crash frees it), asks the platform for
-a fresh thread, or takes the home chat itself, binds that place to the session, and has the agent say where things stand.
+The request is stored in the session's row. One gateway claims it (with a lease, so that a crash frees it), asks the platform
+for a new thread, or uses the home chat itself, binds that chat to the session, and has the agent sum up where things stand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.lease_renewer import KeptLease, kept
-from hermes.commands.handoff_commands import patience  # a claim holds so long without a sign of life
+from hermes.commands.handoff_commands import patience  # seconds a claim lasts without being renewed
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import OWN, OWN_ID, Chat, Event, as_json, from_json
 from hermes.gateway.participants import taken_from
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 LOOK_SECONDS = 1.0
-THREAD_SECONDS = 60.0  # for a platform to make a thread
+THREAD_SECONDS = 60.0  # for a platform to create a thread
 TRIES = 4
 _log = logging.getLogger("hermes.gateway")
 
 ARRIVAL = (
     "[From the gateway, not typed by the user: this conversation was handed over from {origin} to {platform}. Confirm in one"
-    " sentence that it goes on here, then sum up in a few lines where things stand: what was asked, what is done, what is open.]"
+    " sentence that it continues here, then sum up in a few lines where things stand: requests, results, open points.]"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What we have taken on. Whatever is done for it is done only as long as nobody else has claimed it since."""
+    """A claimed handoff. Its changes are made only as long as no other gateway has claimed it since."""
 
     db: SessionDB
     session_id: str
     token: int
 
     async def do(self, change: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Change something in the store; Fenced when the claim has passed to another."""
+        """Change something in the store; Fenced when another gateway has the claim."""
         return await asyncio.to_thread(self._fenced, change, *given, **named)
 
     def lease(self) -> KeptLease:
@@ -66,21 +66,21 @@ class Claim:
 
 
 class Handoffs:
-    """Looks for sessions that want to come here."""
+    """Looks for sessions to be handed over to this gateway's platforms."""
 
     def __init__(self, services: Services, inbox: Inbox) -> None:
         self._services, self._inbox = services, inbox
         self._under_way: set[str] = set()
-        self._notices: dict[str, PendingNotice | None] = {}  # for those whose chats sessions are brought away from
+        self._notices: dict[str, PendingNotice | None] = {}  # for the chats whose sessions are handed over
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Poll for requests, until cancelled."""
         while True:
             try:
                 waiting = await asyncio.to_thread(self._services.db.list_pending_handoffs)
             except HermesError as error:
-                _log.warning("handoffs could not be looked for: %s", error)
+                _log.warning("could not look for handoffs: %s", error)
                 waiting = []
             for session in waiting:
                 platform = session["handoff_platform"] or ""
@@ -108,11 +108,11 @@ class Handoffs:
                 placed, event = await self._bring(claim, platform, asked_at)
                 await self._inbox.speak(placed.key, event)
             if not await claim.do(db.complete_handoff, session_id):
-                raise PlatformError("whoever asked for it has given it up")
+                raise PlatformError("the request was withdrawn")
             if (notice := self._notices.get(session_id)) is not None:
                 await asyncio.to_thread(self._services.outbox.post, from_json(notice.chat, Chat), notice.text)
-            _log.info("session %s goes on at %s", session_id, platform)
-        except Fenced as error:  # what we did of it is that one's to go on with, or to take back
+            _log.info("session %s continues on %s", session_id, platform)
+        except Fenced as error:  # the gateway that has the claim now continues it, or undoes it
             _log.warning("handoff of %s to %s: %s", session_id, platform, error)
         except Exception as error:
             expected = isinstance(error, HermesError | OSError)
@@ -125,24 +125,24 @@ class Handoffs:
             self._notices.pop(session_id, None)
 
     async def _undo(self, claim: Claim, placed: Placed | None, why: str) -> None:
-        """Things are as they were, and whoever asked can read why."""
+        """Undo the handoff, and store the reason for the process that requested it."""
         try:
             if placed is not None:
                 await claim.do(self._services.store.take_back, placed)
             await claim.do(self._services.db.fail_handoff, claim.session_id, why)
         except HermesError as error:
-            _log.error("that a handoff failed could not be noted: %s", error)  # its lease runs out
+            _log.error("could not record a failed handoff: %s", error)  # its lease expires
 
     async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Placed, Event]:
-        """Make the place and bind it to the session; where it is, and what the agent is to answer there."""
+        """Make the thread and bind it to the session; the binding, and the event that the agent answers there."""
         services, asked = self._services, claim.session_id
         session_id = await asyncio.to_thread(services.db.get_compression_tip, asked)
         session = await asyncio.to_thread(services.db.get_session, session_id)
         if session is None:
-            raise PlatformError(f"session {session_id} is no longer there")
+            raise PlatformError(f"session {session_id} no longer exists")
         route = await asyncio.to_thread(services.store.route_of_session, session_id)
         if route is not None and route.platform == platform and route.updated_at >= asked_at:
-            # whoever claimed it before us got so far
+            # an earlier claim got this far
             placed, chat = Placed(route.key, session_id, None, None), from_json(route.chat, Chat)
         else:
             placed, chat = await self._bind(claim, session, platform)
@@ -153,7 +153,7 @@ class Handoffs:
         services = self._services
         home = await asyncio.to_thread(services.router.home_chat, platform)
         if home is None:
-            raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where handoffs should go")
+            raise PlatformError(f"{platform} has no home chat: send /sethome in the chat where handoffs should go")
         await claim.do(services.db.reopen_session, session["id"])
         chat = await self._place(home, session["title"] or f"Hermes {session['id']}")
         key, shared = await asyncio.to_thread(services.router.owners_key, chat)
@@ -166,7 +166,7 @@ class Handoffs:
         return placed, chat
 
     async def _place(self, home: Chat, name: str) -> Chat:
-        """A fresh thread where there are threads, else the home chat itself, which counts as a conversation of two."""
+        """A new thread if the platform has threads, else the home chat itself, which counts as a direct chat."""
         adapter = self._services.router.adapters[home.platform]
         if not adapter.capabilities.threads:
             return home
@@ -179,11 +179,11 @@ class Handoffs:
                     raise
                 await asyncio.sleep(min(error.retry_after, THREAD_SECONDS))
             except PlatformUnreachable as error:
-                if number == TRIES or error.maybe_sent:  # a thread may be there by now, and a second one in the way
+                if number == TRIES or error.maybe_sent:  # a retry could create a second thread
                     raise
                 await asyncio.sleep(number)
             except PlatformError as error:
-                _log.getChild(home.platform).warning("no thread could be made, so the home chat serves: %s", error)
+                _log.getChild(home.platform).warning("no thread could be created; using the home chat: %s", error)
                 break
         return home
 

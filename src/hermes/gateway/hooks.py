@@ -1,4 +1,4 @@
-"""Commands of the user's that are run when a session ends or begins anew, with the session as JSON on standard input."""
+"""The user's commands that run when a session ends or is reset, with the session as JSON on standard input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 FINALIZE, RESET = "on_session_finalize", "on_session_reset"
-RESETS = ("idle", "daily")  # the reasons for which a conversation begins anew
+RESETS = ("idle", "daily")  # the reasons of a reset
 TIMEOUT = 60.0
 _log = logging.getLogger("hermes.gateway")
 
@@ -33,7 +33,7 @@ def run_hook(config: Config, name: str, session: SessionRow | None, **more: Any)
 
 
 def _run(name: str, command: str | list[str], data: bytes) -> None:
-    """To its end, or to ours: what it started goes with it. What it prints to its standard error is for the log."""
+    """Run it until it ends, or to the time limit; then its children are killed, too. Its standard error goes to the log."""
     with tempfile.TemporaryFile() as errors:
         try:
             started = subprocess.Popen(
@@ -48,10 +48,10 @@ def _run(name: str, command: str | list[str], data: bytes) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(started.pid, signal.SIGKILL)
             started.wait()
-            _log.error("the hook %s did not end within %g s and was ended", name, TIMEOUT)
+            _log.error("the hook %s did not end within %g s and was killed", name, TIMEOUT)
             return
         if started.returncode != 0:
             errors.seek(0, os.SEEK_END)
             errors.seek(max(0, errors.tell() - 200))
-            said = errors.read().decode(errors="replace").strip()
-            _log.error("the hook %s ended with status %s: %s", name, started.returncode, said)
+            output = errors.read().decode(errors="replace").strip()
+            _log.error("the hook %s exited with status %s: %s", name, started.returncode, output)

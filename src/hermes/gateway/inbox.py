@@ -1,8 +1,8 @@
-"""The inbox: what came in. Each event is stored before its platform is told so, and answered once, in the order of its chat.
+"""The inbox: incoming events. Each is stored before it is acknowledged to its platform, and answered once, in its chat's order.
 
-Of several gateways on one store the one that is connected to a platform stores its events; the instance that serves the
-chat answers them (store/instances.py). Usually both are this one: then the event goes to its lane at once. All else that
-waits for us in the store is found by looking there (`follow`).
+Of several gateways on one store, the one connected to a platform stores its events; the instance that serves the
+chat answers them (store/instances.py). Usually both are this one: then the event goes to its lane at once. Other events
+that wait for this gateway are found by polling the store (`follow`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hermes.errors import HermesError, PlatformError
 from hermes.gateway.access import greeting, place_of
 from hermes.gateway.confirmations import Question, read_answer
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
-from hermes.gateway.workers import tell_failure
+from hermes.gateway.workers import log_failure
 from hermes.store.gateway_db import Arrival, Kept
 
 if TYPE_CHECKING:
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from hermes.store.gateway_db import Received
     from hermes.store.gateway_writer import Writer
 
-BRAKE = "gateway_brake"  # where the store keeps whose answers wait
+BRAKE = "gateway_brake"  # the meta row with the chats whose answers are delayed
 _log = logging.getLogger("hermes.gateway")
 
 
 @dataclass(slots=True)
 class Request:
-    """An event that waits in a lane, or is answered in it."""
+    """An event that waits in a lane, or is being answered in it."""
 
     inbox_id: int
     event: Event
     stored: str  # the event's JSON in the store: if that differs, the event was edited meanwhile
-    fence: tuple[str, int]  # the lease it is answered under
-    begun: bool = False  # a process that died had begun with it
-    session_id: str | None = None  # and had stored it there
-    message_id: int | None = None  # under this id
+    fence: tuple[str, int]  # the lease under which it is answered
+    begun: bool = False  # a process that died had begun to answer it
+    session_id: str | None = None  # the session in which that process stored it
+    message_id: int | None = None  # the message id it has there
     stops: bool = False  # it has stopped a turn
-    refused: bool = False  # it wanted to stop another person's turn
+    refused: bool = False  # it tried to stop another person's turn
     joined: bool = False  # the next message is answered together with this one
-    at: float = field(default_factory=time.monotonic)  # when it came
+    at: float = field(default_factory=time.monotonic)  # when it arrived
     shown: tuple[str, ...] = ()
-    stop: Stop = field(default_factory=Stop)  # ends its turn, also one that has not begun
+    stop: Stop = field(default_factory=Stop)  # interrupts its turn, also one that has not begun
 
     def follow(self, row: Received) -> None:
-        """Be what the store knows by now. The text stays as it was said, unless it was edited: the store masks secrets."""
+        """Update this from the store's row. The text stays unmasked, unless it was edited: the store masks secrets."""
         if row.event != self.stored:
             self.event, self.stored = from_json(row.event, Event), row.event
         self.begun, self.session_id, self.message_id = row.begun_at is not None, row.session_id, row.message_id
@@ -66,20 +66,20 @@ class Request:
 
 @dataclass(slots=True)
 class Reset:
-    """A conversation may have to begin anew."""
+    """A conversation that may be due for a reset."""
 
     fence: tuple[str, int]
     stop: Stop = field(default_factory=Stop)
 
 
 def is_turn(item: Any) -> bool:
-    """Whether the agent answers something just now: a message, or the last one again. Other commands are not cut short."""
+    """Whether the agent is answering: a message, or a retry of the last one. Other commands are not interrupted."""
     command = parse(item.event.text.strip()) if isinstance(item, Request) else None
     return isinstance(item, Request) and (command is None or bool(item.event.attachments) or command[0] == "retry")
 
 
 class Inbox:
-    """Stores events and hands them to the workers. For the event loop, unless something else is said."""
+    """Stores events and hands them to the workers. Methods run on the event loop unless they say otherwise."""
 
     def __init__(self, services: Services, workers: Workers, cluster: Cluster, writer: Writer, brake: Brake) -> None:
         self._services, self._workers, self._cluster, self._writer, self._brake = (
@@ -92,14 +92,14 @@ class Inbox:
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
         self._began = 0.0
-        self._in_hand: set[int] = set()  # events that are in a lane, or were until a moment ago
-        self._done: set[int] = set()  # of them those that are in none any more
+        self._in_hand: set[int] = set()  # ids of events that are in a lane, or were until a moment ago
+        self._done: set[int] = set()  # those of them that have left their lane
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------------------------------ storing
 
     async def received(self, platform: str, event: Event) -> None:
-        """An adapter has an event: store it, or decide that it is not for us. Returns when it is safe."""
+        """Store an adapter's event, or decide that it is not for us. Returns when it is safe."""
         event = writable(event)
         if not event.text.strip() and not event.attachments:
             return
@@ -118,14 +118,14 @@ class Inbox:
         await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
 
     async def speak(self, key: str, event: Event) -> None:
-        """Have the agent answer something nobody typed, under a key; returns when the answer has arrived there."""
+        """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered."""
         platform = event.chat.platform
         arrival = Arrival(key, platform, event.id, self._masked(event))
         await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
         while True:
             found = await asyncio.to_thread(self._store.progress, platform, event.id)
             if found is None:
-                raise PlatformError("what was to be said is no longer there")
+                raise PlatformError("the event to be answered is no longer in the inbox")
             finished, unsent, error = found
             if error is not None:
                 raise PlatformError(error)
@@ -139,8 +139,8 @@ class Inbox:
         return as_json(msgspec.structs.replace(event, text=masked(event.text), quoted=quoted))
 
     async def _refuse(self, platform: str, event: Event) -> None:
-        """Someone who may not talk: in a conversation of two they get a pairing code."""
-        _log.getChild(platform).info("not let in: %s in %s", event.sender.id, place_of(event.chat))
+        """Handle a person without access: in a direct chat they get a pairing code."""
+        _log.getChild(platform).info("no access: %s in %s", event.sender.id, place_of(event.chat))
         code = await asyncio.to_thread(self._services.access.pairing_code, event)
         if code is not None:
             await asyncio.to_thread(self._outbox.post, event.chat, greeting(code))
@@ -153,20 +153,20 @@ class Inbox:
         return read_answer(event.text) is not None and self._store.served_elsewhere(key, self._cluster.name)
 
     def _kept(self, event: Event, stored: str, kept: Kept) -> None:
-        """An event is safe. This happens in the order they came, even if the adapter did not wait for it."""
+        """An event is stored. Called in order of arrival, even if the adapter did not wait for it."""
         number, fence = kept.id, self._cluster.fence
         if number is None or number in self._in_hand:
             return  # a redelivery
         if kept.serving != self._cluster.name or not fence[1] or not self._in_hand.issuperset(kept.before):
-            self._cluster.wake()  # if it is ours, it is found in its order
+            self._cluster.wake()  # if it is ours, `follow` finds it in its order
             return
         self._in_hand.add(number)
         self._start(kept.key, Request(number, event, stored, fence))
 
-    # ------------------------------------------------------------------------------------------ looking into the store
+    # ------------------------------------------------------------------------------------------ polling the store
 
     async def follow(self) -> None:
-        """Take up what waits for us in the store, in the order it came, and send what others have to say; until cancelled."""
+        """Take up events that wait for us in the store, oldest first, and send other gateways' messages; until cancelled."""
         cluster = self._cluster
         while True:
             cluster.looks()
@@ -178,12 +178,12 @@ class Inbox:
             try:
                 rows, parts = await asyncio.to_thread(self._store.find_work, cluster.name, known, sending)
             except HermesError as error:
-                _log.warning("what there is to do could not be looked for: %s", error)
+                _log.warning("could not look for waiting events: %s", error)
             else:
                 same = [platform for platform, one in held.items() if cluster.held().get(platform) is one]
                 if fence == cluster.fence and not self._services.stopping:
                     sent = [part for part in parts if part.platform in same]
-                    waiting = self._outbox.take(sent, left, self._in_hand)  # first: they were said before
+                    waiting = self._outbox.take(sent, left, self._in_hand)  # first: they are older than these events
                     self._take(rows, fence)
                     for platform in same:
                         held[platform].ready = platform not in waiting
@@ -198,33 +198,33 @@ class Inbox:
                 request = Request(row.id, from_json(row.event, Event), row.event, fence)
                 request.follow(row)
             except ValueError as error:
-                _log.error("an event can't be read and is left out: %s", error)
+                _log.error("skipping an unreadable event: %s", error)
                 self._in_thread(self._store.finish, row.id, row.platform, "")
                 continue
             if row.received_at >= self._began:
                 self._start(row.key, request)
-            else:  # what an earlier process left interrupts nothing, and was counted by the brake
+            else:  # an event left by an earlier process interrupts nothing; the brake has counted it
                 wait = self._brake.wait(row.platform, request.event.sender.id or "", time.monotonic())
                 self._add_later(wait, row.key, request)
 
     def begin(self) -> None:
-        """Know when this process began, and whose answers waited when the one before it ended; from any thread."""
+        """Record when this process began, and load the delays of the previous process; from any thread."""
         self._began = self._services.clock()
         self._brake.restore(str(self._services.db.get_meta(BRAKE) or "[]"), time.monotonic(), time.time())
 
     def answered(self, inbox_id: int) -> None:
-        """A reply is about to be sent; from any thread."""
+        """Note that a reply is about to be sent; from any thread."""
         self._brake.done(inbox_id)
 
     def done(self, inbox_id: int) -> None:
-        """An event is no longer in a lane; from any thread."""
+        """Note that an event has left its lane; from any thread."""
         self._brake.done(inbox_id)
-        self._services.calls(self._done.add, inbox_id)  # after what it has to send was handed over there
+        self._services.calls(self._done.add, inbox_id)  # queued there after the calls that send its reply
 
-    # ------------------------------------------------------------------------------------------ into a lane
+    # ------------------------------------------------------------------------------------------ handing to a lane
 
     def _start(self, key: str, request: Request) -> None:
-        """Answer it, in its turn. What can't wait for its turn: an answer to a question, and /stop."""
+        """Answer an event when its turn comes. Answers to questions and /stop are handled at once."""
         lane = self._workers.get(key)
         running = None if lane is None else self._workers.current(lane)
         if lane is not None and running is not None:
@@ -254,17 +254,17 @@ class Inbox:
         self._when_due(key, request)
 
     def interrupts(self, event: Event) -> bool:
-        """Whether a message ends the reply that is being written where it arrives."""
+        """Whether a message interrupts the reply that is being written in its chat."""
         display = self._services.config.display
         return bool(display.platforms.get(event.chat.platform, {}).get("busy", display.busy) == "interrupt")
 
     def _may_interrupt(self, event: Event, running: Any) -> bool:
-        """Whether this person may end what runs: it answers them, or nobody, or they are the owner."""
+        """Whether this person may interrupt the running turn: it answers them, it answers no person, or they are the owner."""
         asker = running.event.sender.id if isinstance(running, Request) else None
         return asker in (None, event.sender.id) or self._services.access.is_owner(event.chat.platform, event.sender)
 
     def is_quick(self, one: Any, other: Any) -> bool:
-        """Whether one message follows another of the same person so soon that both are answered together."""
+        """Whether one message follows another of the same person so quickly that one reply answers both."""
         if not (isinstance(one, Request) and isinstance(other, Request) and self.interrupts(one.event)):
             return False
         who = one.event.sender.id
@@ -278,7 +278,7 @@ class Inbox:
         )
 
     def _is_heard(self, request: Request) -> None:
-        """An event was the answer to a question; that is all."""
+        """Finish an event that was the answer to a question: it gets no reply of its own."""
         try:
             with self._services.db.fenced(*request.fence):
                 self._store.finish(request.inbox_id, request.event.chat.platform, as_json(request.event.chat))
@@ -286,7 +286,7 @@ class Inbox:
             self.done(request.inbox_id)
 
     def _when_due(self, key: str, request: Request) -> None:
-        """Give a message to its lane, now or when the brake lets it pass. Commands of people don't wait."""
+        """Give a message to its lane, now or when the brake lets it pass. People's commands are never delayed."""
         event = request.event
         who = event.sender.id
         if who is None or parse(event.text.strip()) is not None:
@@ -296,7 +296,7 @@ class Inbox:
         if begins:
             self._braked(event, who)
         if wait > 0:
-            kept = self._brake.kept(time.monotonic(), time.time())  # a restart does not set them free
+            kept = self._brake.kept(time.monotonic(), time.time())  # delays survive a restart
             self._in_thread(self._services.db.set_meta, BRAKE, kept)
         self._add_later(wait, key, request)
 
@@ -307,11 +307,11 @@ class Inbox:
             self._workers.add(key, request)
 
     def _braked(self, event: Event, who: str) -> None:
-        """Tell the owner that a conversation seems to run by itself."""
+        """Report to the owner that a chat may be two programs answering each other."""
         platform = event.chat.platform
         text = (
-            f"{who} on {platform} writes so fast, or so often the same, that it may be a program: answers wait longer and"
-            " longer from now on (gateway.brake in config.yaml)"
+            f"{who} on {platform} writes so fast, or repeats itself so often, that it may be a program: answers are delayed"
+            " more and more from now on (gateway.brake in config.yaml)"
         )
         _log.getChild(platform).warning("%s", text)
         self.note_trouble(platform, text)
@@ -319,7 +319,7 @@ class Inbox:
             self._in_thread(self._tell_home, name, event.chat, f"⚠️ {text}.")
 
     def _tell_home(self, platform: str, about: Chat, text: str) -> None:
-        """Say something in a platform's home chat, unless that is where it happens."""
+        """Post to a platform's home chat, unless the event comes from that chat."""
         home = self._router.home_chat(platform)
         if home is not None and (home.platform, home.chat_id) != (about.platform, about.chat_id):
             self._outbox.post(home, text)
@@ -328,4 +328,4 @@ class Inbox:
         task = asyncio.create_task(asyncio.to_thread(work, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(tell_failure)
+        task.add_done_callback(log_failure)

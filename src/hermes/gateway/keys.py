@@ -1,7 +1,7 @@
-"""Session keys: the same place and person always give the same key, two different ones never do.
+"""Session keys: the same chat and person always give the same key, two different ones never do.
 
 A key is `agent:main:<platform>:<type>:<chat>[:<thread>][:<user>]`. Its parts are escaped, so that an id with a colon in
-it can't look like two. WhatsApp knows one person by a phone number and by a LID; both are brought to one form first.
+it can't look like two. WhatsApp knows one person by a phone number and by a LID; both are normalized to one id first.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["Source", "build_session_key", "canonical_whatsapp_identifier", "normalize_whatsapp_identifier"]
 
 WHATSAPP = "whatsapp"
-_MOST_ALIASES = 64  # more than anybody has; a folder full of nonsense is not walked to its end
+_MOST_ALIASES = 64  # more than any person has; a folder full of nonsense is not walked to its end
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message comes from, as far as its session depends on it."""
+    """The fields of a message's origin that determine its session."""
 
     platform: str
     chat_id: str
     chat_type: str = DM
     user_id: str | None = None
-    user_id_alt: str | None = None  # the platform's stable alternative; it wins
+    user_id_alt: str | None = None  # the platform's stable alternative; it takes precedence
     thread_id: str | None = None
     proven: bool = True
 
@@ -68,9 +68,9 @@ def build_session_key(
 
 
 def key_beside(key: str, source: Source, person: str | None, *, home: Path | None = None) -> str:
-    """The key of a message in a conversation of two that belongs to `person`: its own, unless somebody else speaks.
+    """The key of a message in a direct chat that belongs to `person`: the chat's key, unless another person speaks.
 
-    Members of a room change: who comes after somebody gets a key with their own id at its end, never that one's session.
+    Members of a room change: a person who joins later gets a key that ends with their own id, never the first one's session.
     """
     ids = [one for one in (source.user_id_alt, source.user_id) if one]
     if source.platform == WHATSAPP:
@@ -98,7 +98,7 @@ def _escaped(part: str) -> str:
 
 
 def normalize_whatsapp_identifier(value: str) -> str:
-    """An id without what changes from message to message: the device after a colon, the server after an @, a plus sign."""
+    """An id without its variable parts: the device after a colon, the server after an @, a plus sign."""
     bare = value.strip().partition("@")[0].partition(":")[0]
     return bare.removeprefix("+")
 
@@ -106,17 +106,17 @@ def normalize_whatsapp_identifier(value: str) -> str:
 def canonical_whatsapp_identifier(value: str, *, home: Path | None = None) -> str:
     """The one id of a person: of all aliases the bridge knows, the shortest; a phone number before a LID, then the smaller.
 
-    The bridge writes aliases to `<home>/whatsapp/session/lid-mapping-<id>.json` and `…_reverse.json`. They are walked in
+    The bridge writes aliases to `<home>/whatsapp/session/lid-mapping-<id>.json` and `…_reverse.json`. They are followed in
     all directions, in circles too. An id without aliases is its own.
     """
     from hermes.home import get_hermes_home
 
     start = normalize_whatsapp_identifier(value)
     if not start:
-        return value.strip()  # nothing is left that could be somebody: still never two people in one
+        return value.strip()  # no usable id is left: two people still never share a session key
     folder = (home or get_hermes_home()) / "whatsapp" / "session"
     known, waiting = {start}, [start]
-    phones: set[str] = set()  # what leads to a LID, or is led to by one, whoever is asked first
+    phones: set[str] = set()  # ids that map to a LID, or that a LID maps to, whichever id was given
     while waiting and len(known) < _MOST_ALIASES:
         one = waiting.pop()
         lid, phone = _alias(folder, one, ""), _alias(folder, one, "_reverse")
@@ -129,9 +129,9 @@ def canonical_whatsapp_identifier(value: str, *, home: Path | None = None) -> st
 
 
 def _alias(folder: Path, identifier: str, suffix: str) -> str | None:
-    """What one of the bridge's files says; None when there is none, or nothing that could be an id."""
+    """The id in one of the bridge's files; None without the file, or when it holds no possible id."""
     if "/" in identifier or "\0" in identifier:
-        return None  # no file of the bridge's, and none outside its folder either
+        return None  # not a file of the bridge's; never read one outside its folder
     try:
         found = json.loads((folder / f"lid-mapping-{identifier}{suffix}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""What the gateway tells: lines for people on the screen, JSON lines in a file, and no secret in either.
+"""The gateway's logs: lines for people on the screen, JSON lines in a file, and no secret in either.
 
-Everything any library logs or warns of goes through the same mask: secrets of the configuration and the environment by
+Every log line and warning of any library passes the same mask: secrets of the configuration and the environment by
 their text, others by their shape.
 """
 
@@ -25,7 +25,7 @@ _SHORTEST = 6  # a "secret" of five letters would mask half of everything
 
 
 class Masking(logging.Filter):
-    """Takes secrets out of a line before anybody sees it."""
+    """Masks secrets in a line before it is written."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Masking(logging.Filter):
         self._secrets = sorted(written, key=len, reverse=True)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Replace what the record says by what may be seen of it, its exception included."""
+        """Replace the record's text, and that of its exception, by the masked text."""
         try:
             text = record.getMessage()
         except Exception:  # a library's broken format string
@@ -59,7 +59,7 @@ class Masking(logging.Filter):
 
 
 class Sparing(logging.Filter):
-    """At most one line a second of those that strangers can cause at will; the next one says how many were left out."""
+    """At most one line a second of those that strangers can cause at will; the next one has the number of omitted lines."""
 
     _NAMES = ("asyncio", "uvicorn", "hermes.gateway.webhook", "hermes.serve")
 
@@ -70,7 +70,7 @@ class Sparing(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is to be written."""
+        """Whether a line is written."""
         if record.levelno < logging.WARNING or not record.name.startswith(self._NAMES):
             return True
         decided = record.__dict__  # once, for the screen and the file
@@ -97,7 +97,7 @@ class Line(logging.Formatter):
     """`15:04:05 telegram: connected as @bot`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """For people: what others wrote can do nothing to the terminal."""
+        """For people: control characters in other people's text can do nothing to the terminal."""
         where = record.name.removeprefix("hermes.gateway").removeprefix("hermes.").strip(".")
         mark = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}.get(record.levelname, "")
         head = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -115,7 +115,7 @@ class Json(logging.Formatter):
 
 
 class PrivateFile(RotatingFileHandler):
-    """A log that is begun anew when it has grown long; only its owner can read it, or any of the older ones."""
+    """A log that is rotated when it has grown long; only its owner can read it, or any of the older ones."""
 
     def _open(self) -> TextIOWrapper:
         handle = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -124,7 +124,7 @@ class PrivateFile(RotatingFileHandler):
 
 
 def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False) -> Path:
-    """Log to the screen and to `<home>/logs/gateway.jsonl`; where the file is."""
+    """Log to the screen and to `<home>/logs/gateway.jsonl`; returns that path."""
     folder = home / "logs"
     make_private(folder)
     path = folder / "gateway.jsonl"
@@ -142,13 +142,13 @@ def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False) 
     root.setLevel(logging.WARNING)
     logging.getLogger("hermes").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a closed terminal: what could not be shown would be printed, unmasked
+    logging.raiseExceptions = False  # with a closed terminal, logging would print the line that failed, unmasked
     threading.excepthook = _thread_failed
     return path
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    """A thread that dies of an error says so here, not unmasked on the screen."""
+    """Log a thread that died of an error here, not unmasked on the screen."""
     if failure.exc_value is not None:
-        told = (failure.exc_type, failure.exc_value, failure.exc_traceback)
-        logging.getLogger("hermes.gateway").error("a thread has failed", exc_info=told)
+        exception = (failure.exc_type, failure.exc_value, failure.exc_traceback)
+        logging.getLogger("hermes.gateway").error("a thread died of an error", exc_info=exception)

@@ -1,7 +1,7 @@
-"""What comes with a message besides its text: pictures, voice, documents. Each is an input of one turn.
+"""Attachments of a message: pictures, voice, documents. Each is an input of one turn.
 
-A picture goes to the model as it is, or is described in words first where a vision model is configured; speech is
-written down where a speech model is; text files are read in; everything else is a saved path and a note. The bytes lie
+A picture goes to the model as it is, or is described first if a vision model is configured; speech is transcribed if a
+speech model is configured; text files are read; everything else becomes a saved path and a note. The bytes lie
 in the attachments folder by their hash; paths and derived text stay in the conversation.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from hermes.gateway.events import Attachment, Event
     from hermes.gateway.participants import Services
 
-FETCH_SECONDS = 120.0  # for one file, tries included
-MOST_QUOTED = 1_000  # characters of a message that is answered
-MOST_TEXT = 60_000  # characters of text files that are read in with one message
+FETCH_SECONDS = 120.0  # for one file, retries included
+MOST_QUOTED = 1_000  # characters of a quoted message
+MOST_TEXT = 60_000  # characters read from the text files of one message
 _TEXT_TYPES = ("text/", *(f"application/{kind}" for kind in ("json", "xml", "yaml", "x-yaml", "toml")))
 _TEXT_ENDINGS = frozenset(
     ".txt .md .rst .csv .tsv .json .jsonl .yaml .yml .toml .ini .cfg .conf .log .xml .html .htm .css .js .ts .py .sh .sql .c .h"
@@ -37,14 +37,14 @@ _MARKED = (
 )  # fmt: skip
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _MARK = re.compile(r"<(?=[\W_]{0,20}attached[\W_]{0,5}file)", re.IGNORECASE)
-_DESCRIBE = "Describe this picture for somebody who can't see it. Write out any text in it."
+_DESCRIBE = "Describe this picture for a person who can't see it. Write out any text in it."
 _log = logging.getLogger("hermes.gateway")
 
 
 def content_of(services: Services, event: Event, spoken: str) -> str | list[Any] | None:
-    """What the model is told: what was said, and what came with it.
+    """The content for the model: the message text, and its attachments.
 
-    None when the gateway stops before everything was fetched: whoever comes next does it.
+    None when the gateway stops before everything was fetched: the next process does it.
     """
     if not event.attachments:
         return spoken
@@ -63,7 +63,7 @@ def content_of(services: Services, event: Event, spoken: str) -> str | list[Any]
 
 
 def quotation(quoted: str | None) -> str:
-    """The message that is answered, as the model is shown it before the answer: each line marked, and not too long."""
+    """The quoted message as the model sees it before the answer: each line marked, and shortened."""
     if not quoted or not quoted.strip():
         return ""
     words = quoted.strip()
@@ -73,14 +73,14 @@ def quotation(quoted: str | None) -> str:
 
 
 def _taken(services: Services, event: Event, attachment: Attachment, room: int) -> tuple[str, Any]:
-    """The note about one attachment, and the part the model sees of it, if any."""
+    """The note about one attachment, and the content part for the model, if any."""
     name, most = _shown_name(attachment), services.config.gateway.media.max_mb
     too_large = f"[{name} was sent, but is larger than {most:g} MB and was not kept]"
     if attachment.size is not None and attachment.size > most * 1_000_000:
         return too_large, None
     try:
         data = _fetched(services, event.chat.platform, attachment)
-    except Exception as error:  # an adapter's mistake as well: the message itself is answered all the same
+    except Exception as error:  # also a bug in the adapter: the message itself is answered all the same
         _log.warning("%s could not be fetched: %s", name, error, exc_info=not isinstance(error, (HermesError, OSError)))
         why = str(error) if isinstance(error, HermesError) else "it took too long" if _is_late(error) else "it failed"
         return f"[{name} was sent, but could not be fetched: {why}]", None
@@ -97,7 +97,7 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
 
 
 def _fetched(services: Services, platform: str, attachment: Attachment) -> bytes:
-    """The bytes. A connection that breaks for a moment, or a platform that asks for patience, loses no file."""
+    """The bytes. A broken connection or a rate limit is retried, so that no file is lost."""
     adapter, loop = services.router.adapters.get(platform), services.calls.loop
     if adapter is None or loop is None:
         raise PlatformUnreachable(f"{platform} is not enabled")
@@ -123,7 +123,7 @@ def _is_late(error: Exception) -> bool:
 
 
 def _kept(services: Services, data: bytes) -> str:
-    """Where the bytes lie now, in words that also keep them there as long as the message lives."""
+    """The path of the saved bytes, with the reference that keeps them there as long as the message lives."""
     reference = services.db.keep_attachment(data)
     digest = reference.rpartition(":")[2]
     return f"{services.db.attachments_dir / digest[:2] / digest} ({reference})"
@@ -135,7 +135,7 @@ def _shown_name(attachment: Attachment) -> str:
 
 
 def _enclosed(text: str) -> str:
-    """Text of a file between marks that nothing in it can close: it is material, whatever it asks for."""
+    """Text of a file between marks that nothing in it can close: it is data, whatever it asks for."""
     inner = _MARK.sub("(", text)
     return f"<attached-file>\n{inner}\n</attached-file>"
 
@@ -169,14 +169,14 @@ def _speech(services: Services, name: str, attachment: Attachment, data: bytes, 
             named_model(model, services.agents.model).transcribe(data, _file_name(attachment), attachment.mime).strip()
         )
     except HermesError as error:
-        return f"[Recording {name}, saved as {path}; it could not be written down: {error}]"
+        return f"[Recording {name}, saved as {path}; it could not be transcribed: {error}]"
     if not heard:
         return f"[Recording {name}, saved as {path}; {model} heard no words in it]"
-    return f"[Recording {name}, saved as {path}; written down by {model}:]\n{heard}"
+    return f"[Recording {name}, saved as {path}; transcribed by {model}:]\n{heard}"
 
 
 def _file_name(attachment: Attachment) -> str:
-    """A name by whose ending a speech server knows what kind of recording it is."""
+    """A file name whose extension shows a speech server the kind of recording."""
     import mimetypes
 
     name = Path(attachment.name or "voice").name or "voice"
@@ -186,7 +186,7 @@ def _file_name(attachment: Attachment) -> str:
     return name + ({"audio/ogg": ".ogg"}.get(kind) or mimetypes.guess_extension(kind) or ".ogg")
 
 
-# ------------------------------------------------------------------------------------------------ what bytes are
+# ------------------------------------------------------------------------------------------------ recognising bytes
 
 
 def _document(name: str, text: str, encoding: str, path: str, room: int) -> str:
@@ -196,7 +196,7 @@ def _document(name: str, text: str, encoding: str, path: str, room: int) -> str:
 
 
 def text_in(name: str | None, mime: str | None, data: bytes) -> tuple[str, str] | None:
-    """The text of a file that is one, and how it was encoded; None where it is none, whatever it is called."""
+    """The text of a text file, and its encoding; None for other files, whatever they are called."""
     if Path(name or "").suffix.lower() not in _TEXT_ENDINGS and not (mime or "").lower().startswith(_TEXT_TYPES):
         return None
     declared = _CHARSET.search(mime or "")
@@ -212,7 +212,7 @@ def text_in(name: str | None, mime: str | None, data: bytes) -> tuple[str, str] 
 
 
 def _without_mark(data: bytes) -> str | None:
-    """UTF-16 that does not say so: every other byte of plain letters is nothing."""
+    """UTF-16 without a byte order mark: every other byte of plain letters is zero."""
     head = data[:400]
     if len(head) < 4 or len(data) % 2:
         return None
@@ -223,7 +223,7 @@ def _without_mark(data: bytes) -> str | None:
 
 
 def image_type(data: bytes) -> str | None:
-    """Which kind of picture these bytes are, of those that models can see; what a sender calls them does not count."""
+    """The type of a picture, if models can see it, by its bytes; the type the sender gives does not count."""
     if data.startswith(b"\x89PNG\r\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):

@@ -1,6 +1,6 @@
-"""The outbox: what goes out. It is stored before it is sent, and sent in the order of its chat by the gateway that is connected.
+"""The outbox: outgoing messages. Each is stored before it is sent; the connected gateway sends them in the order of their chat.
 
-A reply enters the store as its event leaves the inbox. Where another gateway has the platform, that one finds it there.
+A reply enters the store as its event leaves the inbox. If another gateway is connected to the platform, it finds it there.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class Outbox:
-    """Takes replies and messages from any thread; `deliveries` send them on the event loop."""
+    """Accepts replies and messages from any thread; `deliveries` send them on the event loop."""
 
     def __init__(self, store: GatewayDB, router: Router, cluster: Cluster, calls: LoopCalls) -> None:
         self._store, self._router, self._cluster, self._calls = store, router, cluster, calls
         self.deliveries: dict[str, Delivery] = {}  # by platform
         self._identity = store.identity()
-        self._left: dict[int, str] = {}  # parts, and their platforms, that are left for a look into the store to find
+        self._left: dict[int, str] = {}  # part id → platform, for parts that the next poll of the store picks up
 
     # ------------------------------------------------------------------------------------------ from any thread
 
     def reply(self, request: Request, *, resumed: bool = False) -> StreamedReply:
-        """A reply that is about to be written. `resumed`: a process that died may have shown some of it."""
+        """Start a reply. `resumed`: a process that died may have shown some of it."""
         event = request.event
         place = self._router.delivered_to(event.chat)
         return StreamedReply(
@@ -46,24 +46,24 @@ class Outbox:
         )  # fmt: skip
 
     def begin(self, reply: StreamedReply) -> None:
-        """Show a reply from now on; where another gateway has the platform, that one sends it when it is whole."""
+        """Show a reply while it is written; if another gateway has the platform, that one sends it when it is complete."""
         self._calls(self._begin, reply)
 
     def finish(self, reply: StreamedReply, text: str) -> None:
-        """A reply is whole: it enters the outbox as its event leaves the inbox; then it is sent."""
+        """Complete a reply: store it in the outbox as its event leaves the inbox, then send it."""
         place = reply.chat
         pieces = parts_of(text, self._router.adapters.get(place.platform))
         parts: list[ReplyPart] = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
         if parts and reply.reply_to is not None:
             parts[0]["reply_to"] = reply.reply_to
         kept = self._store.finish(reply.inbox_id, place.platform, as_json(place), parts)
-        self._calls(self._finished, reply, kept)  # while it is still being shown, if it is shown here
+        self._calls(self._finished, reply, kept)  # while it is still being shown, if this gateway shows it
         reply.finish(kept)
 
     def post(self, chat: Chat, text: str, *, at_once: bool = False) -> None:
-        """Send something that is no reply of the agent's; from any thread but the event loop's.
+        """Send a message that is not a reply of the agent; from any thread but the event loop's.
 
-        `at_once`: it is a question that a turn waits for; it does not wait behind that turn's own reply.
+        `at_once`: a turn waits for the answer to this question, so it is sent before that turn's own reply.
         """
         place = self._router.delivered_to(chat)
         for piece in parts_of(text, self._router.adapters.get(place.platform)):
@@ -73,11 +73,11 @@ class Outbox:
             self._calls(self._post, part, at_once)
 
     def send(self, part: Outgoing) -> None:
-        """Send what is stored in the outbox."""
+        """Send a part that is stored in the outbox."""
         self._calls(self._post, part)
 
     def new_nonce(self) -> str:
-        """A name for a message that is no reply."""
+        """A nonce for a message that is not a reply."""
         return f"{self._identity}-n{secrets.token_hex(8)}"
 
     # ------------------------------------------------------------------------------------------ on the event loop
@@ -89,7 +89,7 @@ class Outbox:
             delivery.begin(reply)
 
     def _finished(self, reply: StreamedReply, parts: Sequence[Outgoing]) -> None:
-        """A reply is stored: it is shown here, or is found by the gateway that is connected, perhaps by us later."""
+        """A reply is stored: show it here, or leave it to the connected gateway, which finds it in the store."""
         self._begin(reply)
         delivery = self.deliveries.get(reply.chat.platform)
         if delivery is None or reply.inbox_id not in delivery.replies:
@@ -109,13 +109,13 @@ class Outbox:
         self._cluster.wake()
 
     def _ready(self, platform: str) -> Delivery | None:
-        """The delivery of a platform where what is said now may be sent at once: what was said before is queued."""
+        """The platform's delivery, if new messages may be sent at once: all older ones are queued already."""
         return self.deliveries.get(platform) if self._cluster.ready(platform) else None
 
     def under_way(self, platforms: Sequence[str]) -> tuple[dict[str, set[int]], set[int]]:
-        """The parts that are being sent to these platforms, and the parts that were left to be found in the store.
+        """The parts that are being sent to these platforms, and the parts that were left for polling.
 
-        What was sent until now is forgotten: a look into the store after this does not find it.
+        Parts that are sent by now are forgotten: a later look into the store does not find them.
         """
         sending = {}
         for platform in platforms:
@@ -125,15 +125,15 @@ class Outbox:
         return sending, set(self._left)
 
     def take(self, parts: Sequence[Outgoing], left: Collection[int], answering: Collection[int]) -> set[str]:
-        """Send parts that were found in the store; of those that had been `left` to be found none is any more.
+        """Send parts that were found in the store; those that had been `left` for polling are removed from that list.
 
-        A reply to an event that we are `answering` is sent by that. The platforms for which parts were left since then.
+        Replies to events that we are `answering` are skipped. Returns the platforms with parts left since then.
         """
         for part in parts:
             delivery = self.deliveries[part.platform]
             if (part.inbox_id in answering or part.inbox_id in delivery.replies) and part.id not in self._left:
                 continue
-            if QUESTION in part.nonce:  # a turn of another gateway waits for the answer
+            if QUESTION in part.nonce:  # another gateway's turn waits for the answer
                 delivery.post_at_once(part)
             else:
                 delivery.post(part)

@@ -1,6 +1,6 @@
-"""Who takes part in a conversation on a platform: the person who speaks, in which session, with which agent.
+"""Participants: the person who speaks in a conversation on a platform, in which session, with which agent.
 
-A turn, a slash command and a reset see the gateway through this: `Services` are its parts that they use.
+Turns, slash commands and resets see the gateway through this: `Services` holds the parts of it that they use.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _log = logging.getLogger("hermes.gateway")
 
 
 TAKEN = (
-    "The conversation{called} goes on elsewhere: the owner, or somebody who shares it, has taken it up there. What you write here"
-    " begins a new one; `/resume {session_id}` brings it back here."
+    "The conversation{called} continues elsewhere: the owner, or a person who shares it, has resumed it there. Your next message"
+    " here starts a new one; `/resume {session_id}` brings it back here."
 )
 
 
@@ -72,7 +72,7 @@ class Services:
         return self.halted.is_set()
 
     def ended(self, session_id: str, reason: str) -> None:
-        """A session has ended: the user's hooks hear of it."""
+        """Run the user's hooks for the end of a session."""
         session = self.db.get_session(session_id)
         hooks.run_hook(self.config, hooks.FINALIZE, session, reason=reason)
         if reason in hooks.RESETS:
@@ -80,9 +80,9 @@ class Services:
 
 
 class Participant:
-    """Somebody's place in a conversation, for the time of one turn or command.
+    """A person in a conversation, for the time of one turn or command.
 
-    `sender` is None for what the gateway does by itself; then it sees what the person the key belongs to may see.
+    `sender` is None for the gateway's own actions; then it sees what the person the key belongs to may see.
     """
 
     def __init__(
@@ -95,21 +95,21 @@ class Participant:
         self.sender = sender
         self._session_id = session_id
         self._agent: Agent | None = None
-        self.seen_by: tuple[str, str] | None = None  # a session, and who was found to be one of those who may see it
+        self.seen_by: tuple[str, str] | None = None  # cache: a session, and the user who may see it
 
     @property
     def chat(self) -> Chat:
-        """Where it is."""
+        """The chat it takes place in."""
         return from_json(self.route.chat, Chat)
 
     @property
     def is_owner(self) -> bool:
-        """Whether the owner of this machine speaks, or, when nobody does, whether it is their conversation."""
+        """Whether the owner of this machine speaks or, without a sender, whether it is the owner's conversation."""
         return self._services.access.is_owner(self.route.platform, self._who)
 
     @property
     def user(self) -> User | None:
-        """Whose conversations may be seen; None: the owner's, all."""
+        """The user whose sessions are visible; None: the owner, who sees all."""
         return self._services.access.user(self.route.platform, self._who)
 
     @property
@@ -118,7 +118,7 @@ class Participant:
 
     @property
     def session_id(self) -> str:
-        """The session that is talked in; a new id where none is yet."""
+        """The current session; a new id if there is none yet."""
         if self._agent is not None:
             return self._agent.session_id
         if self._session_id is None:
@@ -129,7 +129,7 @@ class Participant:
 
     @property
     def agent(self) -> Agent:
-        """Who answers, with what whoever speaks may use."""
+        """The agent that answers, with the tools this person may use."""
         if self._agent is None:
             services, route = self._services, self.route
             whose = None if route.shared else self._who.id
@@ -148,18 +148,18 @@ class Participant:
         return self._agent
 
     def moved(self) -> None:
-        """The conversation goes on in another session; the route follows it already."""
+        """The conversation continues in another session, which the route points to already."""
         self.route.session_id = self.session_id
 
     def follow(self, session_id: str) -> None:
-        """The same conversation goes on in another session: it was compressed. What runs in the background goes on, too."""
+        """The conversation continues in another session after a compression, with its background processes."""
         self._services.store.follow(self.session_id, session_id)
         if self._agent is not None:
             self._agent.session_id = session_id
         self._session_id = self.route.session_id = session_id
 
     def set_pending_title(self, title: str | None) -> None:
-        """What the session is to be called from its first message on; that outlives the process."""
+        """Store the title for a session that has no message yet; it survives the process."""
         self.route.pending_title = title
         self._services.store.set_pending_title(self.route.key, title)
 
@@ -172,7 +172,7 @@ class Participant:
         set_chosen_title(db, self.session_id, wanted, self.user)
 
     def confirm(self, question: str) -> bool:
-        """Ask whoever began this turn; no, when nobody answers within five minutes."""
+        """Ask the person who began this turn; no, without an answer within five minutes."""
         if self.sender is None:
             return False
         asked = Question(self.sender.id)
@@ -184,20 +184,20 @@ class Participant:
             self.lane.data = None
 
     def switch(self, session_id: str | None, ending: str | None) -> None:
-        """Go on in another session (None: a new one)."""
+        """Continue in another session (None: a new one)."""
         services, key = self._services, self.route.key
         old = self.session_id
         services.agents.drop(key)
         self._agent, self._session_id = None, session_id
-        if self.route.pending_title is not None:  # it was meant for what would have begun here
+        if self.route.pending_title is not None:  # it was meant for the new session here
             self.set_pending_title(None)
         if session_id is None:
             services.store.let_go(key)
             self.route.session_id = None
         else:
-            told = services.store.bind(key, session_id, notice=taken_from(services, session_id, self.sender))
-            if told is not None:
-                services.outbox.send(told)
+            part = services.store.bind(key, session_id, notice=taken_from(services, session_id, self.sender))
+            if part is not None:
+                services.outbox.send(part)
             services.db.reopen_session(session_id)
             self.route.session_id = session_id
         self.route.previous_id = self.route.reset_reason = None
@@ -206,7 +206,7 @@ class Participant:
             services.ended(old, ending)
 
     def wait_for_turn(self) -> bool:
-        """Wait until no other process answers in the session, and say so; False when the gateway stops before."""
+        """Wait, with a notice, until no other process answers in the session; False when the gateway stops before."""
 
         def waiting(who: str) -> None:
             _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
@@ -215,15 +215,15 @@ class Participant:
         return self.agent.wait_for_turn(waiting, self._services.halted.wait)
 
     def let_go(self) -> None:
-        """Between turns others may go on with the session."""
+        """Release the session between turns, so that other processes may use it."""
         if self._agent is not None:
             self._agent.let_go(soon=True)
 
 
 def taken_from(services: Services, session_id: str, by: Sender | None) -> PendingNotice | None:
-    """What the person is told in whose chat a session is talked in that somebody else takes elsewhere; None: nobody is.
+    """The notice for the chat whose session another person resumes elsewhere; None if no other person's chat has it.
 
-    `by` is who takes it; None stands for the owner in a terminal.
+    `by` is the person who resumes it; None: the owner in a terminal.
     """
     route = services.store.route_of_session(session_id)
     if route is None or (not route.shared and route.user_id is None):
@@ -241,7 +241,7 @@ def taken_from(services: Services, session_id: str, by: Sender | None) -> Pendin
 
 
 class _Nowhere:
-    """A lane for what nobody can answer."""
+    """A lane for actions without a chat."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -249,30 +249,30 @@ class _Nowhere:
 
 
 class ChatHost:
-    """What a slash command may do here (see commands.registry.Host)."""
+    """The gateway as a slash command sees it (see commands.registry.Host)."""
 
     where = GATEWAY
 
     def __init__(
-        self, services: Services, seat: Participant, said: Request,
+        self, services: Services, person: Participant, request: Request,
         listen: Callable[[Participant, StreamedReply, Turn], str | None], share: Callable[[Participant], None],
     ) -> None:  # fmt: skip
         self.services = services
-        self.seat = seat
+        self.person = person
         self.answered = False  # the event was finished together with a reply
-        self._said = said
-        self.stop: Stop | None = said.stop
+        self._request = request
+        self.stop: Stop | None = request.stop
         self._listen = listen
         self._share = share
-        self.platform = seat.route.platform
+        self.platform = person.route.platform
         self.config = services.config
         self.db = services.db
-        self.user = seat.user
-        self.is_owner = seat.is_owner
+        self.user = person.user
+        self.is_owner = person.is_owner
 
     @property
     def agent(self) -> Agent:
-        return self.seat.agent
+        return self.person.agent
 
     @property
     def model(self) -> Model:
@@ -280,15 +280,15 @@ class ChatHost:
 
     @property
     def session_id(self) -> str:
-        return self.seat.session_id
+        return self.person.session_id
 
     @property
     def chat(self) -> Chat:
-        return self._said.event.chat
+        return self._request.event.chat
 
     @property
     def stopped(self) -> bool:
-        return self._said.stops
+        return self._request.stops
 
     @property
     def place(self) -> str | None:
@@ -296,54 +296,54 @@ class ChatHost:
 
     @property
     def pending_title(self) -> str | None:
-        return self.seat.route.pending_title
+        return self.person.route.pending_title
 
     @pending_title.setter
     def pending_title(self, title: str | None) -> None:
-        self.seat.set_pending_title(title)
+        self.person.set_pending_title(title)
 
     def say(self, text: str) -> None:
         self.services.outbox.post(self.chat, text)
 
     def ask(self, question: str) -> bool:
-        return self.seat.confirm(question)
+        return self.person.confirm(question)
 
     def choose(self, question: str, options: Sequence[str]) -> int | None:
-        self.say("\n".join([question, "", *options, "", "`/resume` with an id or a title goes on with it."]))
+        self.say("\n".join([question, "", *options, "", "`/resume` with an id or a title continues one."]))
         return None
 
     def show(self, turn: Turn) -> None:
-        """Show a turn as a reply. From here on it is one that can be taken up after a kill, like any other."""
-        said, services = self._said, self.services
-        if not self.seat.wait_for_turn():
-            self.answered = True  # by the next process, which says that it was cut short
+        """Show a turn as a reply. From here on it is resumed after a kill, like any other."""
+        request, services = self._request, self.services
+        if not self.person.wait_for_turn():
+            self.answered = True  # by the next process, which reports that it was interrupted
             return
-        services.store.begin(said.inbox_id, self.session_id)
-        reply = services.outbox.reply(said)
+        services.store.begin(request.inbox_id, self.session_id)
+        reply = services.outbox.reply(request)
         services.outbox.begin(reply)
         try:
             try:
-                text = self._listen(self.seat, reply, said.stop.bind(turn))
+                text = self._listen(self.person, reply, request.stop.bind(turn))
             except ModelError as error:
                 text = f"⚠️ {error}\n\n`/retry` asks again."
             self.answered = True
-            if text is not None:  # else the gateway is stopping: whoever comes next takes the turn up
+            if text is not None:  # None: the gateway is stopping; the next process resumes the turn
                 services.outbox.finish(reply, text)
         finally:
             reply.abandon()
 
     def switch(self, session_id: str | None, *, ending: str | None) -> None:
-        self.seat.switch(session_id, ending)
+        self.person.switch(session_id, ending)
         if session_id is not None:
-            self._share(self.seat)
+            self._share(self.person)
 
     def follow(self, session_id: str) -> None:
-        self.seat.follow(session_id)
+        self.person.follow(session_id)
 
     @property
     def stopping(self) -> bool:
-        """Whether whatever waits here should not."""
+        """Whether a command that waits here should stop waiting."""
         return self.services.stopping
 
     def leave(self, *, ending: bool = True) -> None:
-        """Nobody leaves a chat by a word."""
+        """Do nothing: a chat has no exit."""

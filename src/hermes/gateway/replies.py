@@ -1,8 +1,8 @@
-"""Replies: in its lane a message becomes a turn of the agent, a slash command is done, a quiet conversation is reset.
+"""Replies: in its lane a message becomes a turn of the agent, a slash command is run, a quiet conversation is reset.
 
 A turn goes through the store at every step. The message is linked to the event it came from in the transaction that
-stores it; the reply enters the outbox in the transaction that finishes the event. So whatever line a process dies at,
-the next one knows what is left to do: take up the turn, or only send what it said.
+stores it; the reply enters the outbox in the transaction that finishes the event. So at whatever line a process dies,
+the next one knows what is left to do: resume the turn, or only send its reply.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 STOPPED = "⏹ (stopped)"
-NOT_YOURS = "Only the person who asked, or the owner, stops an answer."
-NOTHING = "(The model said nothing. `/retry` asks again.)"
+NOT_YOURS = "Only the person who asked, or the owner, can stop this answer."
+NOTHING = "(The model returned an empty answer. `/retry` asks again.)"
 CUT_SHORT = (
     "The gateway was restarted while `{}` was being done. Look whether it was (`/status`, `/history`) before you say it"
     " again."
@@ -58,7 +58,7 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
 
 
 class Replies:
-    """Does what lanes hold."""
+    """Handles the items of lanes."""
 
     def __init__(self, services: Services, inbox: Inbox, workers: Workers, cluster: Cluster, resets: Resets) -> None:
         self._services, self._inbox, self._workers, self._cluster = services, inbox, workers, cluster
@@ -66,10 +66,10 @@ class Replies:
         self._store, self._db, self._outbox = services.store, services.db, services.outbox
 
     def work(self, lane: Lane, item: Request | Reset) -> None:
-        """One thing of a lane, to its end. A store that is busy or full is waited for: no message is given up."""
+        """Handle one item of a lane to its end. Waits while the store is busy or full: no message is dropped."""
         with self._db.fenced(*item.fence):
             if isinstance(item, Reset):
-                self._resets.begin_anew(lane.key, item.stop)
+                self._resets.reset_if_due(lane.key, item.stop)
             else:
                 self._work(lane, item)
 
@@ -82,38 +82,38 @@ class Replies:
                     return
                 except StoreClosed:
                     return
-                except gateway_queues.Revised:  # in this very moment: taken up again, as it is now
+                except gateway_queues.Revised:  # edited at this very moment: start over with the new text
                     continue
-                except StoreError as error:  # what of it was stored, before or as the store failed, is not stored again
+                except StoreError as error:  # parts of it that were stored already are not stored again
                     if isinstance(error, Fenced) and error.lease == item.fence[0]:
-                        _log.warning("%s is answered by another gateway: %s", lane.key, error)
+                        _log.warning("%s is now answered by another gateway: %s", lane.key, error)
                         return
                     _log.error("%s waits for the store: %s", lane.key, error)
                     if self._services.halted.wait(pause):
                         return
                     pause = min(30.0, pause * 2)
-                except Exception as error:  # a mistake of ours: the person must hear of it, and the next message comes
+                except Exception as error:  # a bug of ours: report it to the person and continue with the next message
                     _log.exception("a message in %s could not be answered", lane.key)
-                    self._apologise(item, error)
+                    self._report_failure(item, error)
                     return
         finally:
             self._inbox.done(item.inbox_id)
 
-    def _take_up(self, lane: Lane, said: Request) -> None:
-        """Answer a message as it is now: it may have been edited, begun by us before the store failed, or be another's.
+    def _take_up(self, lane: Lane, request: Request) -> None:
+        """Answer a message in its current state: it may be edited, begun before the store failed, or another gateway's.
 
-        What came with it is fetched by the gateway that is connected: its chat is given to that one.
+        The connected gateway fetches attachments: a chat in which one waits is given to it.
         """
-        cluster, platform = self._cluster, said.event.chat.platform
-        name = said.fence[0].partition(":")[2]
+        cluster, platform = self._cluster, request.event.chat.platform
+        name = request.fence[0].partition(":")[2]
         while True:
-            found = self._store.take_up(said.inbox_id, lane.key, name, self._user(said))
+            found = self._store.take_up(request.inbox_id, lane.key, name, self._user(request))
             if found.event is None:
-                self._services.calls(cluster.wake)  # its reply may be stored, and not sent
+                self._services.calls(cluster.wake)  # its reply may be stored, but not sent
                 return
-            said.follow(found.event)
-            if said.begun or not said.event.attachments or cluster.has(platform):
-                self._answer(lane, said, found)
+            request.follow(found.event)
+            if request.begun or not request.event.attachments or cluster.has(platform):
+                self._answer(lane, request, found)
                 return
             holder = self._db.lease_holder(platform_lease(platform))
             if holder is not None and holder != name:
@@ -122,103 +122,106 @@ class Replies:
             if self._services.halted.wait(0.5):
                 return
 
-    def _user(self, said: Request) -> User | None:
-        who = said.event.sender.id
-        return None if who is None else (said.event.chat.platform, who)
+    def _user(self, request: Request) -> User | None:
+        who = request.event.sender.id
+        return None if who is None else (request.event.chat.platform, who)
 
-    def _apologise(self, said: Request, error: Exception) -> None:
-        text = f"⚠️ This could not be answered: a mistake of this program ({type(error).__name__}). Its log says more."
+    def _report_failure(self, request: Request, error: Exception) -> None:
+        text = f"⚠️ This could not be answered: an internal error ({type(error).__name__}). Details are in the gateway's log."
         try:
-            self._finish(self._outbox.reply(said, resumed=True), text)
+            self._finish(self._outbox.reply(request, resumed=True), text)
         except StoreError as problem:
-            _log.error("and that could not be said: %s", problem)
+            _log.error("the error could not be reported in the chat: %s", problem)
 
     # ------------------------------------------------------------------------------------------ a message
 
     def _finish(self, reply: StreamedReply, text: str) -> None:
-        self._inbox.answered(reply.inbox_id)  # before it is sent: what comes next may answer it
+        self._inbox.answered(reply.inbox_id)  # before it is sent: the next message may answer it
         self._outbox.finish(reply, text)
 
-    def _answer(self, lane: Lane, said: Request, found: TakenUp) -> None:
-        services, event = self._services, said.event
-        stored_in = said.session_id if said.session_id and self._db.get_session(said.session_id) is not None else None
+    def _answer(self, lane: Lane, request: Request, found: TakenUp) -> None:
+        services, event = self._services, request.event
+        known = request.session_id
+        stored_in = known if known and self._db.get_session(known) is not None else None
         route, tip = found.route, found.session_id
-        if not said.begun and self._resets.begin_anew(lane.key, said.stop, route) is None:
+        if not request.begun and self._resets.reset_if_due(lane.key, request.stop, route) is None:
             route, tip = self._store.route(lane.key), None
-        seat = Participant(services, lane, route, event.sender, session_id=stored_in or self._chosen(said) or tip)
+        person = Participant(services, lane, route, event.sender, session_id=stored_in or self._chosen(request) or tip)
         if found.is_member and tip is not None and event.sender.id is not None:
-            seat.seen_by = tip, event.sender.id
+            person.seen_by = tip, event.sender.id
         line = event.text.strip()
-        is_stored, is_command = said.message_id is not None, parse(line) is not None and not event.attachments
-        if said.session_id is None and is_command:
-            self._command(seat, said, line)
+        is_stored, is_command = request.message_id is not None, parse(line) is not None and not event.attachments
+        if request.session_id is None and is_command:
+            self._command(person, request, line)
             return
-        reply = self._outbox.reply(said, resumed=said.begun)
+        reply = self._outbox.reply(request, resumed=request.begun)
         try:
-            text = self._turn(seat, said, reply, taken_up=stored_in is not None and (is_stored or is_command))
-            if text == "":  # nothing is to be said: the next message's reply answers this one, too
-                self._store.finish(said.inbox_id, event.chat.platform, as_json(event.chat))
+            text = self._turn(person, request, reply, taken_up=stored_in is not None and (is_stored or is_command))
+            if text == "":  # no reply of its own: the next message's reply answers this one, too
+                self._store.finish(request.inbox_id, event.chat.platform, as_json(event.chat))
                 services.index.touched()
-            elif text is not None:  # else the gateway is stopping: the next process takes the turn up
+            elif text is not None:  # None: the gateway is stopping; the next process resumes the turn
                 self._finish(reply, text)
                 services.index.touched()
         finally:
             reply.abandon()
-            seat.let_go()
+            person.let_go()
 
-    def _chosen(self, said: Request) -> str | None:
-        """The session that a process chose for a message and died before it stored the message there: it is used now."""
-        if said.session_id is None or said.message_id is not None:
-            return None  # what was stored is gone with its session: a new one begins
+    def _chosen(self, request: Request) -> str | None:
+        """The session a dead process chose for a message, but died before it stored the message there: use that one."""
+        if request.session_id is None or request.message_id is not None:
+            return None  # the stored message is gone with its session: start a new one
         trashed = (row["id"] for row in self._db.list_trash())
-        return None if said.session_id in trashed else said.session_id
+        return None if request.session_id in trashed else request.session_id
 
-    def _turn(self, seat: Participant, said: Request, reply: StreamedReply, *, taken_up: bool) -> str | None:
-        """One turn of the agent: what it said, or what went wrong; None when it was cut short because the gateway stops."""
-        if not seat.wait_for_turn():
+    def _turn(self, person: Participant, request: Request, reply: StreamedReply, *, taken_up: bool) -> str | None:
+        """Run one turn: the reply or the error text; None when it was interrupted because the gateway stops."""
+        if not person.wait_for_turn():
             return None
         try:
-            if said.message_id is not None and self._store.is_redacted(said.message_id):
+            if request.message_id is not None and self._store.is_redacted(request.message_id):
                 return ""  # it was deleted while a process that died was answering it
-            self._share(seat)
-            heard = self._only_heard(seat, said)
+            self._share(person)
+            heard = self._only_heard(person, request)
             if heard and taken_up:
                 return ""
             if heard:
-                turn = self._new_turn(seat, said, reply, answer=False)
-                return None if turn is None else self._listen(seat, reply, turn, joined=lambda: True)
+                turn = self._new_turn(person, request, reply, answer=False)
+                return None if turn is None else self._listen(person, reply, turn, joined=lambda: True)
             if taken_up:
                 self._outbox.begin(reply)
-                text = self._listen(seat, reply, said.stop.bind(seat.agent.go_on(said.message_id)))
+                text = self._listen(person, reply, request.stop.bind(person.agent.go_on(request.message_id)))
             else:
-                turn = self._new_turn(seat, said, reply)
-                text = (
-                    None if turn is None else self._listen(seat, reply, turn, since=said.at, joined=lambda: said.joined)
-                )
+                turn = self._new_turn(person, request, reply)
+                if turn is None:
+                    return None
+                text = self._listen(person, reply, turn, since=request.at, joined=lambda: request.joined)
             if text is not None:
-                self._share(seat)
+                self._share(person)
             return text
         except ModelError as error:
             return f"⚠️ {error}\n\nYour message is kept; `/retry` asks again."
         except StoreError:
             raise
         except HermesError as error:
-            _log.exception("a turn in %s failed", seat.route.key)
+            _log.exception("a turn in %s failed", person.route.key)
             return f"⚠️ {error}"
 
-    def _only_heard(self, seat: Participant, said: Request) -> bool:
-        """Whether a message is kept without an answer of its own: a remark among others, or one the next goes on with."""
-        lane = self._workers.get(seat.route.key)
-        if self._services.router.is_remark(seat.route.key, said.event):
+    def _only_heard(self, person: Participant, request: Request) -> bool:
+        """Whether a message is stored without a reply of its own: a remark to others, or one that the next continues."""
+        lane = self._workers.get(person.route.key)
+        if self._services.router.is_remark(person.route.key, request.event):
             return True
-        return lane is not None and self._inbox.is_quick(said, self._workers.following(lane))
+        return lane is not None and self._inbox.is_quick(request, self._workers.following(lane))
 
-    def _new_turn(self, seat: Participant, said: Request, reply: StreamedReply, *, answer: bool = True) -> Turn | None:
-        """A turn that begins with what was said. What is to be told of a reset is told before the reply, and once.
+    def _new_turn(
+        self, person: Participant, request: Request, reply: StreamedReply, *, answer: bool = True
+    ) -> Turn | None:
+        """Start a turn with a message. A pending notice about a reset is shown before the reply, once.
 
-        None when the gateway stops before what came with it was fetched.
+        None when the gateway stops before the attachments were fetched.
         """
-        event, route = said.event, seat.route
+        event, route = request.event, person.route
         notice = self._notice(route, event)
         if notice is None and answer:
             self._outbox.begin(reply)
@@ -231,36 +234,37 @@ class Replies:
             event.id, (event.text, masked(event.text)), len(masked(words.strip())) if event.attachments else None
         )  # fmt: skip
 
-        if route.session_id != seat.session_id:  # it may have to be made: whoever takes this up must not make another
-            self._store.begin(said.inbox_id, seat.session_id)
+        if route.session_id != person.session_id:  # stored first: a process that resumes this must not make another one
+            self._store.begin(request.inbox_id, person.session_id)
 
         def keep(session_id: str, what: str | list[Any]) -> int:
-            message_id, told = self._store.say(said.inbox_id, route.key, session_id, what, notice=notice, name=name)
-            if told is not None:
-                self._outbox.send(told)
+            message_id, part = self._store.say(request.inbox_id, route.key, session_id, what, notice=notice, name=name)
+            if part is not None:
+                self._outbox.send(part)
             if answer and notice is not None:
                 self._outbox.begin(reply)
             return message_id
 
-        return said.stop.bind(seat.agent.turn(content, keep=keep) if answer else seat.agent.hear(content, keep=keep))
+        begin = person.agent.turn if answer else person.agent.hear
+        return request.stop.bind(begin(content, keep=keep))
 
     def _notice(self, route: Route, event: Event) -> PendingNotice | None:
-        text = self._resets.told(route)
+        text = self._resets.pending_notice(route)
         if text is None:
             return None
         chat = self._services.router.delivered_to(event.chat)
         return PendingNotice(chat.platform, as_json(chat), text, self._outbox.new_nonce())
 
     def _listen(
-        self, seat: Participant, reply: StreamedReply, turn: Turn, *, since: float | None = None,
+        self, person: Participant, reply: StreamedReply, turn: Turn, *, since: float | None = None,
         joined: Callable[[], bool] = lambda: False,
     ) -> str | None:  # fmt: skip
-        """Follow a turn; what it said, or None when it was cut short because the gateway stops.
+        """Follow a turn; its reply, or None when it was interrupted because the gateway stops.
 
-        Nothing is shown as long as the person may go on speaking (`since` is when they spoke): if they do, the turn ends
-        with "", and what comes next is answered together with this (`joined`).
+        Nothing is shown while the person may still be typing (`since` is when they sent it): if another message comes, the
+        turn ends with "", and that message is answered together with this one (`joined`).
         """
-        said: list[str] = []
+        written: list[str] = []
         unshown: list[str] = []
         shown = False
         shown_from = 0.0 if since is None else since + self._services.config.gateway.debounce_seconds
@@ -268,9 +272,9 @@ class Replies:
         interrupted, final = False, ""
         for event in turn:
             if isinstance(event, Text):
-                piece = f"\n\n{event.text}" if paragraph and said else event.text
+                piece = f"\n\n{event.text}" if paragraph and written else event.text
                 paragraph = False
-                said.append(piece)
+                written.append(piece)
                 unshown.append(piece)
                 if time.monotonic() >= shown_from and not joined():
                     shown = True
@@ -278,71 +282,71 @@ class Replies:
                     unshown.clear()
             elif isinstance(event, ToolStarted):
                 paragraph = True
-                if unshown and not joined():  # what was said comes before what a tool asks
+                if unshown and not joined():  # the reply so far comes before a tool's question
                     shown = True
                     reply.write("".join(unshown))
                     unshown.clear()
             elif isinstance(event, Followed):
                 self._store.follow(event.old_session_id, event.session_id)
-                seat.moved()
+                person.moved()
             elif isinstance(event, TurnNotice):
-                _log.info("%s: %s", seat.lane.key, event.text)
+                _log.info("%s: %s", person.lane.key, event.text)
                 if isinstance(event, Restarted):
-                    said.clear()
+                    written.clear()
                     unshown.clear()
                     reply.restart()
             elif isinstance(event, Done):
                 interrupted, final = event.interrupted, event.text
-            seat.name_it()
+            person.name_it()
         if interrupted and self._services.stopping:
             return None
-        text = "".join(said).strip() or final.strip()
+        text = "".join(written).strip() or final.strip()
         if (interrupted or not text) and joined() and not shown:
             return ""
         if interrupted:
             return f"{text}\n\n{STOPPED}".strip()
         return text or NOTHING
 
-    def _share(self, seat: Participant) -> None:
-        """Who speaks in a session that is not their own may see it from then on.
+    def _share(self, person: Participant) -> None:
+        """Let a person who speaks in another person's session see it from then on.
 
-        What its prompt tells of those who were there before is not for them: the next turn writes it anew.
+        Its system prompt may hold facts for earlier participants only: the next turn writes a new one.
         """
-        who = seat.sender.id if seat.sender is not None else None
-        session_id = seat.session_id
-        if who is None or seat.seen_by == (session_id, who):
+        who = person.sender.id if person.sender is not None else None
+        session_id = person.session_id
+        if who is None or person.seen_by == (session_id, who):
             return
-        user = (seat.route.platform, who)
+        user = (person.route.platform, who)
         if self._store.may_see(session_id, user):
-            seat.seen_by = session_id, who
+            person.seen_by = session_id, who
         elif (session := self._db.get_session(session_id)) is not None:
-            if not seat.is_owner and session["message_count"]:
+            if not person.is_owner and session["message_count"]:
                 self._db.update_system_prompt(session["id"], None)
             self._db.share_session(session["id"], *user)
 
     # ------------------------------------------------------------------------------------------ commands
 
-    def _command(self, seat: Participant, said: Request, line: str) -> None:
-        chat = said.event.chat
-        if said.begun:  # half done, or done and not told: doing it twice could do harm
+    def _command(self, person: Participant, request: Request, line: str) -> None:
+        chat = request.event.chat
+        if request.begun:  # half done, or done without a reply: running it twice could do harm
             self._outbox.post(chat, CUT_SHORT.format(line.split()[0][:40]))
-            self._store.finish(said.inbox_id, chat.platform, as_json(chat))
+            self._store.finish(request.inbox_id, chat.platform, as_json(chat))
             return
-        self._store.begin(said.inbox_id)
-        if said.refused:
+        self._store.begin(request.inbox_id)
+        if request.refused:
             self._outbox.post(chat, NOT_YOURS)
-            self._store.finish(said.inbox_id, chat.platform, as_json(chat))
+            self._store.finish(request.inbox_id, chat.platform, as_json(chat))
             return
-        if seat.route.shared:
-            self._share(seat)
-        host = ChatHost(self._services, seat, said, self._listen, self._share)
+        if person.route.shared:
+            self._share(person)
+        host = ChatHost(self._services, person, request, self._listen, self._share)
         try:
             run_command(host, line)
-        except Exception as error:  # the person must hear that it failed
+        except Exception as error:  # report the failure to the person
             _log.exception("the command %s failed", line.split()[0][:40])
-            host.say(f"{line.split()[0][:40]} failed ({type(error).__name__}); the log says more.")
+            host.say(f"{line.split()[0][:40]} failed ({type(error).__name__}); details are in the gateway's log.")
         finally:
-            seat.let_go()
+            person.let_go()
         if not host.answered:
-            self._store.finish(said.inbox_id, chat.platform, as_json(chat))
+            self._store.finish(request.inbox_id, chat.platform, as_json(chat))
         self._services.index.touched()

@@ -1,11 +1,11 @@
-"""Resets: when a conversation on a platform begins anew (never, after a time of silence, each day at an hour, or both), and how.
+"""Resets: when a conversation on a platform starts over (never, after a time of silence, each day at an hour, or both), and how.
 
-The agent saves what matters, the session ends, and the next message starts another that links to it. Not in the middle of
-a turn (this runs in the conversation's lane), not while a program of it runs in the background, and not while a terminal
-holds the session. A gateway that stops meanwhile leaves things as they were for the next one.
+The agent saves what matters, the session ends, and the next message starts a new one that links to it. No reset happens
+during a turn (this runs in the conversation's lane), while a background process of it runs, or while a terminal holds
+the session. A gateway that stops meanwhile changes nothing; the next one resets.
 
-Everything is reckoned from the user's last message, which the store knows, so a restart changes nothing. Hours are those
-of a time zone: an hour that a clock change skips counts as the one after it, one that comes twice as the first.
+All times count from the user's last message, which the store has, so a restart changes nothing. Hours are in the
+configured time zone: an hour that a clock change skips counts as the one after it, one that comes twice as the first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 IDLE, DAILY = RESETS
-RESET_SECONDS = 30.0  # between two looks for quiet conversations
+RESET_SECONDS = 30.0  # between two searches for quiet conversations
 SAVING = ("memory", "skills")  # the tools of the last turn
 _log = logging.getLogger("hermes.gateway")
 
@@ -45,7 +45,7 @@ FAREWELL = (
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When to begin anew."""
+    """When a conversation is reset."""
 
     mode: str  # "none", "idle", "daily" or "both"
     idle_minutes: float
@@ -54,7 +54,7 @@ class Policy:
 
 
 def policy(config: Config, platform: str, chat_type: str) -> Policy:
-    """What holds for a chat: what is said of its platform, else of its type, else of all."""
+    """The policy of a chat: that of its platform, else of its type, else the general one."""
     reset = config.session_reset
     layers = [reset.by_platform.get(platform), reset.by_type.get(chat_type)]
 
@@ -69,7 +69,7 @@ def policy(config: Config, platform: str, chat_type: str) -> Policy:
 
 
 def due(policy: Policy, last_user_at: float | None, now: float, zone: tzinfo) -> str | None:
-    """Why a conversation is to begin anew now: "idle" or "daily"; None when it is not."""
+    """Why a conversation is due for a reset now: "idle" or "daily"; None when it is not."""
     if last_user_at is None:
         return None
     if policy.mode in (IDLE, "both") and now - last_user_at >= policy.idle_minutes * 60:
@@ -116,11 +116,11 @@ class _Local(tzinfo):
 
 
 def notice(reason: str, policy: Policy, name: str) -> str:
-    """What the user is told with the first message after a reset, and how the old conversation comes back."""
+    """The notice for the first message after a reset, with the command that resumes the old conversation."""
     if reason == IDLE:
         why = f"the last one was quiet for {_span(policy.idle_minutes)}"
     else:
-        why = f"every day at {policy.at_hour}:00 a new one begins"
+        why = f"a new one begins every day at {policy.at_hour}:00"
     return f"↻ This is a new conversation: {why}. `/resume {name}` brings the old one back."
 
 
@@ -133,24 +133,24 @@ def _span(minutes: float) -> str:
 
 
 class Resets:
-    """Has conversations of a gateway begin anew in time."""
+    """Resets a gateway's conversations when they are due."""
 
     def __init__(self, services: Services, workers: Workers, cluster: Cluster) -> None:
         self._services, self._workers, self._cluster = services, workers, cluster
         self._zone = time_zone(services.config.timezone)
 
     async def run(self) -> None:
-        """Have quiet conversations begin anew; those somebody speaks in first are looked at then. Until cancelled."""
+        """Reset quiet conversations; a conversation with a new message is checked when that is answered. Until cancelled."""
         while True:
             try:
                 for key in await asyncio.to_thread(self._expired):
                     self._workers.add(key, Reset(self._cluster.fence))
             except HermesError as error:
-                _log.warning("resets could not be looked for: %s", error)
+                _log.warning("could not look for conversations to reset: %s", error)
             await asyncio.sleep(RESET_SECONDS)
 
     def _expired(self) -> list[str]:
-        """The keys whose conversation is to begin anew now, and where nothing happens just then."""
+        """The keys whose conversation is due for a reset and has nothing running."""
         reset = self._services.config.session_reset
         modes = {reset.mode, *(one.mode for one in (*reset.by_platform.values(), *reset.by_type.values()))}
         if modes <= {"none", None}:
@@ -168,10 +168,10 @@ class Resets:
         which = policy(self._services.config, route.platform, route.chat_type)
         return due(which, route.last_user_at, self._services.clock(), self._zone)
 
-    def begin_anew(self, key: str, stop: Stop, route: Route | None = None) -> Route | None:
-        """If it is time: let the agent save what matters, end the session, and have the next message start another.
+    def reset_if_due(self, key: str, stop: Stop, route: Route | None = None) -> Route | None:
+        """If a reset is due: let the agent save what matters, end the session, and have the next message start another.
 
-        The key's route (`route`, if it is known), if it is not time and nothing was done.
+        Returns the key's route (`route`, if given) when no reset was due and nothing was done.
         """
         route = route or self._services.store.route(key)
         if route is None or route.session_id is None:
@@ -180,57 +180,55 @@ class Resets:
         agent = self._services.agents.get(key)
         if reason is None or (agent is not None and agent.background_running()):
             return route
-        self._begin_anew(key, route, route.session_id, reason, agent, stop)
+        self._reset(key, route, route.session_id, reason, agent, stop)
         return None
 
-    def _begin_anew(
-        self, key: str, route: Route, session_id: str, reason: str, agent: Agent | None, stop: Stop
-    ) -> None:
+    def _reset(self, key: str, route: Route, session_id: str, reason: str, agent: Agent | None, stop: Stop) -> None:
         services, db = self._services, self._services.db
         old: str | None = db.get_compression_tip(session_id) if db.get_session(session_id) else None
         session = db.get_session(old) if old is not None else None
         ending = session is not None and session["ended_at"] is None
         if session is not None and ending:
             if agent is not None:
-                agent.let_go()  # our own hold may last a moment longer than its turn
+                agent.let_go()  # our own lease may outlast its turn for a moment
             if db.is_live(session["id"]):
-                return  # it is being talked in at a terminal
-            seat = Participant(services, None, route, None, session_id=session["id"])
+                return  # a terminal is using it
+            person = Participant(services, None, route, None, session_id=session["id"])
             try:
-                if not seat.agent.hold() or seat.agent.answering() is not None:
-                    return  # somebody was quicker
+                if not person.agent.hold() or person.agent.answering() is not None:
+                    return  # another process was faster
                 now = services.store.route(key)
                 if now is None or now.session_id != route.session_id:
-                    return  # and is through with it already
-                old = self._save_what_matters(seat, session, stop)
+                    return  # and has finished already
+                old = self._save_what_matters(person, session, stop)
                 if services.stopping:
                     return
-                with seat.agent.fenced():  # if we were stopped for long, somebody may be talking in it by now
+                with person.agent.fenced():  # if this process slept for long, another may be using the session by now
                     db.end_session(old, reason)
                     services.store.let_go(key, previous=old, reason=reason)
             except Fenced as error:
-                _log.warning("%s does not begin anew: %s", key, error)
+                _log.warning("%s was not reset: %s", key, error)
                 return
             finally:
-                seat.let_go()
+                person.let_go()
         else:
             services.store.let_go(key, previous=old, reason=reason)
         services.agents.drop(key)
         if old is not None and ending:
             services.ended(old, reason)
         services.index.touched()
-        _log.info("%s begins anew (%s)", key, reason)
+        _log.info("%s was reset (%s)", key, reason)
 
-    def _save_what_matters(self, seat: Participant, session: SessionRow, stop: Stop) -> str:
+    def _save_what_matters(self, person: Participant, session: SessionRow, stop: Stop) -> str:
         """One turn in which the agent may note what will matter later; the session it ended in (it may have been compressed).
 
-        That it fails must not stop a reset.
+        A failure must not prevent the reset.
         """
         services = self._services
         if not services.agents.model.calls_tools or not session["message_count"]:
             return str(session["id"])
         try:
-            agent = seat.agent
+            agent = person.agent
             agent.tools = {name: tool for name, tool in agent.tools.items() if name in SAVING}
             for _ in stop.bind(agent.turn(FAREWELL)) if agent.tools else ():
                 if services.stopping:
@@ -238,13 +236,13 @@ class Resets:
         except Fenced:
             raise
         except HermesError as error:
-            _log.warning("what matters of %s could not be saved before its reset: %s", session["id"], error)
-        except Exception:  # a tool or model that misbehaves: the conversation must not stay for ever because of it
-            _log.exception("what matters of %s could not be saved before its reset", session["id"])
-        return seat.session_id
+            _log.warning("nothing was saved from %s before its reset: %s", session["id"], error)
+        except Exception:  # a faulty tool or model must not keep the conversation open for ever
+            _log.exception("nothing was saved from %s before its reset", session["id"])
+        return person.session_id
 
-    def told(self, route: Route) -> str | None:
-        """What the user is to hear with the first message after a reset: that it was one, and how the old one comes back."""
+    def pending_notice(self, route: Route) -> str | None:
+        """The notice for the first message after a reset: that it happened, and how to resume the old conversation."""
         which = policy(self._services.config, route.platform, route.chat_type)
         if route.previous_id is None or route.reset_reason is None or not which.notify:
             return None

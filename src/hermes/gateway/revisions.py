@@ -1,8 +1,8 @@
-"""What people take back: a message that its author edits or deletes on a platform changes in the record, too.
+"""Revisions: a message that its author edits or deletes on a platform is changed in the record, too.
 
-Where the message still waits to be answered, its new text is what is answered, and a deleted one is not answered at all.
-Where it was taken up, the record is changed and nothing is answered anew. A platform that sends again what could not be
-stored may send the edit first: it is kept for the message that follows.
+If the message still waits for its answer, the new text is answered, and a deleted one is not answered at all. If the
+answer has begun, the record is changed and nothing is answered again. A platform that redelivers what could not be
+stored may send the edit first: it is kept until its message arrives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hermes.gateway.participants import Services
     from hermes.store.gateway_queues import KnownEvent
 
-WORDS = "words"  # in a message's meta: how much of its text was said; the rest tells of what came with it
+WORDS = "words"  # in a message's meta: the length of the person's own text; the rest describes attachments
 
 
 class Revisions:
@@ -30,7 +30,7 @@ class Revisions:
         self._services, self._store = services, services.store
 
     async def take(self, platform: str, revision: Revision) -> None:
-        """An adapter tells of an edit or a deletion. Returns when it is safe."""
+        """Apply an adapter's edit or deletion. Returns when it is stored."""
         event = None if revision.event is None else writable(revision.event)
         if event is not None and not event.text.strip() and not event.attachments:
             return
@@ -45,14 +45,14 @@ class Revisions:
                 return
         if event is not None and not _is_author(known, event):
             logging.getLogger(f"hermes.gateway.{platform}").warning(
-                "somebody else than its author wanted to edit a message; it stays as it is"
+                "a person other than the author tried to edit a message; it is unchanged"
             )
             return
         if known.inbox_id is not None and not known.message_ids:
             if self._waits(known, event):
                 store.note(platform, revision.id)
                 return
-            known = store.find_said(platform, revision.revises)  # it was taken up a moment ago
+            known = store.find_said(platform, revision.revises)  # its answer began a moment ago
         ids = known.message_ids if known is not None else []
         for message_id in ids:
             self._in_record(message_id, event)
@@ -60,7 +60,7 @@ class Revisions:
         self._services.index.touched()
 
     def _keep_early(self, platform: str, revision: Revision, event: Event | None) -> bool:
-        """Keep it for a message that has not come yet; False when that has come meanwhile."""
+        """Keep it for a message that has not arrived yet; False when it has arrived meanwhile."""
         if event is None:
             return self._store.keep_early(platform, revision.id, revision.revises, None)
         if not self._services.access.may_talk(platform, event.sender):
@@ -69,7 +69,7 @@ class Revisions:
         return self._store.keep_early(platform, revision.id, revision.revises, as_json(masked))
 
     def _waits(self, known: KnownEvent, event: Event | None) -> bool:
-        """Change what waits in the inbox; False when it does not wait there any more."""
+        """Change the waiting event in the inbox; False when it does not wait there any more."""
         kept = None
         if event is not None and known.event is not None:
             text = self._services.db.masked(event.text)
@@ -91,20 +91,20 @@ class Revisions:
 
 
 def _is_author(known: KnownEvent, event: Event) -> bool:
-    """As far as we know: of what is answered the platform alone knows who said it, and its adapter has looked."""
+    """Whether the author edits it, as far as we know: for an answered message the adapter has checked that."""
     if known.event is None:
         return True
     return from_json(known.event, Event).sender.id == event.sender.id
 
 
 def with_words(content: Any, meta: Any, words: str) -> Any:
-    """A message's content with other words in it; what came with them stays. None when that can't be told apart."""
-    said = meta.get(WORDS) if isinstance(meta, dict) else None
+    """A message's content with a new text; its attachments stay. None when text and attachments can't be separated."""
+    length = meta.get(WORDS) if isinstance(meta, dict) else None
     if isinstance(content, str):
-        return words if said is None else f"{words.strip()}{content[said:]}".strip()
-    if not isinstance(content, list) or not isinstance(said, int):
+        return words if length is None else f"{words.strip()}{content[length:]}".strip()
+    if not isinstance(content, list) or not isinstance(length, int):
         return None
     first, *rest = content
     if not isinstance(first, dict) or not isinstance(first.get("text"), str):
         return None
-    return [{**first, "text": f"{words.strip()}{first['text'][said:]}".strip()}, *rest]
+    return [{**first, "text": f"{words.strip()}{first['text'][length:]}".strip()}, *rest]

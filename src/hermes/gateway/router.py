@@ -1,4 +1,4 @@
-"""The router: which conversation something said on a platform belongs to, whether it is meant for us, and where replies go."""
+"""The router: which conversation an event belongs to, whether it is meant for us, and where replies go."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class Router:
-    """Knows the platforms, the session keys and the home chats. Safe to be asked from any thread."""
+    """Knows the platforms, the session keys and the home chats. Thread-safe."""
 
     def __init__(
         self, store: GatewayDB, config: Config, access: Access, adapters: Sequence[tuple[Adapter, PlatformSettings]], home: Path
     ) -> None:  # fmt: skip
         self._store, self._config, self._access, self._home = store, config, access, home
-        self.adapters = {adapter.platform: adapter for adapter, _ in adapters}  # of the platforms that are enabled
+        self.adapters = {adapter.platform: adapter for adapter, _ in adapters}  # enabled platforms only
         self.settings = {settings.platform: settings for _, settings in adapters}
 
-    # ------------------------------------------------------------------------------------------ coming in
+    # ------------------------------------------------------------------------------------------ incoming
 
     def key_of(self, event: Event) -> tuple[str, bool]:
-        """The key an event belongs to, and whether several share it. A place a session was handed to keeps its key."""
+        """The key an event belongs to, and whether several people share it. A chat that received a handoff keeps its key."""
         source, config = source_of(event), self._config
         shared = is_shared(source, config.group_sessions_per_user, config.thread_sessions_per_user)
         key = build_session_key(
@@ -48,11 +48,11 @@ class Router:
         return key, shared
 
     def key_beside(self, key: str, event: Event, owner: str | None) -> str:
-        """The key of an event in a conversation of two that is this person's."""
+        """The key of an event in a direct chat that belongs to this person."""
         return key_beside(key, source_of(event), owner, home=self._home)
 
     def place_key(self, chat: Chat) -> tuple[str, bool]:
-        """The key of a place a session is brought to, and whether several share it. Without a thread it is keyed as a DM."""
+        """The key of a chat that receives a handoff, and whether several share it. Without a thread it is keyed as a DM."""
         chat_type = chat.type if chat.thread_id is not None else DM
         source = Source(
             platform=chat.platform, chat_id=chat.chat_id, chat_type=chat_type, thread_id=chat.thread_id, user_id=None
@@ -60,7 +60,7 @@ class Router:
         return build_session_key(source, home=self._home), chat_type != DM
 
     def owners_key(self, chat: Chat) -> tuple[str, bool]:
-        """The same for what the owner brings: in a conversation of two that began as another person's, the owner's own key."""
+        """The same for a handoff by the owner: in a direct chat that began as another person's, the owner's own key."""
         key, shared = self.place_key(chat)
         route = None if shared else self._store.route(key)
         owners = self._access.owners(chat.platform)
@@ -73,16 +73,16 @@ class Router:
         return next((one for one in beside if self._store.route(one) is not None), key), shared
 
     def is_meant(self, event: Event, key: str) -> bool:
-        """Whether a message is for us: where a mention is needed, it is one, is one of our commands, or we are in that thread."""
+        """Whether a message is for us: no mention is needed, or it has one, is one of our commands, or is in our thread."""
         if event.chat.type == DM or event.addressed or not self._needs_mention(event.chat.platform):
             return True
         if event.chat.thread_id is not None and self._store.route(key) is not None:
             return True
         command = parse(event.text.strip())
-        return command is not None and is_known(command[0], GATEWAY)  # others' commands are for other bots
+        return command is not None and is_known(command[0], GATEWAY)  # unknown commands are for other bots
 
     def is_remark(self, key: str, event: Event) -> bool:
-        """Whether something is said to the others in a thread that several people share, and not to the agent."""
+        """Whether a message is addressed to other people in a shared thread, and not to the agent."""
         platform, who = event.chat.platform, event.sender.id
         if event.addressed or event.chat.thread_id is None or event.chat.type == DM or who is None:
             return False
@@ -94,21 +94,21 @@ class Router:
         wanted = self.settings[platform].require_mention
         return self.adapters[platform].capabilities.mention_needed if wanted is None else wanted
 
-    # ------------------------------------------------------------------------------------------ going out
+    # ------------------------------------------------------------------------------------------ outgoing
 
     def delivered_to(self, chat: Chat) -> Chat:
-        """Where what is said in a chat goes: there, or where its platform delivers to."""
+        """The chat that gets the replies of a chat: itself, or the one its platform delivers to."""
         where = getattr(self.adapters.get(chat.platform), "delivers_to", None)
         wanted = None if where is None else where(chat)
         if not wanted or wanted == "log":
-            return chat  # the adapter itself notes it
+            return chat  # the adapter itself records it
         platform, _, chat_id = str(wanted).partition(":")
         if chat_id:
             return Chat(platform=platform, chat_id=chat_id)
         return self.home_chat(platform) or chat
 
     def home_chat(self, platform: str) -> Chat | None:
-        """Where handoffs and deliveries to a platform go: as /sethome said, else as configured."""
+        """Where handoffs and deliveries to a platform go: the chat set with /sethome, else the configured one."""
         kept = self._store.home(platform)
         if kept is not None:
             return from_json(kept, Chat)
@@ -117,7 +117,7 @@ class Router:
         return None if configured is None else read_home(platform, configured)
 
     def quoted_by(self, event: Event, place: Chat) -> str | None:
-        """What a reply quotes: the message it answers, where the platform can, several talk, and it is sent there."""
+        """The message a reply quotes: the one it answers, if the platform can quote, several talk, and it is sent there."""
         adapter = self.adapters.get(place.platform)
         if adapter is None or not adapter.capabilities.quotes or place != event.chat:
             return None
@@ -125,7 +125,7 @@ class Router:
 
 
 def read_home(platform: str, text: str) -> Chat:
-    """A home chat as people write it: its id; a thread after a slash; `group:` or `channel:` before it, where it is one."""
+    """Parse a home chat: its id; a thread after a slash; `group:` or `channel:` before the id, where it is one."""
     kind, sep, rest = text.partition(":")
     chat_type = kind if sep and kind in ("dm", "group", "channel") else DM
     chat_id = rest if sep and kind in ("dm", "group", "channel") else text

@@ -1,13 +1,13 @@
 """The gateway: every enabled platform in one process, each message answered once, nothing lost at a kill.
 
-It makes its parts, connects them, and stops: the inbox (what came in), the router (which conversation), the workers with
-the replies (what is answered), and the outbox (what goes out). The event loop belongs to the adapters: receiving and
-sending. Turns run in threads, one at a time in each lane. What they tell each other goes through the store, so that a
-gateway that is started again goes on where the last one was.
+`Gateway` makes its parts, connects them and stops them: the inbox (events from platforms), the router (which conversation),
+the workers with the replies (turns and commands) and the outbox (messages to platforms). The event loop belongs to the
+adapters: receiving and sending. Turns run in threads, one at a time in each lane. Threads and processes exchange their
+work through the store, so a restarted gateway continues where the previous one stopped.
 
-It ends within ten seconds, whatever hangs, and nothing is lost. Turns get a while to end by themselves, then they are cut
-short, and the next start takes them up. What can't be sent in time lies in the outbox. Each step has its time; what does
-not keep to it is left behind, since the store has everything.
+A stop takes at most ten seconds, whatever hangs, and loses nothing. Turns get a few seconds to end by themselves, then they
+are interrupted, and the next start resumes them. What can't be sent in time stays in the outbox. Each step has a time limit;
+a step that exceeds it is abandoned, since the store has everything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from hermes.gateway.resets import Resets
 from hermes.gateway.revisions import Revisions
 from hermes.gateway.router import Router
 from hermes.gateway.sessions_index import SessionsIndex, write_index
-from hermes.gateway.workers import LoopCalls, Workers, tell_failure
+from hermes.gateway.workers import LoopCalls, Workers, log_failure
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_writer import Writer
 
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
 
 FORGET_SECONDS = 3600.0
 WELCOME_SECONDS = 2.0
-STOP_SECONDS = 10.0  # all of it
+STOP_SECONDS = 10.0  # the whole stop
 TURN_SECONDS = 5.0  # for turns to end by themselves
-CUT_SECONDS = 1.5  # for turns that are cut short to end
-SEND_SECONDS = 1.0  # for what is ready to be sent, at least
-LEAVE_SECONDS = 1.0  # for adapters, and then for everything else, to let go
+CUT_SECONDS = 1.5  # for interrupted turns to end
+SEND_SECONDS = 1.0  # at least this long for sending what is ready
+LEAVE_SECONDS = 1.0  # for adapters to disconnect, and again for everything else to close
 _log = logging.getLogger("hermes.gateway")
 
 
 class Gateway:
-    """Runs platforms. Made with open stores and made adapters; `run` lives on an event loop until `stop`."""
+    """Runs platforms. Takes open stores and constructed adapters; `run` stays on an event loop until `stop`."""
 
     def __init__(
         self, db: SessionDB, config: Config, model: Model, adapters: Sequence[tuple[Adapter, PlatformSettings]], home: Path, *,
@@ -94,10 +94,10 @@ class Gateway:
         self._replies = Replies(self.services, self.inbox, self.workers, self._cluster, self._resets)
 
     async def run(self) -> None:
-        """Connect everything and go on until `stop` is called."""
+        """Connect everything and run until `stop` is called."""
         self.loop = self.services.calls.loop = asyncio.get_running_loop()
         self._connect()
-        await asyncio.to_thread(self.agents.toolbox.tools)  # reaches the MCP servers
+        await asyncio.to_thread(self.agents.toolbox.tools)  # connects to the MCP servers
         for problem in self.agents.toolbox.problems:
             _log.warning("%s", problem)
         await asyncio.to_thread(self._begin)
@@ -110,7 +110,7 @@ class Gateway:
             work += [self._cluster.keep(connection), connection.show_menu(menu)]
         tasks = [asyncio.create_task(one) for one in work]
         for task in tasks:
-            task.add_done_callback(tell_failure)
+            task.add_done_callback(log_failure)
         try:
             await self._stop.wait()
         finally:
@@ -120,7 +120,7 @@ class Gateway:
             raise self._gone
 
     def stop(self) -> None:
-        """End soon, and orderly. To be called on the event loop."""
+        """Stop soon, in order. Call it on the event loop."""
         self._stop.set()
 
     def _connect(self) -> None:
@@ -142,10 +142,10 @@ class Gateway:
                 _log.warning("%s is not enabled; messages from it or to it wait", platform)
 
     def _store_gone(self, error: StoreGone) -> None:
-        """The store's file is no longer there, and does not come back by itself: end, with that error."""
+        """The store's file is gone and does not come back by itself: stop, with that error."""
         if self._gone is None:
             self._gone = error
-            _log.error("the gateway ends: %s", error)
+            _log.error("the gateway stops: %s", error)
             self.stop()
 
     def _cut_short(self) -> None:
@@ -153,26 +153,26 @@ class Gateway:
             item.stop.want()
 
     async def _welcome(self) -> None:
-        """Tell people whom the owner has let in that they are; `hermes pairing approve` is another process."""
+        """Welcome people whom the owner has approved; `hermes pairing approve` runs in another process."""
         while True:
             try:
                 for part in await asyncio.to_thread(self.store.welcome, WELCOME):
                     self.services.outbox.send(part)
             except HermesError as error:
-                _log.warning("newcomers could not be looked for: %s", error)
+                _log.warning("could not look for newly approved people: %s", error)
             await asyncio.sleep(WELCOME_SECONDS)
 
     async def _forget(self) -> None:
-        """Remove what was done with long ago, again and again."""
+        """Remove old finished rows, periodically."""
         while True:
             try:
                 await asyncio.to_thread(self.store.forget_mail)
             except HermesError as error:
-                _log.warning("what was done with long ago could not be removed: %s", error)
+                _log.warning("could not remove old finished rows: %s", error)
             await asyncio.sleep(FORGET_SECONDS)
 
     async def _wind_down(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Receive nothing more, let turns end or be cut short, send what is ready, and let go."""
+        """Receive nothing more, let turns end or interrupt them, send what is ready, and disconnect."""
         workers, connections = self.workers, list(self.connections.values())
         turns_end = self.loop.time() + TURN_SECONDS
         for connection in connections:
@@ -184,16 +184,16 @@ class Gateway:
         while workers.running and self.loop.time() < turns_end + CUT_SECONDS:
             await asyncio.sleep(0.05)
         if workers.running:
-            _log.warning("%s turns do not end; the next start takes them up", workers.running)
+            _log.warning("%s turns did not end in time; the next start resumes them", workers.running)
         left = max(
             SEND_SECONDS, turns_end + CUT_SECONDS + SEND_SECONDS - self.loop.time() if not workers.running else 0
         )
         if not await _within(left, *(connection.delivery.idle() for connection in connections)):
-            _log.info("some messages wait in the outbox for the next start")
+            _log.info("some messages stay in the outbox for the next start")
         for task in tasks:
             task.cancel()
         await _within(LEAVE_SECONDS, *tasks, *(connection.stop(LEAVE_SECONDS) for connection in connections))
-        await _within(LEAVE_SECONDS, self._cluster.leave())  # what waits is others' to do from now on
+        await _within(LEAVE_SECONDS, self._cluster.leave())  # from now on other gateways serve what waits
         await _within(
             LEAVE_SECONDS,
             self.writer.idle(),
@@ -203,7 +203,7 @@ class Gateway:
 
 
 async def _within(seconds: float, *work: Awaitable[Any]) -> bool:
-    """Do all this, at most so long; whether it was done. What goes wrong is a line in the log."""
+    """Await all of this for at most `seconds`; whether it finished. Exceptions go to the log."""
     if not work:
         return True
     tasks = [asyncio.ensure_future(one) for one in work]
@@ -212,15 +212,15 @@ async def _within(seconds: float, *work: Awaitable[Any]) -> bool:
         task.cancel()
     for task in done:
         if not task.cancelled() and task.exception() is not None:
-            _log.error("something went wrong while the gateway ended", exc_info=task.exception())
+            _log.error("an error occurred while the gateway stopped", exc_info=task.exception())
     return not pending
 
 
 def end_for_sure(seconds: float = STOP_SECONDS - 0.5) -> None:
-    """Have this process end within this time, even if a thread of it never does: a kill loses nothing here."""
+    """Make this process exit within this time, even if one of its threads never ends: a kill loses nothing here."""
 
     def end() -> None:
-        _log.warning("something does not end; the gateway ends without it")
+        _log.warning("a thread did not end in time; the gateway exits without waiting for it")
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

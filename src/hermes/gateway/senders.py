@@ -1,8 +1,8 @@
-"""Who speaks, told to the model such that no message can imitate it.
+"""Senders: the model sees who speaks in a form that no message can imitate.
 
 In a conversation of several people a message begins with its sender in brackets. So no other line of it may begin with a
-bracket: such a bracket gets a backslash. Notes of the gateway itself are in brackets, too, and nobody's text begins a line
-like one. Names are chosen by people: one that two of them bear, or that sounds like the gateway, comes with the id.
+bracket: such a bracket gets a backslash. Notes of the gateway itself are in brackets, too, and no person's text begins a
+line like one. People choose their names: a name that two of them have, or that resembles the gateway, comes with the id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def said_by(sender: str, text: str) -> str:
 
 
 def speaker(db: SessionDB, platform: str, sender: Sender) -> str:
-    """What somebody is called in a conversation that several share: a name that is nobody else's, or a name and the id."""
+    """A person's name in a shared conversation: a name that no other person has, or a name and the id."""
     who = _clean(sender.id or "")
     name = _clean(sender.name or "") or who or "someone"
     if not who:
@@ -48,7 +48,7 @@ def speaker(db: SessionDB, platform: str, sender: Sender) -> str:
 
 
 def _clean(text: str) -> str:
-    """A name on one line, without brackets and without signs that nobody sees."""
+    """A name on one line, without brackets and without invisible characters."""
     seen = "".join(" " if unicodedata.category(sign) in ("Cc", "Zl", "Zp") else sign for sign in text)
     seen = "".join(sign for sign in seen if unicodedata.category(sign) != "Cf")
     seen = re.sub(_BRACKET, "(", seen)
@@ -57,7 +57,7 @@ def _clean(text: str) -> str:
 
 
 def _is_anothers(db: SessionDB, key: str, who: str) -> bool:
-    """Whether more than one person was called so; that this one is, is noted."""
+    """Whether more than one person has had this name; records that this one has it."""
     known: list[str] = json.loads(db.get_meta(key) or "[]")
     if who not in known and len(known) < _MOST_IDS:
         known.append(who)

@@ -1,4 +1,4 @@
-"""The gateway as a service of the user's: a systemd unit that starts it with the machine and again when it falls."""
+"""The gateway as a systemd user service: a unit that starts it with the machine and restarts it when it fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "hermes-gateway"
 
 
 def unit_name(home: Path) -> str:
-    """The service of this home. Each home has its own; that of `~/.hermes` has the plain name."""
+    """The name of this home's service. Each home has its own; that of `~/.hermes` has the plain name."""
     home = home.expanduser().resolve()
     if home == (Path.home() / ".hermes").resolve():
         return f"{NAME}.service"
@@ -26,12 +26,12 @@ def unit_path(home: Path) -> Path:
     folder = Path(base) / "systemd" / "user"
     plain = folder / f"{NAME}.service"
     if plain.is_file() and f"Environment={_quoted(f'HERMES_HOME={home}')}\n" in plain.read_text(errors="replace"):
-        return plain  # from before homes had names
+        return plain  # installed before homes had their own names
     return folder / unit_name(home)
 
 
 def unit_text(home: Path) -> str:
-    """The unit: this interpreter, this home, this PATH (tools are found as in your shell). Stopping is given its time."""
+    """The unit: this interpreter, this home, this PATH (tools are found as in your shell), and time enough to stop."""
     program = f"{_quoted(sys.executable.replace('$', '$$'))} -m hermes.cli.main gateway"
     return f"""\
 [Unit]
@@ -57,6 +57,6 @@ WantedBy=default.target
 
 
 def _quoted(text: str) -> str:
-    """A word of a unit file: in quotes if need be, with nothing that systemd would replace."""
+    """A word of a unit file: quoted if necessary, with nothing that systemd would expand."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{plain}"' if any(sign in text for sign in " \t\"'\\") else plain

@@ -1,7 +1,7 @@
-"""sessions.json: the routing table as a file, session key → entry. The table is the truth; the file follows it lazily.
+"""sessions.json: the routing table as a file, session key → entry. The table is authoritative; the file follows it lazily.
 
-A message only says that something has changed; the file is written some seconds later, once for all of them, and the more
-it costs the rarer.
+A message only marks the file as outdated; it is written some seconds later, once for all changes, and the less often the
+longer writing takes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class SessionsIndex:
         self._changed = True
 
     def touched(self) -> None:
-        """The routing table has changed."""
+        """Note that the routing table has changed."""
         self._changed = True
 
     async def follow(self) -> None:
-        """Write the file whenever it is behind, until cancelled."""
+        """Write the file whenever it is outdated, until cancelled."""
         loop, looked = asyncio.get_running_loop(), float("-inf")
         while True:
             begun = loop.time()
@@ -56,7 +56,7 @@ class SessionsIndex:
 
 
 def entries(store: GatewayDB) -> dict[str, Any]:
-    """Key → what is known of its session."""
+    """Session key → the entry with its session."""
     return {row["key"]: _entry(row) for row in store.index()}
 
 
@@ -86,7 +86,7 @@ def _entry(row: IndexEntry) -> dict[str, Any]:
 
 
 def write_index(store: GatewayDB, folder: Path) -> Path:
-    """Bring the file up to date, all or nothing; where it is. One that says the same already is left alone."""
+    """Write the file atomically; returns its path. An up-to-date file is left alone."""
     make_private(folder)
     target = folder / "sessions.json"
     content = msgspec.json.format(msgspec.json.encode(entries(store)), indent=1) + b"\n"

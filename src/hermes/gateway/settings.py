@@ -1,4 +1,4 @@
-"""What config.yaml says of a platform: who may talk there, where home is, and what the adapter needs."""
+"""A platform's section of config.yaml: who may talk there, the home chat, and the adapter's own settings."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class PlatformSettings:
     allowed_users: frozenset[str] = frozenset()
     allow_all: bool = False
     home_channel: str | None = None
-    require_mention: bool | None = None  # None: as the platform is used to
+    require_mention: bool | None = None  # None: the platform's default
     values: Mapping[str, Any] = field(default_factory=dict)  # the adapter's own settings
     titles: bool = True  # whether the model gives conversations a title
 
 
 def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping[str, str]) -> PlatformSettings:
-    """A platform's section, completed from the environment. ConfigError says what is missing or wrong."""
+    """A platform's section, completed from the environment. ConfigError names what is missing or wrong."""
     name = adapter.platform
     config.require_set(f"platforms.{name}")
     section = dict(config.platforms.get(name, {}))
@@ -46,7 +46,9 @@ def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping
         if key not in known and key not in COMMON and key != PEOPLE:
             from hermes.config import suggestion
 
-            raise ConfigError(f"platforms.{name}.{key} means nothing{suggestion(key, [*known, *COMMON, PEOPLE])}")
+            raise ConfigError(
+                f"unknown configuration key: platforms.{name}.{key}{suggestion(key, [*known, *COMMON, PEOPLE])}"
+            )
     common = {
         key: _typed(section[key], kind, f"platforms.{name}.{key}") for key, kind in COMMON.items() if key in section
     }
@@ -65,17 +67,17 @@ def allowed_variable(platform: str) -> str:
 
 
 def _people(value: Any, where: str) -> frozenset[str]:
-    """User ids as people write them: a list, one alone, or a text with commas. What can't be an id is an error."""
+    """User ids as people write them: a list, a single one, or a text with commas. An impossible id is an error."""
     if value is None:
         return frozenset()
     several = value if isinstance(value, list) else str(value).split(",") if _may_be_id(value) else None
     if several is None:
-        raise ConfigError(f"{where} is a list of user ids, not {type(value).__name__}")
+        raise ConfigError(f"{where} must be a list of user ids, not {type(value).__name__}")
     for one in several:
         if not _may_be_id(one):
-            raise ConfigError(f"{where}: {one!r} is no user id; put ids in quotes")
+            raise ConfigError(f"{where}: {one!r} is not a user id; put ids in quotes")
         if str(one).strip() == "*":
-            raise ConfigError(f'{where}: "*" is nobody; to let everybody in, write `allow_all: true`')
+            raise ConfigError(f'{where}: "*" matches no user; to let everyone in, write `allow_all: true`')
     return frozenset(str(one).strip() for one in several if str(one).strip())
 
 
@@ -101,7 +103,7 @@ def _value(setting: Setting, section: Mapping[str, Any], variables: Mapping[str,
 
 
 def _typed(value: Any, kind: type, where: str) -> Any:
-    """A value of the kind that is wanted; texts from the environment are read as what they say."""
+    """A value of the wanted type; texts from the environment are parsed."""
     if value is None:
         return None
     if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -121,4 +123,4 @@ def _typed(value: Any, kind: type, where: str) -> Any:
         return value.lower() in ("true", "yes", "on", "1")
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
-    raise ConfigError(f"{where} is {_KINDS.get(kind, kind.__name__)}, not {type(value).__name__}")
+    raise ConfigError(f"{where} must be {_KINDS.get(kind, kind.__name__)}, not {type(value).__name__}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-Measure = Callable[[str], int]  # the length of a text; of two together it is the sum, and at least 1 for a character
+Measure = Callable[[str], int]  # the length of a text; additive for two texts, and at least 1 for a character
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 
@@ -22,7 +22,7 @@ def split(text: str, longest: int, measure: Measure = len) -> list[str]:
 
 
 def with_cursor(text: str, cursor: str) -> str:
-    """A growing text with the sign that more is coming, where it does not keep a fence from ending."""
+    """A streamed text with the sign that more is coming, unless it would keep a fence from ending."""
     return text + ("\n" if _FENCE.fullmatch(text.rpartition("\n")[2]) else "") + cursor
 
 
@@ -72,7 +72,7 @@ def _cut(block: str, longest: int, measure: Measure) -> list[str]:
     if body and _closes(body[-1], fence):
         body.pop()
     opening = first.strip()
-    if measure(opening) > longest // 3:  # what it says of itself is no language: it becomes the first line
+    if measure(opening) > longest // 3:  # the info string is too long to be a language: it becomes the first line
         opening, body = fence, [opening.removeprefix(fence), *body]
     room = longest - measure(f"{opening}\n\n{fence}")
     return [f"{opening}\n{piece}\n{fence}" for piece in _pack_lines(body, room, measure, code=True)] or [
@@ -126,7 +126,7 @@ def _cut_line(line: str, longest: int, measure: Measure, code: bool) -> list[str
 
 
 def _places(line: str, start: int, longest: int, measure: Measure) -> list[int]:
-    """Where the text from `start` on could be cut so that it fits: never within what people see as one sign."""
+    """Where the text from `start` on could be cut so that it fits: never within a grapheme cluster."""
     from wcwidth import iter_graphemes
 
     ends: list[int] = []
@@ -137,7 +137,7 @@ def _places(line: str, start: int, longest: int, measure: Measure) -> list[int]:
             break
         end += len(sign)
         ends.append(end)
-    if not ends:  # one sign that is longer than a message
+    if not ends:  # one grapheme cluster that is longer than a message
         end = start + 1
         while end < len(line) and measure(line[start : end + 1]) <= longest:
             end += 1

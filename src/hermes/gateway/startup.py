@@ -1,4 +1,4 @@
-"""Starting a gateway from the configuration: the store, the model, the adapters, the servers, and one of it at a time."""
+"""Starting a gateway from the configuration: the store, the model, the adapters, the servers; one gateway at a time."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 LEASE = "gateway"
-API = "api-server"  # what the API server is called among the platforms
+API = "api-server"  # the API server's name among the platforms
 WEBHOOK = "webhook"
-_PARTS = ("platforms", "webhooks", "api_server", "mcp_servers")  # what is wrong in one does not concern the others
-_NOTHING = "no platform is switched on: `hermes gateway setup` sets one up"
+_PARTS = ("platforms", "webhooks", "api_server", "mcp_servers")  # an error in one does not affect the others
+_NOTHING = "no platform is enabled: `hermes gateway setup` sets one up"
 LEASE_SECONDS = 30.0
-API_PAUSE = 5.0  # seconds until the API server tries again to listen
+API_PAUSE = 5.0  # seconds before the API server tries again to listen
 _log = logging.getLogger("hermes.gateway")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What the configuration asks for: what can run, and what can't with the reason."""
+    """The parts the configuration enables: those that can run, and those that can't, with the reason."""
 
     adapters: list[tuple[Adapter, PlatformSettings]]
     api_server: bool
@@ -92,7 +92,7 @@ def check_api_server(config: Config, *, insecure: bool = False) -> None:
 
 
 def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, PlatformSettings]:
-    """The webhooks, which have a section of their own. Whoever has the secret of a route may speak there."""
+    """The webhooks, which have their own section. A client with a route's secret may send messages there."""
     import msgspec
 
     config.require_set("webhooks")
@@ -110,7 +110,7 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
 def secrets_of(
     adapters: list[tuple[Adapter, PlatformSettings]], config: Config, variables: Mapping[str, str]
 ) -> list[str]:
-    """Every secret the configuration and the environment hold, so that it can be kept out of logs."""
+    """Every secret of the configuration and the environment, so that logs can mask them."""
     import msgspec
 
     from hermes.config.keys import is_secret
@@ -132,7 +132,7 @@ def secrets_of(
 
 
 def holder() -> str:
-    """This process, by a name that tells whether it still runs."""
+    """This process, under a name that shows whether it still runs."""
     return f"{socket.gethostname()}:{os.getpid()}:gateway"
 
 
@@ -140,7 +140,7 @@ def holder() -> str:
 class Running:
     """The process that is the gateway of a store."""
 
-    name: str  # as its lease has it
+    name: str  # the holder's name in its lease
     host: str
     process: int
 
@@ -151,7 +151,7 @@ class Running:
 
 
 def running(db: SessionDB) -> list[Running]:
-    """Who is the gateway of a store, or who they are where several share it; [] when nobody is, or it was killed."""
+    """The gateways of a store, of which a SQLite file has one; [] when none runs, or it was killed."""
     from hermes.agent.session_leases import is_gone
     from hermes.gateway.cluster import boot
     from hermes.store.gateway_db import GatewayDB
@@ -180,7 +180,7 @@ def _running(name: str) -> Running:
 
 @contextmanager
 def only_one(db: SessionDB) -> Iterator[int | None]:
-    """Be the gateway of a store, or say who is. The token of the lease; None where several may share the store."""
+    """Become the gateway of a store, or raise who is. The lease's token; None where several gateways may share the store."""
     from hermes.agent.session_leases import is_gone
 
     if db.is_shared:
@@ -190,14 +190,14 @@ def only_one(db: SessionDB) -> Iterator[int | None]:
     if token is None:
         other = db.lease_holder(LEASE)
         if other is not None and is_gone(other):
-            gone = db.acquire_lease(LEASE, other, 1.0)  # in its name, to give back what it can't any more
+            gone = db.acquire_lease(LEASE, other, 1.0)  # in its name, to release what the dead process can't any more
             if gone is not None:
                 db.release_lease(LEASE, gone)
             token = db.acquire_lease(LEASE, holder(), LEASE_SECONDS)
     if token is None:
         others = running(db)
-        who = f"process {others[0].process} on {others[0].host}" if others else "it is just ending"
-        raise HermesError(f"a gateway runs already ({who}); `hermes gateway stop` ends it")
+        who = f"process {others[0].process} on {others[0].host}" if others else "it is just stopping"
+        raise HermesError(f"a gateway is already running ({who}); `hermes gateway stop` stops it")
     try:
         yield token
     finally:
@@ -212,7 +212,7 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
     with only_one(db) as token:
         ending = asyncio.Event()
         gone: list[StoreGone] = []
-        # From now on, since a model may take minutes to load. Where several share the store, each has its own way.
+        # Renew the lease while the model loads, which may take minutes. Where several gateways run, each has its own lease.
         with nullcontext() if token is None else kept(db, _lease(token, ending, gone)):
             model = await asyncio.to_thread(choose_model, config, db)
             _log.info("%s answers", model.describe())
@@ -238,7 +238,7 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
 
 
 def _asked_to_end(ending: asyncio.Event) -> None:
-    """A signal: end orderly, and for sure."""
+    """A signal arrived: stop in order, and exit for certain."""
     from hermes.gateway.runner import end_for_sure
 
     if not ending.is_set():
@@ -247,7 +247,7 @@ def _asked_to_end(ending: asyncio.Event) -> None:
 
 
 async def _end(ending: asyncio.Event, gateway: Gateway, server: ApiServer | None) -> None:
-    """Have everything end at the same time, so that it takes ten seconds and not the sum."""
+    """Stop everything at the same time, so that it takes ten seconds and not the sum."""
     await ending.wait()
     gateway.stop()
     if server is not None:
@@ -255,7 +255,7 @@ async def _end(ending: asyncio.Event, gateway: Gateway, server: ApiServer | None
 
 
 class ApiServer:
-    """The API server beside the platforms: while its port is taken, it tries again and the platforms run on."""
+    """The API server beside the platforms: while its port is taken, it retries and the platforms keep running."""
 
     def __init__(self, config: Config, gateway: Gateway, *, insecure: bool) -> None:
         self._config, self._gateway, self._insecure = config, gateway, insecure
@@ -297,13 +297,13 @@ class ApiServer:
         await asyncio.to_thread(gateway.store.set_status, API, "connected", identity=where)
 
     def _crowded(self, text: str) -> None:
-        """Connections had to be refused: `hermes gateway status` tells."""
+        """Connections were refused: `hermes gateway status` shows it."""
 
         async def note() -> None:
             try:
                 await asyncio.to_thread(self._gateway.store.set_status, API, "connected", error=text)
             except HermesError as error:
-                _log.warning("the state of the API server could not be noted: %s", error)
+                _log.warning("the state of the API server could not be stored: %s", error)
 
         self._notes.add(task := asyncio.create_task(note()))
         task.add_done_callback(self._notes.discard)
@@ -313,7 +313,7 @@ class ApiServer:
         self._lost.set()
 
     async def _keep(self) -> None:
-        """Listen again whenever it does not."""
+        """Listen again whenever the server has stopped listening."""
         while True:
             await self._lost.wait()
             await asyncio.sleep(API_PAUSE)
@@ -328,7 +328,7 @@ class ApiServer:
         await asyncio.to_thread(self._gateway.store.set_status, API, "lost", error=str(error))
 
     async def stop(self) -> None:
-        """Take no more requests; those under way may finish for a moment."""
+        """Accept no more requests; running ones may finish for a moment."""
         if self._keeping is not None:
             self._keeping.cancel()
         if self._server is not None:
@@ -342,19 +342,19 @@ def _address(config: Config, port: int) -> str:
 
 
 def _lease(token: int, ending: asyncio.Event, gone: list[StoreGone]) -> KeptLease:
-    """The lease of the one gateway of a store. If it passed to another (we slept too long), this one ends.
+    """The lease of a store's only gateway. If another gateway takes it over (this one slept too long), this one stops.
 
-    A store whose file was deleted or replaced does not come back by itself: then the gateway ends, with that error.
+    A store whose file was deleted or replaced does not come back by itself: then the gateway stops, with that error.
     """
     loop = asyncio.get_running_loop()
 
     def lost() -> None:
-        _log.error("another gateway has taken over; this one ends")
+        _log.error("another gateway has taken over; this one stops")
         loop.call_soon_threadsafe(ending.set)
 
     def failed(error: HermesError) -> None:
         if isinstance(error, StoreGone):
-            _log.error("the gateway ends: %s", error)
+            _log.error("the gateway stops: %s", error)
             gone.append(error)
             loop.call_soon_threadsafe(ending.set)
         else:

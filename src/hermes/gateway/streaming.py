@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hermes.gateway.workers import LoopCalls
     from hermes.store.gateway_queues import Outgoing
 
-TYPING_AFTER = 0.25  # seconds: a reply that is there at once needs no "is typing"
+TYPING_AFTER = 0.25  # seconds: a reply that is ready at once needs no "is typing"
 TYPING_SECONDS = 4.0
 PATIENCE = 120.0  # seconds an adapter may take for one message
 
@@ -42,19 +42,19 @@ class StreamedReply:
         self, calls: LoopCalls, chat: Chat, *, inbox_id: int, nonce: str, fence: tuple[str, int], shown: Sequence[str] = (),
         resumed: bool = False, reply_to: str | None = None,
     ) -> None:  # fmt: skip
-        """`shown` is what the store knows of it: ids of messages, the last one empty where it may be there or not."""
+        """`shown` has the message ids that the store knows; the last one is empty where it is unknown if it was sent."""
         self.chat = chat
         self.inbox_id = inbox_id
-        self.fence = fence  # the lease it is written under
+        self.fence = fence  # the lease under which it is written
         self.nonce = nonce
-        self.reply_to = reply_to  # the message that its first one quotes
-        self.shown = [one for one in shown if one]  # the platform's ids of the messages it is shown in so far
-        self.texts = [""] * len(self.shown)  # what each of them shows, as far as is known
-        self.tried: set[int] = set()  # parts that may have been shown under their nonce with other words
-        self.unsure = len(shown) > len(self.shown)  # the next message may be there already, under an id nobody knows
+        self.reply_to = reply_to  # the message that its first part quotes
+        self.shown = [one for one in shown if one]  # the platform's ids of its messages so far
+        self.texts = [""] * len(self.shown)  # the text of each of them, as far as it is known
+        self.tried: set[int] = set()  # parts that may have been sent under their nonce with another text
+        self.unsure = len(shown) > len(self.shown)  # the next message may have been sent already, under an unknown id
         self.resumed = resumed  # a process that died may have shown some of it
         self.begun = False  # whether it was given to a delivery
-        self.streams = False  # whether what is written is shown at once
+        self.streams = False  # whether its text is shown while it is written
         self.parts: list[Outgoing] | None = None  # the finished reply; [] when there is nothing to send
         self.changed = asyncio.Event()
         self.done = asyncio.Event()
@@ -63,35 +63,35 @@ class StreamedReply:
         self._pieces: list[str] = []
 
     def part_nonce(self, number: int) -> str:
-        """The name of the reply's n-th message, the same whoever sends it."""
+        """The nonce of the reply's n-th message, the same in every process."""
         return f"{self.nonce}-{number}"
 
     def write(self, text: str) -> None:
-        """The next piece."""
+        """Append the next piece."""
         with self._lock:
             self._pieces.append(text)
         if self.streams and not self.changed.is_set():
             self._calls(self.changed.set)
 
     def restart(self) -> None:
-        """The reply begins anew: what was written is not what will be said."""
+        """Start the reply over: the text so far is discarded."""
         with self._lock:
             self._pieces.clear()
 
     def text(self) -> str:
-        """What is written so far."""
+        """The text so far."""
         with self._lock:
             whole = "".join(self._pieces)
             self._pieces[:] = [whole]
         return whole
 
     def finish(self, parts: Sequence[Outgoing]) -> None:
-        """The reply is whole and lies in the outbox as these parts."""
+        """The reply is complete and stored in the outbox as these parts."""
         self.parts = list(parts)
         self._calls(self._is_done)
 
     def abandon(self) -> None:
-        """Nothing more comes, if it is not finished: what is shown of it stays as it is."""
+        """No more text comes, if it is not finished: the messages shown so far stay as they are."""
         if self.parts is None:
             self.finish([])
 
@@ -101,14 +101,14 @@ class StreamedReply:
 
 
 class Streaming:
-    """Shows the replies of one platform while they grow. For the event loop of its delivery."""
+    """Shows the replies of one platform while they are written. Runs on its delivery's event loop."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery, self._adapter, self._log = delivery, delivery.adapter, delivery.log
         self._streaming = delivery.config.gateway.streaming
 
     async def show(self, reply: StreamedReply) -> None:
-        """Show a reply as it grows, then see to it that its final parts are there."""
+        """Show a reply as it is written, then make sure that its final parts were sent."""
         capabilities = self._adapter.capabilities
         reply.streams = streams = self._streaming.enabled and capabilities.edits and not reply.unsure
         typing = next_look = time.monotonic()
@@ -141,14 +141,14 @@ class Streaming:
             self._log.exception("the adapter could not show typing")
 
     async def _grow(self, reply: StreamedReply) -> float | None:
-        """Show what is new; seconds to wait before the next time, None when growing does not work here."""
+        """Show the new text; returns the seconds to wait before the next time, None when streaming does not work here."""
         settings, text = self._streaming, reply.text()
         if len(text) - sum(map(len, reply.texts)) < settings.buffer_threshold:
             return 0.0
         capabilities = self._adapter.capabilities
         parts = split(with_cursor(text, settings.cursor), capabilities.longest, capabilities.measure)
         without = split(text, capabilities.longest, capabilities.measure)
-        if len(parts) > len(without):  # no message for the cursor alone: the whole reply will not have it
+        if len(parts) > len(without):  # no message for the cursor alone: the complete reply will not have it
             parts = without
         try:
             for number, shown in enumerate(parts):
@@ -166,17 +166,17 @@ class Streaming:
         except (PlatformUnreachable, OSError):
             return None if reply.unsure else max(settings.edit_interval, 1.0)
         except PlatformError as error:
-            self._log.debug("a growing reply can't be shown: %s", error)
+            self._log.debug("a streamed reply can't be shown: %s", error)
             return None
         except StoreError:
             return None
         except Exception:
-            self._log.exception("the adapter could not show a growing reply")
+            self._log.exception("the adapter could not show a streamed reply")
             return None
         return settings.edit_interval
 
     async def _show_next(self, reply: StreamedReply, shown: str) -> None:
-        """Begin the reply's next message. Where a nonce does not help, that it may be there is noted before it is sent."""
+        """Begin the reply's next message. On platforms without nonces, a record that it may exist is stored before."""
         nonce = reply.part_nonce(len(reply.shown))
         twice_is_once = self._adapter.capabilities.idempotent
         if not twice_is_once:
@@ -198,19 +198,19 @@ class Streaming:
                 reply.unsure = False
             raise
         reply.unsure = False
-        # what an earlier process, or try, has sent under this name may be other words
+        # an earlier process or attempt may have sent another text under this nonce
         known = not reply.resumed and len(reply.shown) not in reply.tried
         reply.texts.append(shown if known else "")
         reply.shown.append(message_id)
         await self._note(reply, list(reply.shown), nonce)
 
     async def _note(self, reply: StreamedReply, message_ids: list[str], nonce: str) -> None:
-        """Where a reply grows, if it is still ours to write."""
+        """Record the reply's message ids, if this gateway still writes it."""
         await self._delivery.writer(gateway_queues.show, reply.inbox_id, message_ids, nonce, reply.fence)
 
     def _only_if_open(self) -> None:
         if not self._delivery.is_open:
-            raise PlatformUnreachable("sending is not for us to do in this moment")
+            raise PlatformUnreachable("it is not certain that this gateway may send now")
 
     async def _complete(self, reply: StreamedReply) -> None:
         capabilities = self._adapter.capabilities
@@ -223,11 +223,11 @@ class Streaming:
                 if reply.texts[number] == part.text:
                     await self._delivery.note_sent(part, reply.shown[number])
                     continue
-            part.begun_at = self._delivery.clock() if perhaps else None  # as is known by now
+            part.begun_at = self._delivery.clock() if perhaps else None  # what is known by now
             unclear = reply.resumed or perhaps or number in reply.tried
             again = unclear and capabilities.idempotent and capabilities.edits
             await self._delivery.send(reply.chat, part, edit_after=again)
-        for message_id in reply.shown[len(parts) :] if parts else []:  # it had grown longer before it began anew
+        for message_id in reply.shown[len(parts) :] if parts else []:  # it was longer before it started over
             try:
                 self._only_if_open()
                 await self._adapter.edit(reply.chat, message_id, "…")

@@ -1,7 +1,7 @@
 """Worker threads: each session key has a lane. Within a lane jobs run one at a time, in order; lanes don't wait for each other.
 
-A turn may take minutes, so there are as many threads as lanes with something to do, up to a number no machine should
-need; beyond it lanes take turns, one job each. A lane with nothing to do is forgotten. `LoopCalls` is the way back.
+A turn may take minutes, so there are as many threads as lanes with jobs, up to a number no machine should
+need; beyond it lanes take turns, one job each. A lane without jobs is forgotten. `LoopCalls` is the way back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_THREADS = 256
 
 
 class Lane:
-    """What happens under one key. `data` is whatever the gateway remembers of what runs there."""
+    """The jobs of one key. `data` is the gateway's state of the running job."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -33,27 +33,27 @@ class Workers:
         self._work = work
         self._most = most_threads
         self._lock = threading.Lock()
-        self._lanes: dict[str, Lane] = {}  # those with something to do
-        self._ready: deque[Lane] = deque()  # of them those that wait for a thread
+        self._lanes: dict[str, Lane] = {}  # those with jobs
+        self._ready: deque[Lane] = deque()  # those of them that wait for a thread
         self._wake = threading.Condition(self._lock)
         self._threads = 0
-        self._idle = 0  # threads that wait for a lane, or were just called to one
+        self._idle = 0  # threads that wait for a lane, or were just assigned one
         self._running = 0
         self._stopped = False
         self._log = logging.getLogger("hermes.gateway")
 
     def add(self, key: str, item: Any) -> None:
-        """Put something at the end of a lane."""
+        """Append a job to a lane."""
         with self._lock:
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = Lane(key)
             lane.waiting.append(item)
             if lane.running is None and len(lane.waiting) == 1:
-                self._call_someone_to(lane)
+                self._assign_thread(lane)
 
-    def _call_someone_to(self, lane: Lane, *, free: int = 0) -> None:
-        """Have a thread take this lane; `free` are those that will look for one anyway."""
+    def _assign_thread(self, lane: Lane, *, free: int = 0) -> None:
+        """Have a thread take this lane; `free` threads will look for one anyway."""
         if self._stopped:
             return
         self._ready.append(lane)
@@ -64,43 +64,43 @@ class Workers:
             threading.Thread(target=self._run, name="hermes-lane", daemon=True).start()
 
     def get(self, key: str) -> Lane | None:
-        """The lane of a key, if anything happens there."""
+        """The lane of a key, if it has jobs."""
         with self._lock:
             return self._lanes.get(key)
 
     def current(self, lane: Lane) -> Any:
-        """What happens in a lane, or is just about to; None when nothing does."""
+        """The running or next job of a lane; None without one."""
         with self._lock:
             return lane.waiting[0] if lane.running is None and lane.waiting else lane.running
 
     def following(self, lane: Lane) -> Any:
-        """What comes after that; None when nothing does."""
+        """The job after that; None without one."""
         with self._lock:
             waiting = list(lane.waiting)[1 if lane.running is None else 0 :][:1]
             return waiting[0] if waiting else None
 
     def lanes(self) -> list[Lane]:
-        """All lanes with something to do."""
+        """All lanes with jobs."""
         with self._lock:
             return list(self._lanes.values())
 
     @property
     def busy(self) -> int:
-        """How many lanes have something to do."""
+        """How many lanes have jobs."""
         return len(self._lanes)
 
     @property
     def running(self) -> int:
-        """How many things happen just now."""
+        """How many jobs run now."""
         return self._running
 
     def under_way(self) -> list[Any]:
-        """The things that happen just now."""
+        """The jobs that run now."""
         with self._lock:
             return [lane.running for lane in self._lanes.values() if lane.running is not None]
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way goes on. What waits is in the store."""
+        """Begin no more jobs; running ones continue. Waiting ones are in the store."""
         with self._lock:
             self._stopped = True
             self._ready.clear()
@@ -110,18 +110,18 @@ class Workers:
         while (lane := self._next()) is not None:
             try:
                 self._work(lane, lane.running)
-            except BaseException:  # the lane goes on with what comes next
-                self._log.exception("something went wrong in %s", lane.key)
+            except BaseException:  # the lane continues with its next job
+                self._log.exception("a job in %s failed", lane.key)
             with self._lock:
                 self._running -= 1
                 lane.running = lane.data = None
                 if lane.waiting:
-                    self._call_someone_to(lane, free=1)
+                    self._assign_thread(lane, free=1)
                 else:
                     del self._lanes[lane.key]
 
     def _next(self) -> Lane | None:
-        """A lane with something to do, its next piece taken up; None: this thread is not needed any more."""
+        """A lane with its next job taken; None: this thread is not needed any more."""
         with self._lock:
             while not self._ready:
                 if self._stopped:
@@ -148,7 +148,7 @@ class LoopCalls:
         self._log = logging.getLogger("hermes.gateway")
 
     def __call__(self, work: Callable[..., Any], *arguments: Any) -> None:
-        """Have the loop call this soon. After the loop's end nothing is: what was to be sent is in the outbox."""
+        """Have the loop call this soon. After the loop's end nothing is called: unsent messages are in the outbox."""
         with self._lock:
             self._calls.append((work, arguments))
             first = len(self._calls) == 1
@@ -164,11 +164,11 @@ class LoopCalls:
         for work, arguments in calls:
             try:
                 work(*arguments)
-            except Exception:  # the next ones are not to blame
-                self._log.exception("something the gateway was doing has failed")
+            except Exception:  # the next calls are still made
+                self._log.exception("a call on the gateway's event loop failed")
 
 
-def tell_failure(task: asyncio.Task[Any]) -> None:
-    """For a task nobody waits for: that it failed is a line in the log."""
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """The callback of a task that is not awaited: log its failure."""
     if not task.cancelled() and task.exception() is not None:
-        logging.getLogger("hermes.gateway").error("something has failed", exc_info=task.exception())
+        logging.getLogger("hermes.gateway").error("a background task failed", exc_info=task.exception())

@@ -1,1 +1,1 @@
-"""The servers: doors for other programs, over HTTP."""
+"""The servers for other programs, over HTTP and MCP."""

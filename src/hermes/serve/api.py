@@ -1,8 +1,8 @@
 """The API server: this agent for any program that speaks OpenAI's protocol.
 
-Each request is one turn. It goes on in the session named by the header X-Hermes-Session-Id, else in the one that the
-conversation it carries belongs to (request_sessions.py). The token is the owner's; every other key (`api_server.keys`) is
-a user of its own, who sees their own sessions and has no tools that reach into the machine.
+Each request is one turn. It continues the session named by the header X-Hermes-Session-Id, else the one that the
+conversation in the request belongs to (request_sessions.py). The token is the owner's; every other key (`api_server.keys`)
+is a separate user, who sees their own sessions and has no tools that reach into the machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SESSION = "X-Hermes-Session-Id"
 LARGEST = 50_000_000  # bytes of a request: a conversation with pictures in it
 _SLOWEST = 120.0  # seconds a request may take to arrive
-_GONE = 499  # nobody reads this answer
+_GONE = 499  # the client has disconnected
 
 
 def api_app(
@@ -76,7 +76,7 @@ def api_app(
 
 
 class _Api:
-    """The routes. What needs an event loop is made when the server starts."""
+    """The routes. What needs an event loop is created when the server starts."""
 
     def __init__(
         self, db: SessionDB, config: Config, model: Model, home: Path, tools: Callable[[], list[Tool]] | None
@@ -88,12 +88,12 @@ class _Api:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """From the start of the server to its end."""
+        """Runs from the start of the server to its end."""
         toolbox = Toolbox(self._config) if self._given is None else None
         made: asyncio.Future[list[Tool]] | None = None
 
         async def tools() -> list[Tool]:
-            nonlocal made  # the first to ask has them made, the others wait for it
+            nonlocal made  # the first request creates them, concurrent ones wait for it
             if made is None:
                 made = asyncio.ensure_future(asyncio.to_thread(toolbox.tools if toolbox else self._given or list))
             return await asyncio.shield(made)
@@ -108,7 +108,7 @@ class _Api:
                 toolbox.close()
 
     async def health(self, request: Request) -> Response:
-        """That somebody is there."""
+        """Report that the server runs."""
         return JsonBody({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
@@ -121,7 +121,7 @@ class _Api:
         return JsonBody(await self._models.described(request.path_params["name"]))
 
     async def chat(self, request: Request) -> Response:
-        """A turn, asked for as a chat completion."""
+        """A turn, requested as a chat completion."""
         body = await _json_of(request)
         ask, wanted = completions.read(body, _session_of(request))
         ask.caller = request.scope.get(CALLER)
@@ -133,7 +133,7 @@ class _Api:
         return await self._answer(request, ask, streamed if wanted.stream else None, answer.whole)
 
     async def respond(self, request: Request) -> Response:
-        """A turn, asked for as a response."""
+        """A turn, requested as a response."""
         body = await _json_of(request)
         ask, wanted = responses.read(body, _session_of(request))
         ask.caller = request.scope.get(CALLER)
@@ -194,7 +194,7 @@ async def _end_of(turn: ServedTurn) -> Outcome:
 
 
 async def _unless_gone(request: Request, work: Any) -> Response:
-    """The answer, worked on as long as somebody waits for it."""
+    """The response, computed as long as the client stays connected."""
     task: asyncio.Task[Response] = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
@@ -216,7 +216,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _session_of(request: Request) -> str | None:
-    """The session the caller names."""
+    """The session id in the request's header."""
     named = request.headers.get(SESSION, "").strip()
     try:
         named = named.encode("latin-1").decode()  # ids of any script; a header is bytes
@@ -226,7 +226,7 @@ def _session_of(request: Request) -> str | None:
 
 
 def _named(session_id: str) -> dict[str, str]:
-    """The header that tells the caller which session this is."""
+    """The header with the session id of the response."""
     return {SESSION: session_id.encode().decode("latin-1")}
 
 
@@ -240,10 +240,10 @@ async def _told(request: Request, error: Exception) -> Response:
 async def _plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return ApiError(404, f"there is nothing at {request.method} {request.url.path[:200]}").response()
+        return ApiError(404, f"there is no route {request.method} {request.url.path[:200]}").response()
     return ApiError(error.status_code, error.detail).response()
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    """Starlette raises the error again after this, for the server's log; the caller has this answer."""
+    """Starlette raises the error again after this, for the server's log; the caller gets this response."""
     return unforeseen(error).response()

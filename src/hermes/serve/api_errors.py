@@ -1,7 +1,7 @@
-"""What went wrong, as OpenAI's clients understand it: a status and {"error": {"message", "type", "param", "code"}}.
+"""Errors as OpenAI's clients understand them: a status and {"error": {"message", "type", "param", "code"}}.
 
-An error of ours is told in its own words, with secrets masked; what nobody foresaw is told as a number to look for in
-the log, never with its insides.
+An error of ours is sent with its own text, with secrets masked; an unexpected exception is sent as a number to look for in
+the log, never with its details.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 
 
 class ApiError(Exception):
-    """A request that can't be done, and what its sender is told."""
+    """A request that fails, and the error its sender gets."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
-        """The JSON of it."""
+        """Its JSON body."""
         kind = _TYPES.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """The answer."""
+        """Its HTTP response."""
         headers = {}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
@@ -61,42 +61,38 @@ class ApiError(Exception):
 
 
 def api_error_of(error: BaseException) -> ApiError:
-    """What a caller is told of an error."""
+    """The API error for an exception."""
     if isinstance(error, ApiError):
         return error
-    said = redact(" ".join(str(error).split()))[:1000] or type(error).__name__
+    text = redact(" ".join(str(error).split()))[:1000] or type(error).__name__
     if isinstance(error, ContextTooLong):
-        return ApiError(400, said, code="context_length_exceeded", param="messages")
+        return ApiError(400, text, code="context_length_exceeded", param="messages")
     if isinstance(error, RateLimited) and (error.status or 0) >= 500:
-        return ApiError(502, said, code="model_error", retry_after=error.retry_after)
+        return ApiError(502, text, code="model_error", retry_after=error.retry_after)
     if isinstance(error, RateLimited):
-        return ApiError(429, said, code="rate_limit_exceeded", retry_after=error.retry_after)
+        return ApiError(429, text, code="rate_limit_exceeded", retry_after=error.retry_after)
     if isinstance(error, ModelError):
-        return ApiError(502, said, code="model_error")
+        return ApiError(502, text, code="model_error")
     if isinstance(error, SessionNotFound):
-        return ApiError(404, said, code="session_not_found")
+        return ApiError(404, text, code="session_not_found")
     if isinstance(error, InvalidInput):
-        return ApiError(400, said)
+        return ApiError(400, text)
     if isinstance(error, MissingExtra):
-        return ApiError(500, said, code="missing_extra")
+        return ApiError(500, text, code="missing_extra")
     if isinstance(error, StoreBusy):
-        return ApiError(503, "the record is busy; try again", code="store_busy", retry_after=1)
+        return ApiError(503, "the store is busy; try again", code="store_busy", retry_after=1)
     if isinstance(error, StoreError):
-        return ApiError(
-            503, f"the record can't be used; the server's log has more under {_logged(error)}", code="store_error"
-        )
+        return ApiError(503, f"the store can't be used; see {_logged(error)} in the server's log", code="store_error")
     return unforeseen(error)
 
 
 def unforeseen(error: BaseException) -> ApiError:
-    """An error of the program itself: its insides go to the log, a number to the caller."""
-    return ApiError(
-        500, f"something went wrong in the server; its log has more under {_logged(error)}", code="internal_error"
-    )
+    """An internal error: its details go to the log, a number to the caller."""
+    return ApiError(500, f"an internal error occurred; see {_logged(error)} in the server's log", code="internal_error")
 
 
 def _logged(error: BaseException) -> str:
-    """Put an error into the log; the number it has there."""
+    """Log an error; returns the number it has there."""
     number = secrets.token_hex(4)
     _log.error("request failed (%s)", number, exc_info=error)
     return number

@@ -1,7 +1,7 @@
-"""What a caller asks for, whichever way it was asked: the conversation so far, what is new in it, and with whom.
+"""A caller's request, independent of the protocol: the conversation so far, its new messages, the caller and the tools.
 
-Both of OpenAI's ways (chat completions, responses) become this one shape. Chat programs send the whole conversation each
-time; its digest, message by message, is what it is recognised by.
+Both of OpenAI's protocols (chat completions, responses) become this one shape. Chat programs send the whole conversation each
+time; it is recognised by its digest, message by message.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ApiRequest:
     instructions: str | None = None
     tools: list[Tool] = field(default_factory=list)
     session_id: str | None = None  # the session the caller names
-    previous: str | None = None  # the response the caller goes on from
-    where: str = "messages"  # what the caller calls the conversation, for complaints
-    user: str | None = None  # whom the caller speaks for (OpenAI's `user`)
+    previous: str | None = None  # the response the caller continues from
+    where: str = "messages"  # the conversation's field name in the request, for error messages
+    user: str | None = None  # the caller's own user (OpenAI's `user`)
     caller: str | None = None  # the name of the key it came with; None: the owner
-    first_new: int = 0  # where what is new begins: results of tools, then perhaps the user's words
+    first_new: int = 0  # the index of the first new message: results of tools, then perhaps the user's message
 
     def __post_init__(self) -> None:
         end = len(self.messages)
@@ -44,24 +44,22 @@ class ApiRequest:
         while end and self.messages[end - 1]["role"] == "tool":
             end -= 1
         if end == len(self.messages):
-            raise ApiError(
-                400, f"{self.where} must end with words of the user or the result of a tool", param=self.where
-            )
+            raise ApiError(400, f"{self.where} must end with a user message or the result of a tool", param=self.where)
         self.first_new = end
 
     def names(self, *more: Message) -> list[str]:
-        """A name for the conversation after each message (and after `more`), see `digests`.
+        """A digest of the conversation after each message (and after `more`), see `digests`.
 
-        Two conversations have one name only if everything is equal that an answer depends on: the key, the user, the
-        instructions and the tools as well. The same first words of two callers are two conversations.
+        Two conversations have the same digest only if everything is equal that an answer depends on: also the key, the user,
+        the instructions and the tools. The same first message of two callers begins two conversations.
         """
         tools = sorted(json.dumps(tool.schema(), sort_keys=True) for tool in self.tools)
-        told = json.dumps([self.caller, self.user, (self.instructions or "").strip(), tools])
-        return digests([*self.messages, *more], told)
+        context = json.dumps([self.caller, self.user, (self.instructions or "").strip(), tools])
+        return digests([*self.messages, *more], context)
 
     @property
     def history(self) -> list[Message]:
-        """What was said before."""
+        """The messages before the new ones."""
         return self.messages[: self.first_new]
 
     @property
@@ -71,19 +69,19 @@ class ApiRequest:
 
     @property
     def content(self) -> str | list[Any] | None:
-        """What the user says now; None where only results of tools came."""
+        """The user's new message; None if there are only results of tools."""
         last = self.messages[-1]
         content: str | list[Any] | None = last["content"] if last["role"] == "user" else None
         return content
 
 
-def digests(messages: Sequence[Message], told: str = "") -> list[str]:
-    """A name for the conversation after each message: equal for equal conversations with the same beginning (`told`).
+def digests(messages: Sequence[Message], context: str = "") -> list[str]:
+    """A digest of the conversation after each message: equal for equal conversations with the same context (`told`).
 
     How a client writes the same thing (a text or a list with one text, spaces around it) makes no difference.
     """
     names: list[str] = []
-    running = hashlib.sha256(b"hermes-conversation-2" + told.encode("utf-8", "surrogatepass")).digest()
+    running = hashlib.sha256(b"hermes-conversation-2" + context.encode("utf-8", "surrogatepass")).digest()
     for message in messages:
         running = hashlib.sha256(running + _canonical(message)).digest()
         names.append(running.hex())
@@ -92,12 +90,12 @@ def digests(messages: Sequence[Message], told: str = "") -> list[str]:
 
 def _canonical(message: Message) -> bytes:
     calls = [str(call.get("id")) for call in message.get("tool_calls") or () if isinstance(call, dict)]
-    said = [message["role"], *_said(message.get("content")), calls, message.get("tool_call_id")]
-    return json.dumps(said, sort_keys=True).encode()
+    fields = [message["role"], *_text_and_rest(message.get("content")), calls, message.get("tool_call_id")]
+    return json.dumps(fields, sort_keys=True).encode()
 
 
-def _said(content: Any) -> tuple[str, list[str]]:
-    """The words of a message, and a digest of everything in it that is not words."""
+def _text_and_rest(content: Any) -> tuple[str, list[str]]:
+    """The text of a message, and a digest of everything in it that is not text."""
     parts = content if isinstance(content, list) else [] if content is None else [content]
     words, others = [], []
     for part in parts:

@@ -1,7 +1,7 @@
-"""Who may talk to a server: those with the token; without one, programs on this machine, and no web page.
+"""Who may use a server: callers with the token; without a token, programs on this machine, but no web page.
 
-A page in a browser can send requests to this machine too. Two signs give it away where no token would: the name it was
-told for this machine (Host; DNS rebinding), and where it comes from (Origin).
+A page in a browser can send requests to this machine too. Two headers reveal it where no token would: the host name it
+used for this machine (Host; DNS rebinding), and the page's origin (Origin).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hermes.serve.api_errors import ApiError
 from hermes.serve.server import is_loopback
 
 CALLER = "hermes.caller"
-_OPEN = frozenset({"/health"})  # says nothing but that somebody is there
+_OPEN = frozenset({"/health"})  # reveals only that the server runs
 
 
-SHORTEST = 16  # characters of a secret that guards what others can reach: shorter ones are guessed
+SHORTEST = 16  # characters of a secret for servers that others can reach: shorter ones can be guessed
 
 
 def check_reach(host: str, secret: str | None, insecure: bool, *, what: str, hint: str) -> None:
@@ -45,13 +45,13 @@ def check_api(
 ) -> dict[str | None, str]:
     """The secrets of the API server by the name of their key (None: the owner's token).
 
-    ConfigError when it would let strangers in, listening there with these, or take one caller for another.
+    ConfigError when strangers could use it on this address, or two callers could not be distinguished.
     """
     secrets: dict[str | None, str] = {
         None: (token or "").strip(),
         **{name: one.strip() for name, one in (keys or {}).items()},
     }
-    hint = "set api_server.token, or listen on 127.0.0.1 (or say --insecure)"
+    hint = "set api_server.token, or listen on 127.0.0.1 (or pass --insecure)"
     for name, secret in secrets.items():
         if name is not None and (not secret or not name.strip()):
             raise ConfigError(f"api_server.keys.{name} is empty: every key has a name and a token")
@@ -63,13 +63,13 @@ def check_api(
     found = {name: secret for name, secret in secrets.items() if secret}
     if len(set(found.values())) < len(found):
         raise ConfigError(
-            "two of api_server.token and api_server.keys are the same: nobody could tell the callers apart"
+            "two of api_server.token and api_server.keys are the same, so callers could not be distinguished"
         )
     return found
 
 
 class Guard:
-    """An application behind bearer tokens; without any only local programs get in (or anybody: `strangers`).
+    """An application behind bearer tokens; without tokens only local programs have access (or everyone: `strangers`).
 
     The name of the key a request came with is in its scope, as CALLER; None is the owner.
     """
@@ -89,7 +89,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _caller(self, headers: Headers) -> str | None:
-        """Who asks; ApiError when nobody who may."""
+        """The caller's key; ApiError without access."""
         if not self._secrets:
             problem = None if self._strangers else from_elsewhere(headers)
             if problem is not None:
@@ -102,16 +102,16 @@ class Guard:
             return fitting[0]
         if not shown:
             raise ApiError(401, "a token is needed: Authorization: Bearer <api_server.token>", code="missing_api_key")
-        raise ApiError(401, "that is not the token of this server", code="invalid_api_key")
+        raise ApiError(401, "wrong token: send api_server.token or one of api_server.keys", code="invalid_api_key")
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Whether two secrets are equal, in a time that does not tell how far they are."""
+    """Whether two secrets are equal, in constant time."""
     return hmac.compare_digest(one, other)
 
 
 def from_elsewhere(headers: Headers) -> ApiError | None:
-    """What is wrong with a request that should come from a program on this machine; None when nothing is."""
+    """The error for a request that should come from a program on this machine and does not; None if it does."""
     if not is_loopback(_host_of(headers.get("host", ""))):
         return ApiError(403, "this server answers to localhost only; others need a token", code="wrong_host")
     origin = headers.get("origin")

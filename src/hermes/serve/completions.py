@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: what callers send, and what they get, whole or piece by piece."""
+"""POST /v1/chat/completions: parsing requests, and writing responses, whole or streamed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StreamOptions(Shape):
 
 
 class ChatRequest(Shape):
-    """The fields that matter here; sampling parameters and the like are accepted and have no effect."""
+    """The fields that matter here; sampling parameters and the like are accepted and ignored."""
 
     model: str
     messages: list[CompletionMessage]
@@ -64,7 +64,7 @@ class ChatRequest(Shape):
 
 
 def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ChatRequest]:
-    """A request; ApiError 400 for one that can't be understood."""
+    """Parse a request; ApiError 400 for an invalid one."""
     request = checked(body, ChatRequest)
     if request.n is not None and request.n != 1:
         raise ApiError(400, "one reply at a time: n must be 1", param="n")
@@ -89,23 +89,28 @@ def _message(message: CompletionMessage, where: str) -> Message:
         content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
     if message.role == "user":
         if content is None:
-            raise ApiError(400, "a message of the user needs content", param=f"{where}.content")
+            raise ApiError(400, "a user message needs content", param=f"{where}.content")
         return {"role": "user", "content": content}
     if message.role == "assistant":
         if content is None and not message.tool_calls:
             raise ApiError(400, "a message of the assistant needs content or tool_calls", param=f"{where}.content")
-        said: dict[str, Any] = {"role": "assistant", "content": _text(content, where) if content is not None else None}
+        result: dict[str, Any] = {
+            "role": "assistant",
+            "content": _text(content, where) if content is not None else None,
+        }
         if message.tool_calls:
-            said["tool_calls"] = [
+            result["tool_calls"] = [
                 _call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls
             ]
-        return said
+        return result
     if message.role == "tool":
         if message.tool_call_id is None:
             raise ApiError(400, "the result of a tool needs its tool_call_id", param=f"{where}.tool_call_id")
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(content, where)}
     raise ApiError(
-        400, f"{message.role[:40]!r} is no role: system, developer, user, assistant or tool", param=f"{where}.role"
+        400,
+        f"unknown role {message.role[:40]!r}: use system, developer, user, assistant or tool",
+        param=f"{where}.role",
     )
 
 
@@ -121,16 +126,14 @@ def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
             "text": part["refusal"] if isinstance(part.get("refusal"), str) else part_text(part, where),
         }
     if kind not in _PARTS or not isinstance(part.get(kind), _PARTS[kind]):
-        raise ApiError(
-            400, f"{str(kind)[:40]!r} is no part of a message that is understood here", param=f"{where}.type"
-        )
+        raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
     if kind == "image_url" and not isinstance(part["image_url"].get("url"), str):
         raise ApiError(400, "an image needs its url", param=f"{where}.image_url.url")
     return {"type": kind, kind: part[kind]}
 
 
 def _text(content: str | list[dict[str, Any]] | None, where: str) -> str:
-    """The words of a message that has nothing but words."""
+    """The text of a message that may only contain text."""
     if content is None or isinstance(content, str):
         return content or ""
     return "\n".join(
@@ -146,7 +149,7 @@ def _tools(request: ChatRequest) -> list[Tool]:
     for number, tool in enumerate(request.tools or ()):
         where = f"tools[{number}]"
         if tool.type != "function" or tool.function is None:
-            raise ApiError(400, "tools are of the type function", param=f"{where}.type")
+            raise ApiError(400, "tools must be of the type function", param=f"{where}.type")
         function = tool.function
         name = tool_name(function.name, f"{where}.function.name")
         made.append(
@@ -159,14 +162,14 @@ def _tools(request: ChatRequest) -> list[Tool]:
 
 
 class CompletionAnswer:
-    """The answer to one request."""
+    """The response to one request."""
 
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
         self._about = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": request.model}
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
-        """In one piece."""
+        """As one JSON object."""
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text, "refusal": None}
         if outcome.calls:
             message["content"] = outcome.text or None
@@ -175,7 +178,7 @@ class CompletionAnswer:
         return {**self._about, "object": "chat.completion", "choices": [choice], "usage": usage(outcome.used)}
 
     async def pieces(self, turn: ServedTurn, first: Any) -> AsyncIterator[str]:
-        """Piece by piece. An error in the middle is a piece of its own, and the last."""
+        """As a stream. An error in the middle is the last event."""
         yield self._piece({"role": "assistant", "content": ""})
         async for item in items_of(turn, first):
             if isinstance(item, str):
@@ -203,7 +206,7 @@ class CompletionAnswer:
 
 
 def usage(used: Used) -> dict[str, Any]:
-    """What was used, as chat completions tell it."""
+    """Token counts, in the fields of chat completions."""
     return {
         "prompt_tokens": used.input,
         "completion_tokens": used.output,

@@ -1,4 +1,4 @@
-"""How many connections a server holds open, and for how long one may say nothing.
+"""Limits on a server's connections: how many are open, and for how long one may be silent.
 
 Every connection takes a file descriptor, and the whole process shares those: the store, the model and the other platforms
 need some too. So each server has a limit, each address has a limit within it, all servers together leave a reserve, and a
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 _log = logging.getLogger("hermes.serve")
-_NOTE_SECONDS = 5.0  # how often those who run a server hear of refusals
+_NOTE_SECONDS = 5.0  # at most one report about refusals in this time
 _LOG_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server allows."""
+    """The limits of one server."""
 
     connections: int = 256
     per_address: int = 128
@@ -40,7 +40,7 @@ _everywhere = 0  # connections of all servers of this process; servers run on on
 
 
 class Door:
-    """Counts the connections of one server. `told` hears, every few seconds, that some were refused."""
+    """Counts the connections of one server. `told` is called, every few seconds, when some were refused."""
 
     def __init__(self, limits: Limits, where: str, told: Callable[[str], None] | None = None) -> None:
         self.limits, self._where, self._told = limits, where, told
@@ -50,11 +50,11 @@ class Door:
 
     @property
     def _most(self) -> int:
-        """Two servers may run at once: neither takes the descriptors that the other needs."""
+        """The limit for this server: two servers may run at once, and each leaves the other its descriptors."""
         return min(self.limits.connections, max(4, descriptors_left_for_servers() // 2))
 
     def enter(self, address: str) -> bool:
-        """Whether one more connection from an address may stay; it leaves with `leave`."""
+        """Count one more connection from an address, if it is within the limits; `leave` ends it."""
         global _everywhere
         full = self._open.total() >= self._most or _everywhere >= descriptors_left_for_servers()
         if full or self._open[address] >= self.limits.per_address:
@@ -65,7 +65,7 @@ class Door:
         return True
 
     def leave(self, address: str) -> None:
-        """A connection that had entered is over."""
+        """Uncount a connection."""
         global _everywhere
         _everywhere -= 1
         self._open[address] -= 1
@@ -90,9 +90,9 @@ def protocol_behind(door: Door) -> type[asyncio.Protocol]:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Guarded(H11Protocol):
-        """Closes a connection that is one too many, or that has not sent the head of a request in time."""
+        """Closes a connection beyond the limits, or one that has not sent its request headers in time."""
 
-        _address: str | None = None  # of a connection that was let in
+        _address: str | None = None  # of a counted connection
         _refused = False
         _waiting: asyncio.TimerHandle | None = None
 

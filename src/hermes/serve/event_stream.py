@@ -1,4 +1,4 @@
-"""Server-sent events: a turn as it happens, for those who watch."""
+"""Server-sent events: a turn as it happens, for streaming clients."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from starlette.types import Receive, Scope, Send
 from hermes.serve.served_turn import Item, Outcome, ServedTurn
 
 DONE = "data: [DONE]\n\n"
-STILL_HERE = ": still working\n\n"  # a comment: keeps proxies from giving up on a long silence
+STILL_HERE = ": still working\n\n"  # a comment: keeps proxies from closing a silent connection
 SILENCE = 15.0  # seconds
 
 
 def data(value: Any, event: str | None = None) -> str:
     """One event."""
-    text = json.dumps(value, separators=(",", ":"))  # ASCII: half a pair of surrogates can be told as well
+    text = json.dumps(value, separators=(",", ":"))  # ASCII: lone surrogates can be sent as well
     return f"event: {event}\ndata: {text}\n\n" if event else f"data: {text}\n\n"
 
 
 async def items_of(turn: ServedTurn, first: Item | None) -> AsyncIterator[Item | str]:
-    """What happens, with a sign of life in long silences; the last item is the Outcome."""
+    """The items of a turn, with a comment in long silences; the last item is the Outcome."""
     item = first
     while True:
         yield STILL_HERE if item is None else item
@@ -33,14 +33,14 @@ async def items_of(turn: ServedTurn, first: Item | None) -> AsyncIterator[Item |
 
 
 class JsonBody(JSONResponse):
-    """An answer in one piece; any text a model may say can be in it."""
+    """A response in one piece; it may contain any text of a model."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, separators=(",", ":")).encode()
 
 
 class EventStream(StreamingResponse):
-    """An answer in pieces. When it ends, for whatever reason, so does the turn."""
+    """A streamed response. When it ends, for whatever reason, so does the turn."""
 
     def __init__(self, pieces: AsyncIterator[str], turn: ServedTurn, headers: dict[str, str]) -> None:
         super().__init__(

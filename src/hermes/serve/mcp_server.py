@@ -1,7 +1,7 @@
-"""The record for any agent: an MCP server with tools to search, list and read conversations.
+"""The store for any agent: an MCP server with tools to search, list and read conversations.
 
-Read-only unless it is started for writing. Every answer keeps to a budget of tokens, cites the ids of messages, and holds
-old text only between the marks of quotations: what was said once is material, not an instruction.
+Read-only unless it is started for writing. Every answer keeps to a token budget, cites message ids, and holds
+old text only between quotation marks: text from the history is data, not an instruction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 _SMALLEST, _BUDGET, _LARGEST = 200, 4_000, 50_000
-_PER_MESSAGE = 2_000  # tokens of one message that are shown before it is cut
+_PER_MESSAGE = 2_000  # tokens of one message; longer ones are cut
 Budget = Annotated[int, Field(description="The largest answer, in tokens.", ge=_SMALLEST, le=_LARGEST)]
 Session = Annotated[str, Field(description="A session's id, the beginning of its id, or its title.")]
 Limit = Annotated[int, Field(ge=1, le=100)]
@@ -33,7 +33,7 @@ Moment = Annotated[str | None, Field(description="A moment: 7d, yesterday, 2026-
 
 
 def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> MCPServer[Any]:
-    """An MCP server on a record; `user` sees only what that user may see."""
+    """An MCP server on a store; `user` sees only what that user may see."""
     made: MCPServer[Any] = MCPServer(
         "hermes", title="Hermes Sessions", version=__version__,
         instructions=f"Earlier conversations of this user: search_sessions finds them, read_session shows one. {NOTE}",
@@ -58,7 +58,7 @@ def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> M
 
     @made.prompt(title="Catch me up")
     def catch_me_up(topic: str) -> str:
-        """What was said and decided about a topic, with citations."""
+        """What was discussed and decided about a topic, with citations."""
         return (
             f"Catch me up on {topic!r}. Use search_sessions to find the conversations about it, read_session to read around the"
             " best hits, and tell me what was decided, what is open and when it was last discussed. Cite message ids. If the"
@@ -85,7 +85,7 @@ def _explained(tool: Callable[..., str]) -> Callable[..., str]:
 
 
 class Record:
-    """What the tools do."""
+    """The tools' implementations."""
 
     def __init__(self, db: SessionDB, user: User | None) -> None:
         self._db, self._user = db, user
@@ -105,7 +105,7 @@ class Record:
         until: Moment = None,
         max_tokens: Budget = _BUDGET,
     ) -> str:
-        """Find what was said in earlier conversations: the best matches first, grouped by conversation, with message ids."""
+        """Search earlier conversations: the best matches first, grouped by conversation, with message ids."""
         hits = self._db.search_messages(
             query, [source] if source else None, role_filter=[role] if role else None, limit=limit * 5, model=model, tag=tag,
             tool=tool, since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
@@ -117,9 +117,9 @@ class Record:
         return _fitted({"note": NOTE, "query": query}, "sessions", entries, max_tokens)
 
     def _hits(self, session_id: str, hits: list[SearchHit]) -> Mapping[str, Any]:
-        told = [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"])}
+        matches = [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"])}
                 for hit in hits]  # fmt: skip
-        return {**self._headline(session_id), "matches": told}
+        return {**self._headline(session_id), "matches": matches}
 
     def _headline(self, session_id: str) -> Mapping[str, Any]:
         row: Mapping[str, Any] = self._db.get_session(session_id, visible_to=self._user) or {}
@@ -212,7 +212,7 @@ def _fitted(
     for entry in entries:
         cost = text_tokens(as_json(entry)) + 1
         if cost > room:
-            if not taken and "text" in entry:  # one long message: its beginning is better than nothing
+            if not taken and "text" in entry:  # one long message: show its beginning
                 taken.append({**entry, "text": quoted(shortened(entry["text"][:60_000], max(0, room - 100) * 2))})
             left_out = True
             break

@@ -1,4 +1,4 @@
-"""The models a caller may name: `hermes` (whatever the configuration says), its own name, and its endpoint's others."""
+"""The models a caller may name: `hermes` (the configured one), its own name, and its endpoint's others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes.agent.model import Model
 from hermes.serve.api_errors import ApiError
 
 MAIN = "hermes"
-_FRESH = 60.0  # seconds the endpoint's own list is good for
+_FRESH = 60.0  # seconds for which the endpoint's list is cached
 
 
 class Models:
@@ -59,7 +59,7 @@ class Models:
         }
 
     async def _ask(self) -> None:
-        """Ask the endpoint which models it has, now and then; if it does not say, the last list stays."""
+        """Ask the endpoint for its models, now and then; if it does not answer, the last list stays."""
         main = self._main
         if not isinstance(main, EndpointModel):
             return

@@ -1,9 +1,9 @@
-"""Where in the record a request belongs: at the end of a session, at an earlier point of one, or in a new one.
+"""The place of a request in the record: at the end of a session, at an earlier point of one, or in a new one.
 
-Whoever names a session goes on there, if they may see it. A client that sends the whole conversation is recognised by its
-digest, which covers the key, the user, the instructions and the tools too: what was answered once is never stored again.
-If the session has gone on since (the user edited a message, or wanted another answer), a branch begins at that point; it
-shows what came before by reference. In doubt a conversation is a new one.
+A request that names a session continues it, if its caller may see it. A client that sends the whole conversation is recognised
+by its digest, which covers the key, the user, the instructions and the tools too: an answered message is never stored again.
+If the session has continued since (the user edited a message, or wanted another answer), a branch begins at that point; it
+has the messages before it by reference. In doubt a conversation is a new one.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 
 SOURCE = "api-server"
-_LOOKS = 500  # how many earlier points of a conversation are looked for; more than any client sends
+_LOOKS = 500  # how many earlier points of a conversation are looked up; more than any client sends
 _INSTRUCTIONS = "\n\n# Instructions of the program you talk through\n"
 
 
 @dataclass(slots=True, frozen=True)
 class RecordPosition:
-    """A point in the record, and what the caller knows beyond it."""
+    """A point in the record, and the caller's messages after it."""
 
     session_id: str | None = None  # None: a new session
     after: int | None = None  # the message after which a branch begins; None: at the end of the session
-    missing: tuple[Message, ...] = ()  # said elsewhere; stored before the turn
-    asked: bool = False  # what is new stands there already, unanswered: an earlier try failed
+    missing: tuple[Message, ...] = ()  # messages from elsewhere; stored before the turn
+    asked: bool = False  # the new message is stored already, unanswered: an earlier try failed
 
     @property
     def goes_on(self) -> bool:
-        """Whether the session itself goes on."""
+        """Whether the session itself continues."""
         return self.session_id is not None and self.after is None
 
 
 class RequestSessions:
-    """Finds places and makes them. Every method waits for the store: not for an event loop."""
+    """Finds and creates positions. Every method waits for the store: not for an event loop."""
 
     def __init__(self, db: SessionDB, config: Config, home: Path) -> None:
         self._db, self._config, self._home = db, config, home
@@ -59,9 +59,9 @@ class RequestSessions:
     # ------------------------------------------------------------------------------------------ finding
 
     def find(self, ask: ApiRequest, *, aside: bool = False) -> RecordPosition:
-        """Where a request belongs. ApiError 404 for a session, 400 for a response that is not there.
+        """The position of a request. ApiError 404 for an unknown session, 400 for an unknown response.
 
-        `aside`: the session it was recognised by is in use just now; it does not go on there, but beside it.
+        `aside`: the recognised session is in use; the request continues in a branch beside it.
         """
         if ask.session_id is not None:
             if self._db.get_session(ask.session_id, visible_to=user_of(ask.caller)) is None:
@@ -92,7 +92,7 @@ class RequestSessions:
         return None
 
     def _at(self, alias: str, missing: tuple[Message, ...], aside: bool, caller: str | None) -> RecordPosition | None:
-        """The place an alias stands for, if it is still there and the caller may see it."""
+        """The position an alias stands for, if it still exists and the caller may see it."""
         noted = self._aliases.get_alias(alias)
         session_id, _, number = (noted or "").rpartition("@")
         if not number.isdigit() or self._db.get_session(session_id, visible_to=user_of(caller)) is None:
@@ -105,7 +105,7 @@ class RequestSessions:
         return None
 
     def chain(self, session_id: str) -> str:
-        """A name that a session keeps when it is compressed: the session where that chain began."""
+        """A name that a session keeps when it is compressed: the first session of that chain."""
         seen = {session_id}
         while True:
             row = self._db.get_session(session_id)
@@ -115,10 +115,10 @@ class RequestSessions:
             seen.add(parent)
             session_id = parent
 
-    # ------------------------------------------------------------------------------------------ making
+    # ------------------------------------------------------------------------------------------ creating
 
     def open(self, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str], cwd: Path) -> str:
-        """The session in which a request is answered, with everything in it that was said before."""
+        """The session in which a request is answered, with all earlier messages stored."""
         db = self._db
         session_id = place.session_id
         if session_id is None:
@@ -143,7 +143,7 @@ class RequestSessions:
         return session_id
 
     def _instruct(self, session_id: str, instructions: str | None) -> None:
-        """Let the caller's instructions of today stand in the session's prompt; without any, the old ones stay."""
+        """Put the caller's current instructions into the session's prompt; without any, the old ones stay."""
         if instructions is None:
             return
         row = self._db.get_session(session_id)
@@ -155,7 +155,7 @@ class RequestSessions:
             self._db.update_system_prompt(session_id, prompt)
 
     def store(self, session_id: str, message: Message) -> None:
-        """Keep a message that was said elsewhere."""
+        """Store a message from elsewhere."""
         name = None
         if message["role"] == "tool":
             name = self._name_of(session_id, message["tool_call_id"])
@@ -175,7 +175,7 @@ class RequestSessions:
     # ------------------------------------------------------------------------------------------ remembering
 
     def remember(self, ask: ApiRequest, session_id: str, message_id: int, replies: Sequence[Message]) -> None:
-        """The conversation, going on with any of these replies, is at this message; with none it waits for an answer."""
+        """Record that the conversation, with any of these replies, is at this message; without replies it waits for one."""
         for reply in replies:
             name = ask.names(reply)[-1]
             self._aliases.set_alias(f"chat:{name}", f"{session_id}@{message_id}")
@@ -183,17 +183,17 @@ class RequestSessions:
             self._aliases.set_alias(f"unanswered:{ask.names()[-1]}", f"{session_id}@{message_id}")
 
     def remember_response(self, response_id: str, session_id: str, message_id: int) -> None:
-        """A response of ours ends at this message."""
+        """Record that a response of ours ends at this message."""
         self._aliases.set_alias(f"response:{response_id}", f"{session_id}@{message_id}")
 
 
 def user_of(caller: str | None) -> User | None:
-    """Whose sessions a caller may see: their own and what is shared with them; None: the owner's, all."""
+    """The user whose sessions a caller may see, with those shared with them; None: the owner, who sees all."""
     return None if caller is None else (SOURCE, caller)
 
 
 def home_of(home: Path, caller: str | None) -> Path:
-    """Where the agent keeps what it remembers of a caller: the owner's home, or a folder of their own below it."""
+    """The folder with the agent's memory of a caller: the owner's home, or a folder of their own below it."""
     if caller is None:
         return home
     exact = hashlib.sha256(caller.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""POST /v1/responses: OpenAI's newer way to ask. `previous_response_id` goes on where a response ended."""
+"""POST /v1/responses: OpenAI's newer protocol. `previous_response_id` continues where a response ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hermes.serve.api_requests import ApiRequest, Shape, checked, part_text, too
 from hermes.serve.event_stream import data, items_of
 from hermes.serve.served_turn import Outcome, ReplyPiece, ServedTurn, Used, callers_tool
 
-_UNKNOWN = ("conversation", "prompt")  # state kept elsewhere, of which this server knows nothing
+_UNKNOWN = ("conversation", "prompt")  # state stored at OpenAI, which this server does not have
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -26,7 +26,7 @@ class ResponseTool(Shape):
 
 
 class ResponseRequest(Shape):
-    """The fields that matter here; sampling parameters and the like are accepted and have no effect."""
+    """The fields that matter here; sampling parameters and the like are accepted and ignored."""
 
     model: str
     input: str | list[dict[str, Any]]
@@ -42,13 +42,13 @@ class ResponseRequest(Shape):
 
 
 def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest]:
-    """A request; ApiError 400 for one that can't be understood."""
+    """Parse a request; ApiError 400 for an invalid one."""
     request = checked(body, ResponseRequest)
     for name in _UNKNOWN:
         if body.get(name) is not None:
-            raise ApiError(400, f"{name} is not known here; previous_response_id goes on with a response", param=name)
+            raise ApiError(400, f"{name} is not supported; previous_response_id continues a response", param=name)
     if request.background:
-        raise ApiError(400, "responses are not made in the background here", param="background")
+        raise ApiError(400, "background responses are not supported", param="background")
     instructions = [request.instructions] if request.instructions else []
     messages: list[Message] = []
     items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
@@ -76,8 +76,8 @@ def _take(item: dict[str, Any], where: str, messages: list[Message], instruction
         messages.append(
             {"role": "tool", "tool_call_id": call_id, "content": _words(item.get("output"), f"{where}.output")}
         )
-    elif kind != "reasoning":  # what a model thought is its endpoint's business
-        raise ApiError(400, f"{str(kind)[:40]!r} is no item that is understood here", param=f"{where}.type")
+    elif kind != "reasoning":  # the model's reasoning is only for its endpoint
+        raise ApiError(400, f"unsupported item: {str(kind)[:40]!r}", param=f"{where}.type")
 
 
 def _take_message(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
@@ -90,16 +90,16 @@ def _take_message(item: dict[str, Any], where: str, messages: list[Message], ins
         if isinstance(content, list):
             content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
         elif not isinstance(content, str):
-            raise ApiError(400, "content is a text or a list of parts", param=f"{where}.content")
+            raise ApiError(400, "content must be a text or a list of parts", param=f"{where}.content")
         messages.append({"role": "user", "content": content})
     else:
         raise ApiError(
-            400, f"{str(role)[:40]!r} is no role: system, developer, user or assistant", param=f"{where}.role"
+            400, f"unknown role {str(role)[:40]!r}: use system, developer, user or assistant", param=f"{where}.role"
         )
 
 
 def _take_call(item: dict[str, Any], where: str, messages: list[Message]) -> None:
-    """A call the model made: part of what the assistant said before it."""
+    """A call the model made: part of the assistant message before it."""
     function = {"name": _field(item, "name", where), "arguments": _field(item, "arguments", where)}
     call = {"id": _field(item, "call_id", where), "type": "function", "function": function}
     if not messages or messages[-1]["role"] != "assistant":
@@ -111,12 +111,12 @@ def _take_call(item: dict[str, Any], where: str, messages: list[Message]) -> Non
 def _field(item: dict[str, Any], name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise ApiError(400, f"{name} is needed, as a text", param=f"{where}.{name}")
+        raise ApiError(400, f"{name} is missing or not a text", param=f"{where}.{name}")
     return value
 
 
 def _words(content: Any, where: str) -> str:
-    """The words of something that has nothing but words."""
+    """The text of a field that may only contain text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -131,7 +131,7 @@ def _words(content: Any, where: str) -> str:
 
 
 def _part(part: Any, where: str) -> dict[str, Any]:
-    """A part of what the user says, as chat completions have it."""
+    """A part of the user's message, in the form of chat completions."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("input_text", "text", "output_text"):
         return {"type": "text", "text": part_text(part, where)}
@@ -146,7 +146,7 @@ def _part(part: Any, where: str) -> dict[str, Any]:
         known = {name: part[name] for name in ("file_data", "filename") if isinstance(part.get(name), str)}
         if "file_data" in known:
             return {"type": "file", "file": known}
-    raise ApiError(400, f"{str(kind)[:40]!r} is no part of a message that is understood here", param=f"{where}.type")
+    raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
 
 
 def _tools(request: ResponseRequest) -> list[Tool]:
@@ -156,7 +156,7 @@ def _tools(request: ResponseRequest) -> list[Tool]:
     for number, tool in enumerate(request.tools or ()):
         where = f"tools[{number}]"
         if tool.type != "function" or tool.name is None:
-            raise ApiError(400, "only tools of the type function are known here", param=f"{where}.type")
+            raise ApiError(400, "tools must be of the type function", param=f"{where}.type")
         name = tool_name(tool.name, f"{where}.name")
         made.append(callers_tool(name, tool.description or "", tool.parameters or {"type": "object", "properties": {}}))
     return made
@@ -166,7 +166,7 @@ def _tools(request: ResponseRequest) -> list[Tool]:
 
 
 class ResponseAnswer:
-    """The answer to one request. `remember` is told the response's id before anybody can go on from it."""
+    """The response to one request. `remember` stores the response's id before a caller can continue from it."""
 
     def __init__(self, body: dict[str, Any], request: ResponseRequest) -> None:
         self.id = f"resp_{secrets.token_hex(16)}"
@@ -184,7 +184,7 @@ class ResponseAnswer:
         }  # fmt: skip
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
-        """In one piece."""
+        """As one JSON object."""
         return self._response(outcome, self._output(outcome))
 
     def _response(self, outcome: Outcome, output: list[dict[str, Any]]) -> dict[str, Any]:
@@ -205,10 +205,10 @@ class ResponseAnswer:
         content = [_text_part(text)] if status == "completed" else []
         return {"id": self._message_id, "type": "message", "role": "assistant", "status": status, "content": content}
 
-    # -------------------------------------------------------------------------------------------- piece by piece
+    # -------------------------------------------------------------------------------------------- streaming
 
     async def pieces(self, turn: ServedTurn, first: Any, remember: Callable[[Outcome], Any]) -> AsyncIterator[str]:
-        """Piece by piece. An error in the middle ends it with response.failed."""
+        """As a stream. An error in the middle ends it with response.failed."""
         begun = {**self._base, "status": "in_progress", "output": []}
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)

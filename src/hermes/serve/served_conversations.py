@@ -1,8 +1,8 @@
-"""All turns of the server: those of one session one after the other, those of different sessions side by side.
+"""All turns of the server: those of one session one after the other, those of different sessions in parallel.
 
-Who comes while a turn of the same session is under way waits for it, in the order of coming; a long line is answered with
+A request during a turn of the same session waits for it, in order of arrival; a full queue is answered with
 429. An agent stays for a little while after its turn, so that the next message finds it (and its background processes).
-Where several servers share a store, a session is given back when its turn ends: the next message may come to another of them.
+If several servers share a store, a session's lease is released when its turn ends: the next message may go to another server.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
 
 LONGEST_LINE = 16  # requests that wait for one session
-MOST_AT_ONCE = 200  # turns under way and waiting, of all sessions
+MOST_AT_ONCE = 200  # running and waiting turns, of all sessions
 LINGER = 10.0  # seconds an agent stays after its turn
-WAIT = 600.0  # seconds in which a turn on another server comes to its end: callers wait no longer, either
-PAUSE = 0.1  # seconds between two looks whether it has
+WAIT = 600.0  # seconds to wait for a turn on another server: callers wait no longer, either
+PAUSE = 0.1  # seconds between two checks whether it has ended
 
 
 @dataclass(slots=True, frozen=True)
 class _Taken:
-    """A conversation that is the caller's until it leaves."""
+    """A conversation reserved for a request until `leave`."""
 
     name: str
     agent: ServedAgent
-    again: bool = False  # the words of the turn stand in the record already
+    again: bool = False  # the user's message of the turn is stored already
 
 
 class ServedConversations:
-    """Begins turns. Made and used on one event loop; `close` waits until everything is put away."""
+    """Begins turns. Created and used on one event loop; `close` waits until everything is closed."""
 
     def __init__(self, db: SessionDB, config: Config, home: Path, tools: Callable[[], Awaitable[list[Tool]]]) -> None:
         self.places = RequestSessions(db, config, home)
@@ -60,7 +60,7 @@ class ServedConversations:
         self._closed = False
 
     async def begin(self, ask: ApiRequest, model: Model) -> ServedTurn:
-        """Begin the turn a request asks for, as soon as its session is free."""
+        """Begin the turn of a request, as soon as its session is free."""
         if self._closed:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after=5)
         if self._conversations.users() >= MOST_AT_ONCE:
@@ -84,10 +84,10 @@ class ServedConversations:
         return self._started(taken, ask, tools)
 
     async def _going_on(self, ask: ApiRequest, model: Model, names: Sequence[str]) -> _Taken | None:
-        """The conversation that goes on, as the caller's own; None where a new one (or a branch) is to be made.
+        """The continued conversation, reserved for the request; None if a new one (or a branch) is to be created.
 
-        A caller that names a session waits until it is free. One that was only recognised does not: a session that is in
-        use has gone on since.
+        A request that names a session waits until it is free. A recognised one does not: a session that is in
+        use has continued since.
         """
         while True:
             place = await asyncio.to_thread(self.places.find, ask)
@@ -98,11 +98,11 @@ class ServedConversations:
                 return None
             await self._enter(name)
             taken: _Taken | None = None
-            busy = False  # another program has it
+            busy = False  # another program holds it
             end = asyncio.get_running_loop().time() + WAIT
             try:
                 while True:
-                    place = await asyncio.to_thread(self.places.find, ask)  # somebody may have talked there meanwhile
+                    place = await asyncio.to_thread(self.places.find, ask)  # the session may have continued meanwhile
                     if not place.goes_on or await asyncio.to_thread(self.places.chain, str(place.session_id)) != name:
                         break
                     taken = await asyncio.to_thread(self._take, name, place, ask, model, names)
@@ -127,16 +127,14 @@ class ServedConversations:
                 )  # fmt: skip
 
     async def _enter(self, name: str) -> None:
-        """Have a conversation for oneself, until `leave`."""
+        """Reserve a conversation, until `leave`."""
         if self._conversations.users(name) > LONGEST_LINE:
-            raise ApiError(
-                429, "many requests wait for this session already", code="rate_limit_exceeded", retry_after=2
-            )
+            raise ApiError(429, "too many requests wait for this session", code="rate_limit_exceeded", retry_after=2)
         ticket = self._conversations.queue(name)
         try:
             await asyncio.wrap_future(ticket)
         except BaseException:
-            if not ticket.cancel():  # it was ours in this very moment
+            if not ticket.cancel():  # it was assigned at this very moment
                 self._conversations.leave(name)
             raise
 
@@ -145,9 +143,9 @@ class ServedConversations:
     def _take(
         self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
     ) -> _Taken | None:
-        """Hold an existing session, then bring it up to what the caller knows; None while another program holds it.
+        """Hold an existing session, then add the caller's newer messages; None while another program holds it.
 
-        Another API server may keep it for what runs in its background: that does not keep us from answering.
+        Another API server may hold it for its background processes: that does not prevent an answer.
         """
         session_id = str(place.session_id)
         agent = self._agent(name, session_id, model, ask.caller)
@@ -159,16 +157,16 @@ class ServedConversations:
         return _Taken(name, agent, again=place.asked)
 
     def _is_another_servers(self, session_id: str) -> bool:
-        """Whether a session is held by an API server (or by nobody any more), on a store that several of them share."""
+        """Whether an API server (or no process any more) holds a session, on a store that several servers share."""
         if not self._db.is_shared:
             return False
         holder = self._db.session_holder(session_id)
         return holder is None or source_of(holder) == SOURCE
 
     def _give_back(self, agent: ServedAgent) -> None:
-        """The turn is over: another server may have the next one."""
+        """The turn is over: release the session, so that another server may have the next turn."""
         if self._db.is_shared and not agent.background_running():
-            with suppress(HermesError):  # it runs out by itself
+            with suppress(HermesError):  # the lease expires by itself
                 agent.let_go()
 
     def _agent(self, name: str, session_id: str, model: Model, caller: str | None) -> ServedAgent:
@@ -203,7 +201,7 @@ class ServedConversations:
             try:
                 return job.account(words, error)
             finally:
-                self._give_back(agent)  # before the caller hears that it is over, and asks the next server
+                self._give_back(agent)  # before the caller gets the end of the turn, and uses another server
 
         turn = ServedTurn(begin, account, over)
         turn.session_id = agent.session_id
@@ -214,7 +212,7 @@ class ServedConversations:
     # ------------------------------------------------------------------------------------------ the end
 
     async def close(self, seconds: float = 3.0) -> None:
-        """Stop every turn, wait for what was said to be kept, and let all agents go."""
+        """Stop every turn, wait until the replies so far are stored, and close all agents."""
         self._closed = True
         turns = list(self._running)
         for turn in turns:
@@ -225,7 +223,7 @@ class ServedConversations:
 
 
 class _TurnRecord:
-    """What one turn does to the record besides the agent's own work."""
+    """What one turn writes to the record besides the agent's own work."""
 
     def __init__(
         self, db: SessionDB, places: RequestSessions, agent: ServedAgent, ask: ApiRequest, *, again: bool
@@ -247,29 +245,29 @@ class _TurnRecord:
         return self._agent.turn(content, keep=self._keep)
 
     def _keep(self, session_id: str, content: str | list[Any]) -> int:
-        """Store what the user says, and that it waits for an answer: the same request again must not store it again."""
+        """Store the user's message, and that it waits for an answer: a repeated request must not store it again."""
         message_id = self._db.append_message(session_id, "user", content)
         self._places.remember(self._ask, session_id, message_id, [])
         return message_id
 
     def account(self, words: ReplyWords, error: BaseException | None) -> Outcome:
-        """What came of it, from the record; and the conversation is known from now on by what the caller saw of it."""
+        """The outcome, from the record; records the conversation's digests as the caller saw it."""
         session_id, handed = self._agent.session_id, self._agent.handed
-        said = [row for row in messages_after(self._db, session_id, self._before) if row["role"] == "assistant"]
+        stored = [row for row in messages_after(self._db, session_id, self._before) if row["role"] == "assistant"]
         last = last_id(self._db, session_id)
-        if said:
+        if stored:
             texts = dict.fromkeys((words.whole, words.shown))
             replies = [{"role": "assistant", "content": text, "tool_calls": handed} for text in texts]
             self._places.remember(self._ask, session_id, last, replies)
         thought = self._thought if session_id == self._session_id else 0  # a compressed one counts from zero
-        fresh = sum(row["input_tokens"] or 0 for row in said)
-        cached = sum((row["cache_read_tokens"] or 0) + (row["cache_write_tokens"] or 0) for row in said)
+        fresh = sum(row["input_tokens"] or 0 for row in stored)
+        cached = sum((row["cache_read_tokens"] or 0) + (row["cache_write_tokens"] or 0) for row in stored)
         used = Used(
             fresh + cached,  # callers count the cache as part of the input
-            sum(row["output_tokens"] or 0 for row in said),
-            sum(row["cache_read_tokens"] or 0 for row in said), max(0, self._reasoning(session_id) - thought),
+            sum(row["output_tokens"] or 0 for row in stored),
+            sum(row["cache_read_tokens"] or 0 for row in stored), max(0, self._reasoning(session_id) - thought),
         )  # fmt: skip
-        reason = said[-1]["finish_reason"] if said else None
+        reason = stored[-1]["finish_reason"] if stored else None
         if handed:
             reason = "tool_calls"
         elif reason not in ("length", "content_filter"):

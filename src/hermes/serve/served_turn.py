@@ -1,12 +1,12 @@
-"""One turn for a caller of the API: the agent works in a thread of its own, what it says is heard on the event loop.
+"""One turn for a caller of the API: the agent works in its own thread, its events are received on the event loop.
 
-A caller who goes away stops the turn; what was said until then is kept. The turn is over when its thread is, and not a moment
-before, so that the next one of the same session finds everything in its place.
+If the caller disconnects, the turn stops; the reply so far is kept. The turn is over when its thread is, and not a moment
+before, so that the next one of the same session finds everything stored.
 
-Some of the tools may be the caller's: such a call ends the turn, and the caller brings its result later. The agent's own tools
+Some of the tools may be the caller's: such a call ends the turn, and the caller sends its result later. The agent's own tools
 run here as always. A reply that calls one of the caller's is stored with its calls, those of our own tools are run, and the turn
-is over; `handed` has what the caller is to do. Its results go into the record like any others, and `go_on` takes the
-conversation up from there.
+is over; `handed` has the caller's calls. Their results are stored like any others, and `go_on` continues the
+conversation from there.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from hermes.agent.tools.base import Context, Tool
 from hermes.agent.turn import Done, Event, Events, Followed, Stop, Text, Thought, ToolStarted, Turn, run_turn
 from hermes.errors import ToolError
 
-_BETWEEN = "\n\n"  # what stands between the words before and after a tool has run
+_BETWEEN = "\n\n"  # between the text before and after a tool call
 
 
 @dataclass(slots=True, frozen=True)
 class ReplyPiece:
-    """The next words of the reply."""
+    """The next piece of the reply."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
 class ReasoningPiece:
-    """The next words of the model's reasoning."""
+    """The next piece of the model's reasoning."""
 
     text: str
 
 
 @dataclass(slots=True)
 class Used:
-    """What a turn used, in tokens, over all its calls of the model."""
+    """The tokens a turn used, over all its calls of the model."""
 
     input: int = 0
     output: int = 0
@@ -52,7 +52,7 @@ class Used:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a turn ended. `error` is what broke it off, if something did."""
+    """How a turn ended. `error` is the exception that ended it, if any."""
 
     session_id: str
     text: str = ""
@@ -67,9 +67,9 @@ Item = ReplyPiece | ReasoningPiece | Outcome
 
 
 class ReplyWords:
-    """The words of a turn as they are shown, and as they are once the turn is over.
+    """The text of a turn as it is streamed, and as it is once the turn is over.
 
-    A reply whose stream breaks off begins anew: whoever watches has seen both beginnings, the whole has only the second.
+    A reply whose stream breaks starts over: a streaming client has seen both beginnings, the final text has only the second.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class ReplyWords:
         self._rounds: list[list[str]] = [[]]
 
     def take(self, event: Event) -> str:
-        """What there is to show of an event."""
+        """The text to show for an event."""
         if isinstance(event, ToolStarted) and self._rounds[-1]:
             self._rounds.append([])
         if not isinstance(event, Text):
@@ -97,12 +97,12 @@ class ReplyWords:
 
     @property
     def whole(self) -> str:
-        """The reply."""
+        """The final reply."""
         return _BETWEEN.join("".join(round_) for round_ in self._rounds if round_)
 
 
 class ServedTurn:
-    """A turn under way. `next` gives what happens; the last item is an Outcome."""
+    """A running turn. `next` gives its items; the last one is an Outcome."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class ServedTurn:
         account: Callable[[ReplyWords, BaseException | None], Outcome],
         over: Callable[[], None],
     ) -> None:
-        """`begin` makes the turn, in the thread it will run in."""
-        self.session_id = ""  # where it takes place
+        """`begin` creates the turn, in the thread it will run in."""
+        self.session_id = ""  # the session of the turn
         self._begin, self._account, self._over = begin, account, over
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[Item] = asyncio.Queue()
@@ -124,7 +124,7 @@ class ServedTurn:
         run_turn(lambda: self._stop.bind(self._begin()), self._tell, self._end, name="hermes-api-turn")
 
     async def next(self, seconds: float | None = None) -> Item | None:
-        """The next item; None when there is none for so long."""
+        """The next item; None without one within so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._items.get()
@@ -132,7 +132,7 @@ class ServedTurn:
             return None
 
     def stop(self) -> None:
-        """End the turn soon; what was said is kept. Harmless when it is over."""
+        """Interrupt the turn; the reply so far is kept. Harmless when it is over."""
         self._stop.want()
 
     async def ended(self) -> None:
@@ -159,7 +159,7 @@ class ServedTurn:
         try:
             self._loop.call_soon_threadsafe(action, thing)
         except RuntimeError:
-            pass  # the program ends; the record has everything
+            pass  # the program exits; the record has everything
 
     def _finish(self, outcome: Outcome) -> None:
         self._ended.set()
@@ -168,13 +168,13 @@ class ServedTurn:
 
 
 class ServedAgent(Agent):
-    """Talks in one session for callers over HTTP."""
+    """The agent of one session, for callers over HTTP."""
 
     _callers: frozenset[str] = frozenset()
     handed: list[dict[str, Any]] = []  # the calls that the last turn left to the caller, as the model made them
 
     def equip(self, own: Iterable[Tool], callers: Iterable[Tool]) -> None:
-        """The tools of the next turn. A tool of the caller's takes the place of one of ours with the same name."""
+        """Set the tools of the next turn. A caller's tool replaces one of ours with the same name."""
         theirs = {tool.name: tool for tool in callers}
         self._callers = frozenset(theirs)
         self.tools = {**{tool.name: tool for tool in own}, **theirs}
@@ -200,7 +200,7 @@ class ServedAgent(Agent):
 
 
 class _Handed(Exception):
-    """The rest is the caller's."""
+    """Raised to end the turn: the remaining calls are the caller's."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""An HTTP server inside a running event loop: started and stopped like anything else the gateway runs.
+"""An HTTP server inside a running event loop: started and stopped like any other part of the gateway.
 
-uvicorn does the talking. Its signal handlers are left out (signals are the program's own business), and so is its access
-log: addresses may hold what is nobody's business. A place that can't be listened at is an error of ours, not an exit.
+uvicorn serves. Its signal handlers are not installed (the program handles signals itself), nor is its access
+log: addresses may contain private data. An address that can't be bound is an error of ours, not an exit.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.serve.connection_limits import Door, Limits, protocol_behind
 
 BACKLOG = 512
-_AT_ONCE = 16  # connections accepted in one step of the event loop: more would take descriptors before they are counted
+_AT_ONCE = 16  # connections accepted in one step of the event loop: more would use descriptors before they are counted
 _IDLE = 30  # seconds a connection may stay open without a request
-_LAST_WORD = 4.0  # seconds for what is to be put away after the last answer
+_LAST_WORD = 4.0  # seconds for cleaning up after the last response
 
-for _name in ("uvicorn.error", "uvicorn.asgi"):  # how a server comes and goes is told by those who run it
+for _name in ("uvicorn.error", "uvicorn.asgi"):  # the callers log a server's start and end themselves
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 
@@ -43,7 +43,7 @@ def is_loopback(host: str) -> bool:
 class HttpServer:
     """An application on a host and port.
 
-    `died` is told when the server ends without having been stopped, `crowded` when connections had to be refused.
+    `died` is called when the server ends without having been stopped, `crowded` when connections were refused.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Begin to listen; the port (the one that was free, where 0 was asked for).
+        """Begin to listen; returns the port (the chosen one, if 0 was given).
 
-        ConfigError when the place can't be had at all, PlatformUnreachable while another program has it.
+        ConfigError when the address can't be bound at all, PlatformUnreachable while another program has it.
         """
         sockets = _bound(self.host, self.port)
         self.port = sockets[0].getsockname()[1]
@@ -79,12 +79,12 @@ class HttpServer:
                 _close(sockets)
                 raise ConfigError(f"the server on {self.host}:{self.port} did not start") from task.exception()
         for one in sockets:
-            one.listen(BACKLOG)  # asyncio has set it to what it accepts at once
+            one.listen(BACKLOG)  # asyncio has set it to the number it accepts at once
         self._task.add_done_callback(self._ended)
         return self.port
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Take no more requests, let those under way finish for `grace` seconds, then break them off. May come twice."""
+        """Accept no more requests, let running ones finish for `grace` seconds, then cancel them. May be called twice."""
         task, self._task = self._task, None
         if self._server is None or task is None:
             return
@@ -99,7 +99,7 @@ class HttpServer:
     async def _run(self, server: _Server, sockets: list[socket.socket]) -> None:
         try:
             await server.serve(sockets=sockets)
-        except SystemExit as ended:  # uvicorn's way to say that the application did not start
+        except SystemExit as ended:  # how uvicorn reports that the application did not start
             raise RuntimeError("the application did not start") from ended
         finally:
             _close(sockets)
@@ -111,7 +111,7 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its hands on the program's signals."""
+    """uvicorn without its signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -123,11 +123,11 @@ def _bound(host: str, port: int) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{host!r} is no address of this machine ({error}); look at `host` in config.yaml") from None
+        raise ConfigError(f"{host!r} is no address of this machine ({error}); check `host` in config.yaml") from None
     made: list[socket.socket] = []
     problem: OSError | None = None
     for family, _, _, _, address in dict.fromkeys(found):
-        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sends at once
+        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that asyncio sets TCP_NODELAY
         try:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -152,9 +152,9 @@ def _refusal(host: str, port: int, error: OSError) -> ConfigError | PlatformUnre
     why = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
         return PlatformUnreachable(
-            f"port {port} on {host} is taken by another program; end that one, or set another `port` in config.yaml"
+            f"port {port} on {host} is taken by another program; stop that one, or set another `port` in config.yaml"
         )
-    return ConfigError(f"nothing can listen on {host}:{port} ({why}); look at `host` and `port` in config.yaml")
+    return ConfigError(f"can't listen on {host}:{port} ({why}); check `host` and `port` in config.yaml")
 
 
 def _close(sockets: list[socket.socket]) -> None:

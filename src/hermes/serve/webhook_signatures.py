@@ -1,11 +1,11 @@
-"""Whether a delivery comes from who it says: the ways in which senders of webhooks sign, over the raw bytes.
+"""Webhook signatures: verifying a delivery's sender over the raw bytes, in the ways senders of webhooks sign.
 
 GitHub (and Gitea, Forgejo): X-Hub-Signature-256. Standard Webhooks (and Svix): webhook-id, webhook-timestamp,
 webhook-signature. Stripe: Stripe-Signature with its time in it. Anything else: X-Signature: sha256=<hex>. GitLab signs
-nothing and shows the secret itself. Every comparison takes the same time, however much of it is right.
+nothing and sends the secret itself. Every comparison takes constant time.
 
-What can be changed without breaking the signature does not name a delivery: GitHub's X-GitHub-Delivery is not signed, so
-its deliveries are known by their bytes, and a captured one can't be sent again under another name.
+A field that can be changed without breaking the signature does not identify a delivery: GitHub's X-GitHub-Delivery is not
+signed, so its deliveries are identified by their bytes, and a captured one can't be sent again under another id.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _NAMES = ("webhook-id", "svix-id", "x-github-delivery", "idempotency-key", "x-gi
 
 
 class BadSignature(Exception):
-    """A delivery that is not what it should be, and why."""
+    """An invalid delivery, and why."""
 
 
 @dataclass(slots=True, frozen=True)
 class WebhookDelivery:
-    """A delivery that was signed well. `id` is the same whenever the same one is sent, and can't be made up."""
+    """A verified delivery. `id` is the same whenever the same one is sent, and can't be forged."""
 
     id: str
 
 
 def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> WebhookDelivery:
-    """Check a delivery by the way it is signed. Header names are in lower case. Refused when anything is wrong."""
+    """Verify a delivery by the way it is signed. Header names are in lower case. BadSignature when anything is wrong."""
     for names in (_STANDARD, _SVIX):
         if names[2] in headers:
             return _standard(headers, names, body, secret, now)
@@ -53,7 +53,7 @@ def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> 
 
 
 def by_bytes(body: bytes) -> WebhookDelivery:
-    """A delivery known by what is in it."""
+    """A delivery identified by its content."""
     return WebhookDelivery(hashlib.sha256(body).hexdigest())
 
 
@@ -139,6 +139,6 @@ def _gitlab(headers: Mapping[str, str], body: bytes, secret: str) -> WebhookDeli
 
 
 def unsigned(headers: Mapping[str, str]) -> WebhookDelivery:
-    """A delivery of a route without a secret: its sender's name for it, else it is new."""
+    """A delivery of a route without a secret: identified by its sender's id, else new."""
     named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
     return WebhookDelivery(named or secrets.token_hex(16))

@@ -189,7 +189,7 @@ def test_a_mail_that_was_kept_does_not_come_again_and_one_that_was_not_does(lab:
         await link.until(lambda: link.texts == ["kept"])
         link.refusals = 1000
         lab.say("not kept")
-        await link.until(lambda: "could not be kept" in link.logged)
+        await link.until(lambda: "could not be stored" in link.logged)
 
     async def again(adapter: Email, link: Recorder) -> None:
         lab.say("third")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 from hermes.gateway.platforms.email.incoming import LONGEST, Mail, file_in, read_mail
-from hermes.gateway.platforms.email.mail_bodies import quoted, said, text_of_html, unflowed, without_reply_marks
+from hermes.gateway.platforms.email.mail_bodies import new_text, quoted, text_of_html, unflowed, without_reply_marks
 from hermes.gateway.platforms.email.outgoing import as_html, header_text, message_id_for, subject_from, written
 
 US = "hermes@lab.test"
@@ -46,8 +46,8 @@ REPLIES = {
 
 @pytest.mark.parametrize("program", REPLIES)
 def test_only_the_new_words_of_a_reply_count(program: str) -> None:
-    assert said(REPLIES[program], reply=True) == "Yes, please."
-    assert said(REPLIES[program].replace("\n", "\r\n"), reply=True) == "Yes, please."
+    assert new_text(REPLIES[program], reply=True) == "Yes, please."
+    assert new_text(REPLIES[program].replace("\n", "\r\n"), reply=True) == "Yes, please."
 
 
 @pytest.mark.parametrize("program", [name for name in REPLIES if name != "a signature"])
@@ -70,12 +70,12 @@ def test_a_quote_is_found_in_anything(text: str) -> None:
 
 def test_answers_between_quoted_questions_keep_them() -> None:
     text = "> First?\nYes.\n\n> Second?\nNo."
-    assert said(text, reply=True) == text
+    assert new_text(text, reply=True) == text
 
 
 def test_a_mail_that_answers_nothing_keeps_what_looks_like_a_quote() -> None:
     text = "I like this:\n\n> To be or not to be"
-    assert said(text, reply=False) == text
+    assert new_text(text, reply=False) == text
 
 
 def test_a_forwarded_mail_is_kept_whole() -> None:
@@ -86,24 +86,24 @@ def test_a_forwarded_mail_is_kept_whole() -> None:
 
 def test_ordinary_sentences_are_not_taken_for_quotes() -> None:
     text = "On the table I found what he wrote:\na poem.\n\nFrom: is a word, too.\nMore to come."
-    assert said(text, reply=True) == text
+    assert new_text(text, reply=True) == text
 
 
 def test_an_empty_reply_above_a_quote_says_nothing() -> None:
-    assert said("\nOn Mon, 3 Mar 2025 at 10:12, Hermes <h@lab.test> wrote:\n> Shall I?\n", reply=True) == ""
+    assert new_text("\nOn Mon, 3 Mar 2025 at 10:12, Hermes <h@lab.test> wrote:\n> Shall I?\n", reply=True) == ""
 
 
 @given(st.text())
 def test_cutting_never_fails_and_only_takes_away(text: str) -> None:
-    kept = said(text, reply=True)
+    kept = new_text(text, reply=True)
     lines = [line.rstrip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     assert all(line in lines for line in kept.split("\n") if line)
 
 
 @given(st.lists(st.sampled_from([*"\n".join(REPLIES.values()).split("\n"), "", "words"]), max_size=40))
 def test_cutting_a_cut_text_again_changes_little(lines: list[str]) -> None:
-    once = said("\n".join(lines), reply=True)
-    assert len(said(once, reply=True)) <= len(once)
+    once = new_text("\n".join(lines), reply=True)
+    assert len(new_text(once, reply=True)) <= len(once)
 
 
 def test_flowed_lines_become_one_again() -> None:

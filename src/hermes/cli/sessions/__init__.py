@@ -1,1 +1,1 @@
-"""`hermes sessions …`: the record, from the shell. One file a subject; group.py says which command is in which."""
+"""`hermes sessions …`: the store, from the shell. One file for each subject; group.py maps commands to files."""

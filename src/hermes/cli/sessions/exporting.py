@@ -1,6 +1,6 @@
 """`hermes sessions export`: sessions to a file or to standard output, one at a time.
 
-A file is written beside its place and moved there when it is whole; only its owner can read it.
+A file is written under a temporary name and renamed when it is complete; only its owner can read it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
     known = formats.writers()
     chosen = known[form] if form else formats.writer_for(Path(file)) or known[formats.DEFAULT]
     with opened() as db:
-        told = _Told(db, source, None if session is None else find_session(db, session))
-        with progress("exporting", told.total) as step:
-            export_ = told.export(step)
+        selection = _Selection(db, source, None if session is None else find_session(db, session))
+        with progress("exporting", selection.total) as step:
+            export_ = selection.export(step)
             pieces = formats.written(chosen, export_)
             if file == "-":
                 for piece in pieces:
@@ -53,17 +53,20 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
             _keep_off(target, db)
             save(target, pieces)
     _say_left_out(chosen, export_)
-    click.echo(f"exported {counted(told.count, 'session')} ({counted(told.messages, 'message')}) to {target}", err=True)
+    click.echo(
+        f"exported {counted(selection.count, 'session')} ({counted(selection.messages, 'message')}) to {target}",
+        err=True,
+    )
 
 
 def _say_left_out(chosen: formats.Format, export_: formats.Export) -> None:
-    """Name what the format can't hold."""
+    """Name the fields that the format can't hold."""
     if export_.left_out:
-        told = ", ".join(f"{times} {what}" for what, times in export_.left_out.items())
-        click.echo(f"hermes: {chosen.name} can't hold: {told}; --format jsonl keeps everything", err=True)
+        missing = ", ".join(f"{times} {what}" for what, times in export_.left_out.items())
+        click.echo(f"hermes: {chosen.name} can't hold: {missing}; --format jsonl keeps everything", err=True)
 
 
-class _Told:
+class _Selection:
     """The sessions to export, counted as they go by."""
 
     def __init__(self, db: SessionDB, source: str | None, session_id: str | None) -> None:
@@ -72,7 +75,7 @@ class _Told:
         self.count = self.messages = 0
 
     def export(self, step: Any) -> formats.Export:
-        """All of it, for a format's writer."""
+        """The export, for a format's writer."""
         title = "Hermes sessions"
         if self.session_id is not None:
             title = self.db.get_session_title(self.session_id) or self.session_id
@@ -87,7 +90,7 @@ class _Told:
         for session in found:
             if session is not None and (self.source is None or session["source"] == self.source):
                 self.count += 1
-                # What was carried over is counted where it was said.
+                # Carried-over messages are counted in the session they belong to.
                 self.messages += sum(one["session_id"] == session["id"] for one in session["messages"])
                 yield session
                 step(self.count)
@@ -102,10 +105,10 @@ class _Told:
 
 
 def _keep_off(target: Path, db: SessionDB) -> None:
-    """The record itself is not a place to export to."""
+    """Refuse to export over the store itself."""
     own = [db.path, *(db.path.with_name(db.path.name + end) for end in ("-wal", "-shm"))]
     if any(target.resolve() == one.resolve() for one in own):
-        raise click.ClickException(f"{target} is the record itself; name another file")
+        raise click.ClickException(f"{target} is the store itself; name another file")
     if target.is_dir():
         raise click.ClickException(f"{target} is a folder; name a file in it")
     if not target.resolve().parent.is_dir():
@@ -113,7 +116,7 @@ def _keep_off(target: Path, db: SessionDB) -> None:
 
 
 def save(target: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file whole or not at all, readable by its owner only. A pipe or device is written straight."""
+    """Write a file atomically, readable by its owner only. A pipe or device is written directly."""
     real = Path(os.path.realpath(target))
     if real.exists() and not stat.S_ISREG(real.stat().st_mode):
         with real.open("wb") as stream:

@@ -1,6 +1,6 @@
-"""`hermes sessions …`: the record, from the shell.
+"""`hermes sessions …`: the store, from the shell.
 
-One file a subject; a file is loaded when one of its commands is asked for, so that `list` starts as fast as it can.
+One file for each subject; a file is loaded when one of its commands is used, so that `list` starts as fast as it can.
 """
 
 from __future__ import annotations

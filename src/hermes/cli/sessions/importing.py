@@ -1,7 +1,7 @@
 """`hermes sessions import`: exports, other Hermes state.db files, and the histories of other programs.
 
-The format of a file is seen from its content (hermes.interop.formats). A second import changes nothing, except that a
-session of another program gets what is new there; a damaged line costs that line and is named.
+The format of a file is detected from its content (hermes.interop.formats). A second import changes nothing, except that a
+session of another program gets its new messages; a damaged line costs that line and is reported.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class _Report:
     problems: list[ImportProblem] = field(default_factory=list)
 
     def print(self, dry_run: bool) -> int:
-        """Say what came in and what did not; the exit status."""
-        verb, counts = ("would come in" if dry_run else "came in"), self.counts
+        """Print what was imported and what was not; returns the exit status."""
+        verb, counts = ("would be imported" if dry_run else "imported"), self.counts
         updated = f", {counted(counts['updated'], 'session')} updated" if counts["updated"] else ""
         print(f"{counted(counts['sessions'], 'session')} with {counted(counts['messages'], 'message')} {verb}{updated},"
               f" {counted(counts['skipped'], 'session')} {'were' if counts['skipped'] != 1 else 'was'} here already")  # fmt: skip
@@ -118,7 +118,7 @@ def _chosen(since: float | None, folder: str | None) -> _Chosen:
 
 
 def _sources(file: str, scratch: Path) -> list[Source]:
-    """The files to read, each with its format. A pipe is copied to a file first: sniffing takes its bytes."""
+    """The files to read, each with its format. A pipe is copied to a file first: detecting the format consumes bytes."""
     path = Path(file).expanduser()
     if file != "-" and path.is_dir():
         own = [(one, path) for one in formats.histories() if one.load().sniff(path)]
@@ -137,10 +137,10 @@ def _sources(file: str, scratch: Path) -> list[Source]:
 
 
 def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dry_run: bool, report: _Report) -> None:
-    """Every session of a file that can be read; the parts that can't go to the report."""
+    """Import every readable session of a file; unreadable parts go to the report."""
     chosen_format, path = source
     if not db.is_shared and path.resolve() == db.path.resolve():
-        raise click.ClickException(f"{path} is the record itself; there is nothing to import")
+        raise click.ClickException(f"{path} is the store itself; there is nothing to import")
     module = chosen_format.load()
     whole = chosen.since is None and chosen.folder is None
     if not dry_run and whole and hasattr(module, "take"):
@@ -186,7 +186,7 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
     trashed = {row["id"] for row in db.list_trash()}
     seen: set[str] = set()
     for session in sessions:
-        told = session.get("messages") or []
+        rows = session.get("messages") or []
         if session["id"] in seen | trashed or db.get_session(session["id"]) is not None:
             new = _new_messages(db, session) if updates and session["id"] not in seen | trashed else 0
             counts["updated" if new else "skipped"] += 1
@@ -194,7 +194,7 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
             continue
         seen.add(session["id"])
         counts["sessions"] += 1
-        counts["messages"] += sum(message.get("session_id", session["id"]) == session["id"] for message in told)
+        counts["messages"] += sum(message.get("session_id", session["id"]) == session["id"] for message in rows)
     return counts
 
 
@@ -206,7 +206,7 @@ def _new_messages(db: SessionDB, session: Mapping[str, Any]) -> int:
 
 
 def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
-    """What --found found, as the person chose from it."""
+    """The files that --found found and the person selected."""
     by_program: dict[str, list[Source]] = {}
     for one in formats.found_here():
         by_program.setdefault(one[0].program, []).append(one)

@@ -37,5 +37,5 @@ def browse_() -> None:
         chosen = browse(db, zone())
     if chosen is not None:
         sys.stdout.flush()
-        # A fresh process: the conversation starts with nothing of the browser left in memory or in the terminal.
+        # A fresh process: the conversation starts without the browser's memory and terminal state.
         os.execv(sys.executable, [sys.executable, "-m", "hermes.cli.main", f"--resume={chosen}"])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-@click.command(help='Give a session a title: all words after ID, quoted or not. "" takes the title away.')
+@click.command(help='Give a session a title: all words after ID, quoted or not. "" removes the title.')
 @click.argument("session", metavar="ID", shell_complete=complete_session)
 @click.argument("words", nargs=-1, required=True, metavar="TITLE…")
 def rename(session: str, words: tuple[str, ...]) -> None:
@@ -29,7 +29,7 @@ def rename(session: str, words: tuple[str, ...]) -> None:
 
 
 def chosen(db: SessionDB, words: tuple[str, ...], filtered: dict[str, Any]) -> list[str]:
-    """The sessions a command is about: those named, or those the filter chooses."""
+    """The sessions a command applies to: those named, or those the filter selects."""
     if is_filter(filtered):
         if words:
             raise click.UsageError("name sessions or give a filter, not both", click.get_current_context())
@@ -41,7 +41,7 @@ def chosen(db: SessionDB, words: tuple[str, ...], filtered: dict[str, Any]) -> l
 
 
 def _apply(ids: list[str], change: Callable[[str], bool], done: str, db: SessionDB) -> int:
-    """Change sessions and say so; 1 when there were none."""
+    """Change sessions and report it; 1 when there were none."""
     changed = [session_id for session_id in ids if change(session_id)]
     if len(changed) == 1:
         print(f"{called(db.get_session(changed[0]) or {'id': changed[0]})} is {done}")
@@ -70,7 +70,7 @@ pin = _marking(
     lambda db, session_id: db.pin_session(session_id),
 )  # fmt: skip
 unpin = _marking(
-    "unpin", "Take the pin away. By id, beginning of an id, title, or filter.", "no longer pinned",
+    "unpin", "Remove the pin. By id, beginning of an id, title, or filter.", "no longer pinned",
     lambda db, session_id: db.pin_session(session_id, False),
 )  # fmt: skip
 archive = _marking(

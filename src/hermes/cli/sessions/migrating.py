@@ -1,4 +1,4 @@
-"""`hermes sessions migrate`: the whole record to another store, checked row by row."""
+"""`hermes sessions migrate`: copies the whole store to another one, checked row by row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rls/--no-rls",
     default=None,
-    help="Have PostgreSQL itself show each tenant's database role its own rows only, or take that back.",
+    help="Have PostgreSQL itself show each tenant's database role its own rows only, or undo that.",
 )
 @click.option(
     "--tenant",
@@ -67,7 +67,7 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]])
 
     url = url or store_url(configuration())
     if url is None or file_of(url) is not None:
-        raise InvalidInput("only PostgreSQL keeps rows apart by role; the record is in a file, which is its reader's")
+        raise InvalidInput("only PostgreSQL separates rows by role; this store is a file, which is read as a whole")
     from hermes.store.engines.postgres import security
     from hermes.store.engines.postgres.tenant_views import quoted
 
@@ -82,7 +82,7 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]])
     for role, source, user_id in apart.tenants:
         print(one_line(f"{role}  sees what {source}:{user_id} may see"))
     if apart.tenants:
-        print(one_line(f"In SQL a tenant first says: SET search_path = {quoted(apart.schema)}"))
+        print(one_line(f"In SQL a tenant first runs: SET search_path = {quoted(apart.schema)}"))
 
 
 def _filled_in(given: str) -> str:
@@ -93,14 +93,14 @@ def _filled_in(given: str) -> str:
     variables = environment()
     if missing := unset_in(given, variables):
         raise ConfigError(
-            f"--to asks for the variable {missing[0]}, which is not set; set it in the environment or in .env"
+            f"--to needs the variable {missing[0]}, which is not set; set it in the environment or in .env"
         )
     return expanded(given, variables) or ""
 
 
 @contextmanager
 def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
-    """Where to copy from: the store in use; where that is the target already, the file that was in use before.
+    """The store to copy from: the one in use; if that is the target already, the file that was in use before.
 
     With it, whether it is that file.
     """

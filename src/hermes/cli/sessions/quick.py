@@ -1,4 +1,4 @@
-"""What `hermes sessions list` does, and its usual options read without click, which would be a fifth of the time it takes."""
+"""`hermes sessions list`, and its usual options parsed without click, which would be a fifth of its running time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = "No sessions yet. `hermes` starts a conversation; it is kept from its fi
 
 
 def quick_list(words: Sequence[str]) -> int | None:
-    """The list, where the words after `hermes sessions list` are plain; None when click had better read them."""
+    """The list, if the words after `hermes sessions list` are simple; None when click must parse them."""
     given = _read(list(words))
     if given is None:
         return None

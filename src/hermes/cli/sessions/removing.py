@@ -1,4 +1,4 @@
-"""`hermes sessions delete`, `restore`, `trash` and `prune`: what goes, and how it comes back.
+"""`hermes sessions delete`, `restore`, `trash` and `prune`: removing sessions, and restoring them.
 
 Both put sessions in the trash for some days (`--now` skips it); pruning takes only what has ended. `delete --shred` leaves
 nothing of a conversation in any file of the store. A session that a running process holds is never touched. A conversation
@@ -45,8 +45,8 @@ def called(session: Mapping[str, Any]) -> str:
 
 
 @click.command(
-    help="Put sessions in the trash. ID is an id, the beginning of one, or a title. A conversation that was compressed"
-    " goes whole."
+    help="Put sessions in the trash. ID is an id, the beginning of one, or a title. A compressed conversation is removed"
+    " with all its parts."
 )
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_sessions)
 @click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
@@ -70,14 +70,14 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
         confirmed(f"Delete {names}, for good?" if now else f"Put {names} in the trash?", yes=yes)
         until = "" if now else _until()
         for one in meant:
-            one.refuse_live()  # while the question stood, someone may have come back to it
+            one.refuse_live()  # a process may have opened it while the question was open
             remove(db, one.session_id, now=now, by="hermes sessions delete")
             back = f"is in the trash until {until}; `hermes sessions restore {one.session_id}` brings it back"
             print(f"{one.called} {'is deleted for good' if now else back}")
 
 
 class _Conversation:
-    """What a command is about: a session, and the parts before it if it was compressed."""
+    """A conversation to remove: a session, and its earlier parts if it was compressed."""
 
     def __init__(self, db: SessionDB, session_id: str, trashed: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.db, self.session_id = db, session_id
@@ -150,7 +150,7 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
 
 
 def _with_earlier(parts: list[str]) -> str:
-    """That a conversation has parts from before its compressions."""
+    """The note that a conversation has earlier, compressed parts."""
     return f" with its {counted(len(parts) - 1, 'earlier part')}" if len(parts) > 1 else ""
 
 
@@ -158,12 +158,12 @@ def remove(db: SessionDB, session_id: str, *, now: bool, by: str) -> bool:
     """Put a conversation in the trash, or delete it for good, with all its parts."""
     if not now:
         return db.trash_session(session_id, by=by, whole=True)
-    # The oldest first: cut short, what is left is still one conversation.
+    # The oldest first: if this is interrupted, the rest is still one conversation.
     return sum(db.delete_session(part, by=by) for part in db.get_compression_chain(session_id)) > 0
 
 
 def _until() -> str:
-    """The day on which what is put in the trash now is deleted for good."""
+    """The day on which a session that is trashed now is deleted for good."""
     return date(time.time() + configuration().sessions.trash_days * DAY, zone())
 
 
@@ -247,8 +247,8 @@ def _trash_screen(rows: list[TrashedSession]) -> str:
 
 
 @click.command(
-    help="Put sessions in the trash that ended and had no activity for a while. Pinned and live ones stay. A conversation"
-    " that was compressed goes whole or not at all."
+    help="Put sessions in the trash that ended and had no activity for a while. Pinned and live ones stay. A compressed"
+    " conversation is removed with all its parts or not at all."
 )
 @click.option(
     "--older-than", type=days, default=90.0, metavar="D", help="Days without activity: 90 (the default), 12h, 2w."
@@ -269,7 +269,7 @@ def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: 
             return
         where = "for good" if now else "in the trash"
         confirmed(f"{'Delete' if now else 'Put'} {counted(len(ids), 'session')} {where}?", yes=yes)
-        # What was reopened or pinned while the question stood is no longer meant; what has aged meanwhile was not shown.
+        # Sessions reopened or pinned while the question was open are left out; newly aged ones were not shown.
         still = set(db.prunable_sessions(older_than, source, whole=True))
         gone = _remove(db, [session_id for session_id in ids if session_id in still], now)
     if now:
@@ -291,7 +291,7 @@ def _remove(db: SessionDB, ids: list[str], now: bool) -> int:
 
 
 def _prune_screen(db: SessionDB, ids: list[str]) -> str:
-    """What would go: the first few by name."""
+    """The sessions to prune: the first few by name."""
     where = zone()
     rows = []
     for session_id in ids[:_SHOWN]:

@@ -1,7 +1,7 @@
-"""`hermes sessions search`: what was said, found by the same engine the agent uses.
+"""`hermes sessions search`: searches messages with the same engine the agent uses.
 
-Hits stand under their session, the best session first. What matched is coloured on a terminal and stands between `**`
-where there is no colour; in a pipe each hit is one line.
+Hits are grouped by session, the best session first. A match is coloured on a terminal and stands between `**`
+without colour; in a pipe each hit is one line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 @click.option("--until", callback=moment(True), metavar="WHEN", help="Up to then, that day included.")
 @session_option("--session", text="Only in this session (all parts of a compressed one).")
 @click.option(
-    "--model", metavar="M", shell_complete=complete_model, help="Only what this model said, or sessions with it."
+    "--model", metavar="M", shell_complete=complete_model, help="Only messages of this model, or sessions with it."
 )
 @click.option("--title", metavar="WORDS", help="Only in sessions whose title has this in it.")
 @click.option("--tag", metavar="TAG", help="Only in sessions with this tag.")
@@ -103,7 +103,7 @@ def _hit(hit: SearchHit, who: str, when: str, width: int | None, colour: bool) -
 
 
 def _coloured(lines: list[str]) -> list[str]:
-    """Marks become colour; a match broken over two lines is coloured on both."""
+    """Replace marks by colour; a match broken over two lines is coloured on both."""
     out, inside = [], False
     start, stop = f"\x1b[{BOLD};{GOLD}m", "\x1b[0m"
     for text in lines:

@@ -1,7 +1,7 @@
-"""`hermes sessions show`: one conversation as lines of text, and with --follow what is added to it meanwhile.
+"""`hermes sessions show`: one conversation as lines of text, and with --follow its new messages as they arrive.
 
-Who, when, what; tool calls one line each, their results short. On a terminal the assistant's Markdown is rendered; in a
-pipe it stays as it was written.
+Author, time, text; tool calls one line each, their results short. On a terminal the assistant's Markdown is rendered; in a
+pipe it is printed as it is.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _arguments(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """How a conversation is drawn: how wide, whether in colour, whether everything or the short form."""
+    """Renders a conversation: width, colour, and whether in full or in short form."""
 
     width: int
     colour: bool = False
@@ -90,7 +90,7 @@ class Renderer:
         return [*out, styled("─" * min(width, 200), DIM, on=self.colour)]
 
     def message(self, message: Message) -> list[str]:
-        """A message's lines; an empty one stands before them, except for the short form of a tool's result."""
+        """A message's lines; a blank one precedes them, except for the short form of a tool's result."""
         role = str(message.get("role") or "?")
         if role == "tool" and not self.full:
             return self._result(message)
@@ -142,7 +142,7 @@ class Renderer:
 
 
 def _first_line(text: str) -> tuple[str, int]:
-    """The first line with something in it, and how many such lines follow."""
+    """The first non-empty line, and how many non-empty lines follow."""
     lines = [one for one in harmless(text).split("\n") if one.strip()]
     return (one_line(lines[0]), len(lines) - 1) if lines else ("(empty)", 0)
 
@@ -219,7 +219,7 @@ class _View:
                 self.add([item])
 
     def look(self) -> None:
-        """Show what has come since."""
+        """Show new messages and events."""
         session = self.db.get_session(self.session_id)
         if session is None:
             self.remark("the session was deleted")
@@ -234,7 +234,7 @@ class _View:
         messages = self.db.get_messages(self.session_id)
         gone = self.seen - {message["id"] for message in messages}
         if gone:
-            self.remark(f"{counted(len(gone), 'message')} taken back")
+            self.remark(f"{counted(len(gone), 'message')} withdrawn")
             self.seen -= gone
         fresh = [message for message in messages if message["id"] not in self.seen]
         self.seen |= {message["id"] for message in fresh}
@@ -247,7 +247,7 @@ class _View:
         self.ended = session["ended_at"]
         following = self.db.get_compression_tip(self.session_id)
         if following != self.session_id:
-            self.remark(f"compressed; it goes on as {following}")
+            self.remark(f"compressed; continues as {following}")
             carried = {message["id"] for message in self.db.get_messages(following)} & self.seen
             self.session_id, self.state, self.ended = following, (), None
             self.events = len(self.db.get_session_events(following))
@@ -263,7 +263,7 @@ class _View:
         """Show messages."""
 
     def remark(self, text: str) -> None:
-        """Say something between messages."""
+        """Print a remark between messages."""
 
 
 def _later(events: list[SessionEvent], left_out: Sequence[Message]) -> list[SessionEvent]:
@@ -305,7 +305,7 @@ class _Screen(_View):
             notes.append(f"{how} {parent}")
         following = self.db.get_compression_tip(self.session_id)
         if following != self.session_id:
-            notes.append(f"compressed; it goes on as {following}")
+            notes.append(f"compressed; continues as {following}")
         tags = self.db.get_tags(self.session_id)
         if tags:
             notes.append("tags: " + ", ".join(map(one_line, tags)))
@@ -318,7 +318,7 @@ class _Screen(_View):
             owner = message.get("session_id", self.session_id)
             if owner != (self.owner or self.session_id):
                 carried = owner != self.session_id
-                self._print(self.renderer.between(f"carried over from {owner}" if carried else "said here"))
+                self._print(self.renderer.between(f"carried over from {owner}" if carried else "new here"))
             self.owner = owner
             self._print(self.renderer.message(message))
 

@@ -1,4 +1,4 @@
-"""`hermes sessions stats`, `check`, `repair`, `optimize` and `backup`: how much there is, and that it stays whole."""
+"""`hermes sessions stats`, `check`, `repair`, `optimize` and `backup`: the size of the store, and keeping it sound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_SHOWN = 50
 
 
 def database_bytes(path: Path) -> int:
-    """The room the record takes on the disk: the file and what has not been moved into it yet."""
+    """The store's size on the disk: the file and the log that is not moved into it yet."""
     total = 0
     for end in ("", "-wal"):
         try:
@@ -52,7 +52,7 @@ def stats(as_json: bool) -> None:
 
 
 @click.command(
-    help="Whether the record is sound: file, every row, index, references, counters, attachments, transcripts."
+    help="Check whether the record is sound: file, every row, index, references, counters, attachments, transcripts."
 )
 @json_option("What was found, as a JSON array.")
 def check(as_json: bool) -> int:
@@ -73,15 +73,15 @@ def check(as_json: bool) -> int:
 
 
 def _checked(db: SessionDB) -> list[Finding]:
-    """What is wrong; a bar on a terminal shows how far the look has come."""
+    """All findings; a progress bar on a terminal."""
     with progress("checking", 1000) as step:
         shares = {"file": (0, 300), "messages": (300, 400), "index": (300, 400), "attachments": (700, 50)}
 
-        def told(what: str, done: int, of: int) -> None:
+        def report(what: str, done: int, of: int) -> None:
             start, share = shares.get(what, (750, 250))
             step(start + share * done // max(of, 1))
 
-        return db.check(progress=told)
+        return db.check(progress=report)
 
 
 def _list(found: list[Finding]) -> None:
@@ -92,12 +92,12 @@ def _list(found: list[Finding]) -> None:
 
 
 @click.command(
-    help="Repair what `check` finds. Nothing is dropped, and a copy of the file is kept beside it. What damage took comes back"
-    " from the transcripts; what was changed or removed in the database on purpose does not."
+    help="Repair what `check` finds. Nothing is dropped, and a copy of the file is kept beside it. Damaged rows are restored"
+    " from the transcripts; what was changed or removed in the database on purpose is not."
 )
 @click.option("--rebuild-index", is_flag=True, help="Rebuild the full-text index in any case.")
 @click.option(
-    "--from-transcripts", is_flag=True, help="Where database and transcript differ, bring back what the transcript has."
+    "--from-transcripts", is_flag=True, help="Where database and transcript differ, restore what the transcript has."
 )
 @click.option(
     "--from-database",
@@ -112,7 +112,7 @@ def repair(rebuild_index: bool, from_transcripts: bool, from_database: bool) -> 
         with opened(writing=True) as db:
             return _repaired(db, how, [])
     except StoreCorrupt:
-        pass  # so damaged that it can't be opened: what can be saved goes into a new file
+        pass  # too damaged to be opened: what can be saved goes into a new file
     from hermes.home import companion, default_database
     from hermes.store.opening import store_url
     from hermes.store.repair import salvage
@@ -134,7 +134,7 @@ def _repaired(db: SessionDB, how: dict[str, bool], steps: list[str]) -> int:
     if any(finding["kind"] == "transcript-differs" for finding in left):
         click.echo(
             "hermes: where database and transcript differ, nothing was changed: `hermes sessions repair --from-transcripts`"
-            " brings back what the transcripts have, `--from-database` rewrites the transcripts",
+            " restores what the transcripts have, `--from-database` rewrites the transcripts",
             err=True,
         )
     if not left:
@@ -150,7 +150,7 @@ def optimize() -> None:
         db.vacuum()
         shared, path = db.is_shared, db.path
         after = db.size()
-    if not shared:  # closing has moved the rest of the log into the file
+    if not shared:  # closing has moved the rest of the WAL into the file
         after = database_bytes(path)
     if indexed:
         print(f"indexed {counted(indexed, 'message')}")
@@ -165,7 +165,7 @@ def backup(file: Path) -> None:
     target = file.expanduser()
     with opened() as db:
         db.backup(target)
-        if db.attachments_dir.is_dir() and not db.is_shared:  # of a server's record they are beside it already
+        if db.attachments_dir.is_dir() and not db.is_shared:  # attachments of a server's store are copied already
             import shutil
 
             from hermes.home import companion

@@ -1,4 +1,4 @@
-"""The platforms: which there are, and where their adapters are. An adapter is loaded when its platform is enabled.
+"""The platforms: their names, and the modules of their adapters. An adapter is loaded when its platform is enabled.
 
 Other packages add platforms by an entry point of the group `hermes.platforms`: its name is the platform's, its object
 the adapter class.
@@ -29,7 +29,7 @@ GROUP = "hermes.platforms"
 
 
 def known_platforms() -> list[str]:
-    """The names one may write below `platforms:`."""
+    """The names allowed below `platforms:`."""
     return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 

@@ -1,4 +1,4 @@
-"""What connections to platforms have in common: tasks that end with them, short breaks that are mended, bounded memory."""
+"""What connections to platforms share: tasks that end with them, retries after short breaks, bounded memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Retries:
         self._failures = 0
 
     async def failed(self, error: Exception) -> None:
-        """Wait before the next try; raises `error` where there is to be none."""
+        """Wait before the next try; raises `error` when the retries are used up."""
         if not isinstance(error, PlatformUnreachable | SlowDown) or self._failures >= len(self._pauses):
             raise error
         pause = error.retry_after if isinstance(error, SlowDown) else self._pauses[self._failures]
@@ -56,14 +56,14 @@ class Retries:
         await asyncio.sleep(pause)
 
     def succeeded(self) -> None:
-        """The connection works; after failures the gateway hears of it."""
+        """The connection works; after failures this is reported to the gateway."""
         if self._failures:
             self._failures = 0
             self._link.connected(self._identity)
 
 
 class Recent(Generic[Key, Value]):
-    """A memory of bounded size: the entry that was put in longest ago is forgotten first."""
+    """A dictionary of bounded size: the oldest entry is forgotten first."""
 
     def __init__(self, most: int = 2_000) -> None:
         self._entries: OrderedDict[Key, Value] = OrderedDict()

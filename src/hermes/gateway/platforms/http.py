@@ -40,7 +40,7 @@ class HttpApi:
         return answer
 
     def check(self, answer: httpx.Response) -> None:
-        """Raise what an answer means that is not a success."""
+        """Raise the error of an unsuccessful answer."""
         if answer.status_code == 429:
             raise SlowDown(f"{self.title} asks us to wait", retry_after(answer.headers))
         if answer.status_code >= 500:
@@ -49,7 +49,7 @@ class HttpApi:
             raise self.failure(answer)
 
     def failure(self, answer: httpx.Response) -> PlatformError:
-        """The error for an answer of 300 to 499; adapters override it with what the vendor's error codes mean."""
+        """The error for an answer of 300 to 499; adapters override it for the vendor's error codes."""
         if answer.status_code == 401:
             return PlatformRefused(f"{self.title} does not accept our login (HTTP 401)")
         return SendRefused(f"{self.title} refuses (HTTP {answer.status_code})")
@@ -62,11 +62,11 @@ class HttpApi:
     async def download(
         self, address: str, *, what: str, trusted: Callable[[str], bool], headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        """A file, over at most four redirects. Only addresses that are `trusted` are asked, and get `headers`."""
+        """Download a file over at most four redirects. Only `trusted` addresses are requested, and get `headers`."""
         url = httpx.URL(address)
         for _ in range(_REDIRECTS):
             if not trusted(str(url)):
-                raise SendRefused(f"{what} is not kept at {self.title}, and we have no key to where it is")
+                raise SendRefused(f"{what} is not stored at {self.title}, and we have no login for its server")
             try:
                 answer = await self._http.get(url, headers=headers)
             except httpx.HTTPError as error:
@@ -84,7 +84,7 @@ class HttpApi:
 
 
 def may_have_arrived(error: httpx.HTTPError) -> bool:
-    """Whether a request that failed so may have been carried out: its answer got lost. Not so where no connection stood."""
+    """Whether a failed request may have been carried out, its answer lost. Not if there was no connection."""
     return not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
 
 
@@ -94,7 +94,7 @@ def retry_after(headers: Mapping[str, str], default: float = 30.0) -> float:
 
 
 def seconds(value: Any, default: float) -> float:
-    """A number of seconds as a vendor wrote it; `default` where it is none."""
+    """A vendor's number of seconds; `default` if it is not a number."""
     try:
         return max(0.0, float(value))
     except (TypeError, ValueError):
@@ -112,9 +112,9 @@ def tls_context(ca_file: Any) -> ssl.SSLContext:
     return context
 
 
-def error_text(said: object, *secrets: str) -> str:
-    """What a server or library said about a failure, on one short line without our secrets."""
-    text = " ".join(str(said).split())[:300]
+def error_text(error: object, *secrets: str) -> str:
+    """A server's or library's error text on one short line without our secrets."""
+    text = " ".join(str(error).split())[:300]
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
     return text

@@ -1,9 +1,9 @@
 """Messages between a platform and the store: handed over until they are stored, spooled where the platform can't wait.
 
-Slack and Discord wait three seconds for an acknowledgement, and what was acknowledged they never send again. So a message
+Slack and Discord wait three seconds for an acknowledgement, and never resend an acknowledged message. So a message
 is acknowledged when the store has it, and after ACKNOWLEDGE_AFTER seconds at the latest: then its file is on the disk
-first. A killed process leaves the file, and the next connection takes it up. Where neither the store nor the disk takes a
-message it is not acknowledged: Slack sends it again, Discord tells the person that the command failed.
+first. A killed process leaves the file, and the next connection reads it. If neither the store nor the disk takes a
+message it is not acknowledged: Slack sends it again, Discord shows the person that the command failed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from hermes.gateway.events import Event, Revision
 
 Mask = Callable[[str], str]
 
-ACKNOWLEDGE_AFTER = 1.0  # seconds; both platforms wait 3, and the way there and a slow disk take their part of it
-_MOST = 10_000  # files: what comes beyond these is not acknowledged
+ACKNOWLEDGE_AFTER = 1.0  # seconds; both platforms wait 3, and the network and a slow disk need a part of it
+_MOST = 10_000  # files: messages beyond these are not acknowledged
 _WORDS = frozenset({"text", "quoted", "fallback", "preview", "plain_text", "pretext", "footer"})
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two tries to store a message
 
 
 async def hand_over(link: Link, what: Event | Revision) -> None:
-    """Give a message, or what happened to one, to the gateway. When this returns it is stored."""
+    """Give a message or a revision to the gateway. When this returns it is stored."""
     await (link.revised(what) if isinstance(what, Revision) else link.received(what))
 
 
 async def keep(link: Link, what: Event | Revision) -> None:
-    """Hand it over until it is stored, for platforms that do not send it again."""
+    """Retry until it is stored, for platforms that do not send it again."""
     pause = _FIRST_PAUSE
     while True:
         try:
@@ -49,7 +49,7 @@ async def keep(link: Link, what: Event | Revision) -> None:
 
 
 def store_mask(home: Path) -> Mask:
-    """The mask that the store of this home puts on texts (privacy.redact_secrets): no file holds what the store does not."""
+    """The mask that this home's store applies to texts (privacy.redact_secrets): no file holds what the store does not."""
 
     @cache
     def mask() -> Mask:
@@ -66,9 +66,9 @@ def store_mask(home: Path) -> Mask:
 
 
 class Spool:
-    """A folder of messages in the order they came. Its files are the user's alone, and gone once the store has them.
+    """A folder of messages in order of arrival. Only the user can read its files; they are removed once the store has them.
 
-    What people said in a message (`_WORDS`) is masked; its other fields are names and numbers that must stay as they are.
+    The text people wrote in a message (`_WORDS`) is masked; its other fields are names and numbers that must not change.
     """
 
     def __init__(self, folder: Path, mask: Mask = str) -> None:
@@ -76,7 +76,7 @@ class Spool:
         self._thread: ThreadPoolExecutor | None = None  # not the loop's own threads: those may all wait for the store
 
     def waiting(self) -> list[tuple[str, dict[str, Any]]]:
-        """The name and the content of each message in it, the oldest first; what can't be read is left where it is."""
+        """The name and the content of each message in it, the oldest first; unreadable files stay where they are."""
         found = []
         for file in sorted(self._folder.glob("*.json")):
             try:
@@ -88,20 +88,20 @@ class Spool:
         return found
 
     async def put(self, content: dict[str, Any]) -> str:
-        """Write a message down for good; its name here. OSError where that can't be."""
+        """Write a message to the disk and sync it; returns its name here. OSError if that fails."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "hermes-spool")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, content)
 
     def drop(self, name: str) -> None:
-        """The store has it. A file that can't be removed is read again, and its message recognised by its id."""
+        """Remove a message that the store has. A file that can't be removed is read again, and recognised by its id."""
         try:
             (self._folder / name).unlink(missing_ok=True)
         except OSError:
             pass
 
     def close(self) -> None:
-        """Let go of the thread; what is being written is still written."""
+        """Release the thread; a write under way is finished."""
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None
@@ -109,7 +109,7 @@ class Spool:
     def _write(self, content: dict[str, Any]) -> str:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if sum(1 for _ in self._folder.iterdir()) >= _MOST:
-            raise OSError(f"{_MOST:,} messages wait there for the store")
+            raise OSError(f"{_MOST:,} messages already wait there for the store")
         name = f"{time.time_ns():020d}.json"
         draft = self._folder / f"{name}.part"
         try:
@@ -124,7 +124,7 @@ class Spool:
             raise
         folder = os.open(self._folder, os.O_RDONLY)
         try:
-            os.fsync(folder)  # without it a power cut may take the new name away
+            os.fsync(folder)  # without it a power cut may lose the new name
         finally:
             os.close(folder)
         return name
@@ -151,9 +151,9 @@ class Receipt:
         self._once = asyncio.Lock()
 
     async def follow(self, kept: asyncio.Future[bool]) -> None:
-        """Tell the platform when the message is `kept`, or when the spool has it, whichever comes first.
+        """Acknowledge the message when it is `kept`, or when the spool has it, whichever comes first.
 
-        `kept` results in False where the message can't be kept at all: it is not acknowledged, or its file stays.
+        `kept` results in False if the message can't be kept at all: it is not acknowledged, or its file stays.
         """
         await asyncio.wait([kept], timeout=ACKNOWLEDGE_AFTER)
         if not kept.done():
@@ -166,7 +166,7 @@ class Receipt:
             self._spool.drop(self._name)
 
     async def hold(self) -> bool:
-        """Acknowledge it before the store has it; False where the disk does not take it either."""
+        """Acknowledge it before the store has it; False if the disk does not take it either."""
         async with self._once:
             if self._name is None:
                 try:

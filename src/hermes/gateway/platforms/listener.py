@@ -32,14 +32,14 @@ _servers: dict[tuple[str, int], _Server] = {}
 
 
 class Registration:
-    """A path of a listener; `close` takes it back, and the last one to do so ends the server."""
+    """A path of a listener; `close` unregisters it, and the last one ends the server."""
 
     def __init__(self, path: str, verify: Callable[[Headers], bool], handler: Handler, link: Link) -> None:
         self.path, self.verify, self.handler, self.link = path, verify, handler, link
         self.server: _Server | None = None
 
     async def close(self) -> None:
-        """Stop listening on this path; what is being stored is stored. May be called twice."""
+        """Stop listening on this path; running deliveries are stored. May be called twice."""
         server, self.server = self.server, None
         if server is not None:
             await server.remove(self)
@@ -49,7 +49,7 @@ async def listen(
     host: str, port: int, path: str, *, verify: Callable[[Headers], bool], handler: Handler, link: Link,
     limits: Limits | None = None,
 ) -> Registration:  # fmt: skip
-    """Hear what is posted to a path. `verify` tells by the headers whether a request is the platform's (else 403).
+    """Serve POST requests to a path. `verify` decides by the headers whether a request is the platform's (else 403).
 
     PlatformUnreachable while another program has the port, ConfigError where nothing can listen there.
     """
@@ -91,7 +91,7 @@ class _Server:
     async def _delivered(self, request: Request) -> Response:
         found = [one for one in self._registrations if one.path.rstrip("/") == request.url.path.rstrip("/")]
         if not found and len(self._registrations) == 1:
-            found = self._registrations  # a proxy in front may call it otherwise
+            found = self._registrations  # a proxy in front may use another path
         if not found:
             return Response(status_code=404)
         registration = found[0]

@@ -1,6 +1,6 @@
 """Markdown as language models write it, for platforms that have no Markdown of their own.
 
-`marked` walks over the parsed text once and gives what people see and the spans of it that look special (message
+`marked` walks over the parsed text once and gives the visible text and its styled spans (message
 entities, text styles); a `Layout` says what the platform can show. Spans lie beside the text, so that nothing in a text
 can break out of them. `html` gives HTML made of a few harmless tags. Discord and Slack read Markdown themselves: their
 dialects are rewritten by their own packages. The parser is loaded when the first text is rendered.
@@ -31,7 +31,7 @@ Rows = Sequence[Sequence[str]]
 
 
 class Span(NamedTuple):
-    """A part of a text that looks special: `text[start:end]`, in characters."""
+    """A styled part of a text: `text[start:end]`, in characters."""
 
     kind: str
     start: int
@@ -41,7 +41,7 @@ class Span(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """A text as people see it, and its spans in the order they end."""
+    """A text as people see it, and its spans in the order of their ends."""
 
     text: str
     spans: tuple[Span, ...] = ()
@@ -84,7 +84,7 @@ class Layout:
     """What a platform can show of a text."""
 
     bullet: str = "• "
-    links: Callable[[str], bool] = lambda address: False  # which addresses become spans; others stand behind the words
+    links: Callable[[str], bool] = lambda address: False  # which addresses become spans; others follow the link's text
     quotes: bool = False  # quotations become spans; else their lines begin with "> "
     code_alone: bool = False  # no other style may share a letter with code; blocks of code are not indented
     tight_lists: bool = False  # no empty line between two items
@@ -92,7 +92,7 @@ class Layout:
 
 
 def marked(text: str, layout: Layout) -> Marked:
-    """A Markdown text as people see it. Its text is empty where nothing would be left to see."""
+    """A Markdown text as people see it. Its text is empty if nothing visible would be left."""
     walker = _Walker(text, layout)
     walker.blocks(_parser().parse(text))
     return walker.result()
@@ -297,7 +297,7 @@ class _Walker:
 
 
 def _aside(words: str, address: str) -> str:
-    """What follows the words of a link that the platform can't show as one."""
+    """The address behind the text of a link that the platform can't show as one."""
     bare = address.partition(":")[2] if address.lower().startswith(("mailto:", "tel:")) else address
     if not bare or words in (bare, address) or bare.startswith("#") or address.lower().startswith("tg:"):
         return ""

@@ -1,7 +1,7 @@
-"""Webhooks: other programs tell that something happened; each delivery is a conversation of its own.
+"""Webhooks: other programs report events; each delivery is a conversation of its own.
 
-The listening and the checking are hermes.serve.webhooks; this makes events of what arrives there. Nobody is at the other
-end of a webhook, so a reply goes where the route says (`delivers_to`), and else into the log.
+hermes.serve.webhooks listens and verifies; this makes events of the deliveries. No person reads the response
+of a webhook, so a reply goes where the route says (`delivers_to`), and else into the log.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Webhook(Adapter):
         )
 
     def validate(self) -> None:
-        """Whether the routes can be used."""
+        """Check that the routes can be used."""
         self._routes()
 
     async def check(self) -> str:
-        """Whether the routes can be used, and where they are."""
+        """Check that the routes can be used, and return their address."""
         return self._identity(self._routes(), int(self.values.get("port") or 0))
 
     async def connect(self, link: Link) -> None:
@@ -86,7 +86,7 @@ class Webhook(Adapter):
         link.connected(self._identity(routes, server.port))
 
     async def disconnect(self) -> None:
-        """Stop listening; deliveries that are being kept are kept."""
+        """Stop listening; running deliveries are stored."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace=2.0)
@@ -102,7 +102,7 @@ class Webhook(Adapter):
         )
 
     def delivers_to(self, chat: Chat) -> str | None:
-        """Where the reply to a delivery goes ("telegram", "telegram:<chat id>"); None: nowhere but to `send`."""
+        """Where the reply to a delivery goes ("telegram", "telegram:<chat id>"); None: only to `send`."""
         try:
             route = self._routes().get(chat.chat_id)
         except ConfigError:

@@ -1,7 +1,7 @@
 """Discord, on discord.py: direct messages, server channels and threads.
 
 `adapter` connects, receives and sends; `client` is discord.py's client at the server of our choice, with its errors
-in our words; `incoming` turns what is said into events; `backlog` fetches what was missed while disconnected; `formatting`
+as ours; `incoming` turns messages into events; `backlog` fetches what was missed while disconnected; `formatting`
 turns Markdown into what Discord shows.
 """
 

@@ -86,7 +86,7 @@ class Discord(Adapter):
     # ------------------------------------------------------------------------------------------ connecting
 
     async def check(self) -> str:
-        """Who we are there. PlatformRefused for a wrong token, or when the bot may not read messages."""
+        """Return the bot's name. PlatformRefused for a wrong token, or when the bot may not read messages."""
         client = self._new_client()
         try:
             await self._log_in(client)
@@ -116,7 +116,7 @@ class Discord(Adapter):
             raise
 
     async def disconnect(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         client, self._client = self._client, None
         await self._tasks.stop()
         if client is not None:
@@ -151,7 +151,7 @@ class Discord(Adapter):
             self._link.lost(error)
 
     def _stands(self, resumed: bool) -> None:
-        """The connection stands: resumed without a loss, or new, and then what was missed comes before the rest."""
+        """The connection is established: resumed without a loss, or new; then missed messages are fetched first."""
         client, link = self._client, self._link
         if client is None or client.user is None or link is None:
             return
@@ -161,7 +161,7 @@ class Discord(Adapter):
             self._seen = Seen(self.home / "discord" / "seen.json", client.user.id)
         if self._stood is not None and not self._stood.done():
             self._stood.set_result(None)
-            for name, content in self._spool.waiting():  # after what was missed: that is older
+            for name, content in self._spool.waiting():  # after the missed messages, which are older
                 if (event := _read_event(content)) is not None:
                     self._heard.put_nowait(_Command(event, spooled=name))
             self._tasks.start(self._take(client, link, self._seen))
@@ -170,7 +170,7 @@ class Discord(Adapter):
     # ------------------------------------------------------------------------------------------ receiving
 
     def _hear(self, heard: Heard) -> None:
-        """Put it behind what waits already. A command is acknowledged in time, however much that is."""
+        """Queue it. A command is acknowledged in time, however long the queue is."""
         client, link = self._client, self._link
         if not isinstance(heard, discord.Interaction):
             self._heard.put_nowait(heard)
@@ -182,7 +182,7 @@ class Discord(Adapter):
             self._heard.put_nowait(_Command(event, receipt, kept))
 
     async def _take(self, client: DiscordClient, link: Link, seen: Seen) -> None:
-        """Hand over what is heard, one after the other."""
+        """Hand over queued items, one after the other."""
         while True:
             heard = await self._heard.get()
             try:
@@ -199,14 +199,14 @@ class Discord(Adapter):
                 self._lost(translated(trouble, "fetch what was missed"))
                 return
             except Exception:
-                link.log.exception("an event of Discord could not be read; it is left out")
+                link.log.exception("skipping an event of Discord that can't be read")
 
     async def _take_missed(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         newest = 0
         async for message in missed(client, seen, link.log):
             await self._take_message(client, link, message)
             newest = max(newest, message.id)
-        seen.note(newest)  # not before all channels were read: the mark is one for all
+        seen.note(newest)  # only after all channels were read: they share one mark
 
     async def _take_message(self, client: DiscordClient, link: Link, message: discord.Message) -> None:
         if client.user is None:
@@ -224,7 +224,7 @@ class Discord(Adapter):
                 await keep(link, deleted(f"{heard.channel_id}:{one}"))
         elif isinstance(heard, discord.RawMessageDeleteEvent):
             await keep(link, deleted(f"{heard.channel_id}:{heard.message_id}"))
-        elif heard.data.get("edited_timestamp") and client.user is not None:  # else a preview was added, or the like
+        elif heard.data.get("edited_timestamp") and client.user is not None:  # else only a preview was added
             event = message_event(heard.message, client.user)
             if event is not None:
                 words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
@@ -238,11 +238,11 @@ class Discord(Adapter):
         except Exception as error:
             if command.receipt is not None and not await command.receipt.hold():
                 link.log.warning(
-                    "a slash command of Discord could not be stored (%s); its sender is told that it failed",
+                    "a slash command of Discord could not be stored (%s); Discord shows its sender that it failed",
                     type(error).__name__,
                 )
                 if kept is not None and not kept.done():
-                    kept.set_result(False)  # not acknowledged: Discord tells the person, who can try again
+                    kept.set_result(False)  # not acknowledged: Discord shows the person, who can try again
                 return
             await keep(link, event)
         if kept is not None and not kept.done():
@@ -273,7 +273,7 @@ class Discord(Adapter):
         return str(sent.id)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        """Replace the text of a message of ours."""
+        """Replace the text of one of the bot's messages."""
         message = self._channel(chat).get_partial_message(_number(message_id))
         with our_errors("change this message"):
             await message.edit(content=to_discord(text), allowed_mentions=discord.AllowedMentions.none())
@@ -336,7 +336,7 @@ class Discord(Adapter):
 async def _seen_to(
     client: DiscordClient, link: Link, receipt: Receipt, kept: asyncio.Future[bool], interaction: discord.Interaction
 ) -> None:
-    """Acknowledge a command, and take the line away that Discord shows for it once it is kept."""
+    """Acknowledge a command, and remove the line that Discord shows for it once it is stored."""
     await receipt.follow(kept)
     if await kept:
         await _told(link, clear(client, interaction))
@@ -359,7 +359,7 @@ def _read_event(content: dict[str, Any]) -> Event | None:
 
 
 async def _look_up_place(client: DiscordClient, message: discord.Message) -> None:
-    """Discord did not tell us of this channel (a thread out of its archive): without its parent it has no session."""
+    """Fetch a channel that Discord did not announce (an archived thread): without its parent it has no session."""
     try:
         message.channel = await client.fetch_channel(message.channel.id)  # type: ignore[assignment]
     except discord.HTTPException:
@@ -367,7 +367,7 @@ async def _look_up_place(client: DiscordClient, message: discord.Message) -> Non
 
 
 async def _close(client: DiscordClient) -> None:
-    """End a client; a server that does not say goodbye is not waited for."""
+    """Close a client without waiting for the server's close frame."""
     try:
         async with asyncio.timeout(_TO_CLOSE):
             await client.close()

@@ -1,9 +1,9 @@
 """Messages sent while the gateway was not connected: Discord keeps them in the channels, so they are fetched from there.
 
-A resumed connection loses nothing. For a new one (a long outage, a restart) a small file remembers the newest message
-that was kept and the direct messages there are; what is newer is read from the channels, oldest first. Ids on Discord
+A resumed connection loses nothing. For a new one (a long outage, a restart) a small file has the newest stored message
+and the known direct-message channels; newer messages are read from the channels, oldest first. Ids on Discord
 are times, so one mark serves all channels. Bounded: one day, 50 channels, 200 messages in each. Slash commands can't
-be fetched: Discord tells their writer that the command failed.
+be fetched: Discord shows their sender that the command failed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _OVERLAP = 10_000 << 22  # ten seconds of ids: events of two channels may arrive
 _LONGEST = datetime.timedelta(days=1)
 _CHANNELS = 50
 _MESSAGES = 200
-_DIRECT = 500  # direct messages that are remembered
-_PAUSE = 1.0  # seconds between two writings of the file; what is lost by a crash is only fetched again
+_DIRECT = 500  # direct-message channels that are remembered
+_PAUSE = 1.0  # seconds between two writes of the file; what a crash loses is only fetched again
 
 
 class Seen:
-    """The newest message that was kept, and which direct messages there are, in a file of its own."""
+    """The newest stored message, and the known direct-message channels, in a file of its own."""
 
     def __init__(self, file: Path, bot: int) -> None:
         self._file, self._bot = file, bot
@@ -48,7 +48,7 @@ class Seen:
             return {}
 
     def begin(self) -> int | None:
-        """Where to read on from; None when there is no past, which begins now."""
+        """Where to continue reading; None at the very first start, which sets the mark."""
         oldest = discord.utils.time_snowflake(discord.utils.utcnow() - _LONGEST)
         if self.last is not None:
             return max(self.last - _OVERLAP, oldest)
@@ -56,7 +56,7 @@ class Seen:
         return None
 
     def note(self, message_id: int, direct: int | None = None) -> None:
-        """A message is safe; `direct` is its channel if that is a direct message."""
+        """Note a stored message; `direct` is its channel if that is a direct message."""
         self.last = max(self.last or 0, message_id)
         if direct is not None:
             self.direct.pop(direct, None)
@@ -68,7 +68,7 @@ class Seen:
             self.save()
 
     def save(self) -> None:
-        """Write the file, if there is news. A disk that can't take it costs what it would have helped to fetch."""
+        """Write the file, if it is outdated. If the disk refuses it, messages may be missed after a restart."""
         if not self._dirty:
             return
         self._written = time.monotonic()
@@ -99,27 +99,27 @@ async def missed(
         except discord.HTTPException as error:
             if error.status == 401:
                 raise
-            if error.status not in (403, 404):  # closed to us, or gone: nothing we could have missed
+            if error.status not in (403, 404):  # no access, or deleted: nothing can be missed there
                 log.warning(
                     "missed messages of Discord channel %s can't be fetched (HTTP %s)", channel.id, error.status
                 )
         if number == _MESSAGES:
             log.warning(
-                "more than %d messages were missed in Discord channel %s; the newer ones are left out",
+                "more than %d messages were missed in Discord channel %s; skipping the newer ones",
                 _MESSAGES,
                 channel.id,
             )
 
 
 async def _servers_told(client: discord.Client, patience: float = 5.0) -> None:
-    """Wait until Discord has told about all servers we are on; some may be out of order for long."""
+    """Wait until Discord has announced all our servers; some may be unavailable for long."""
     deadline = time.monotonic() + patience
     while any(guild.unavailable for guild in client.guilds) and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
 
 
 def _with_news(client: discord.Client, seen: Seen, since: int) -> list[Any]:
-    """Channels and threads whose newest message is newer, and direct messages (which do not tell); freshest first."""
+    """Channels and threads with newer messages, and direct messages (whose newest is unknown); freshest first."""
     places = [place for guild in client.guilds for place in (*guild.channels, *guild.threads)]
     fresh = [place for place in places if (getattr(place, "last_message_id", None) or 0) > since]
     fresh = [place for place in fresh if isinstance(place, discord.abc.Messageable)]

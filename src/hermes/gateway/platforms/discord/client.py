@@ -1,4 +1,4 @@
-"""discord.py's client, pointed at the server the settings name, quiet about secrets, and with its errors in our words.
+"""discord.py's client, pointed at the configured server, with secrets kept out of its logs and its errors as ours.
 
 Nothing of the library is changed for others: requests and sockets of this one client are redirected. A dropped socket
 is resumed by the library at once; when that can't be done it gives up, and the gateway connects again with its own
@@ -26,8 +26,8 @@ from hermes.gateway.platforms.http import retry_after
 
 API_BASE = Route.BASE
 GATEWAY_URL = str(DiscordWebSocket.DEFAULT_GATEWAY)
-LONGEST_WAIT = 30.0  # seconds the library itself waits for a rate limit; a longer one is the gateway's to wait for
-MOST_SOCKETS = 20  # in a minute; the library itself resumes without a pause, however often it is thrown out
+LONGEST_WAIT = 30.0  # seconds the library itself waits for a rate limit; the gateway waits for longer ones
+MOST_SOCKETS = 20  # in a minute; the library itself resumes without a pause, however often it is disconnected
 INTENTS_ADVICE = (
     'Discord gives this bot no message texts: switch on "Message Content Intent" on the Bot page of the application at'
     " https://discord.com/developers/applications"
@@ -37,7 +37,7 @@ TOKEN_ADVICE = (
     " https://discord.com/developers/applications"
 )
 
-# Voice is not ours; without this the library warns about its missing parts at every start.
+# We use no voice; without this the library warns about its missing parts at every start.
 discord.VoiceClient.warn_nacl = False
 discord.VoiceClient.warn_dave = False
 
@@ -47,7 +47,7 @@ Heard = discord.Message | discord.Interaction | Revised
 
 
 class DiscordClient(discord.Client):
-    """A client that hands over every message, slash command, and each time the connection stands."""
+    """A client that hands over every message, slash command, and established connection."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class DiscordClient(discord.Client):
         gateway_url: str,
         *,
         stands: Callable[[bool], None] = lambda resumed: None,
-        heard: Callable[[Heard], None] = lambda said: None,
+        heard: Callable[[Heard], None] = lambda item: None,
     ) -> None:
         super().__init__(
             intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
@@ -123,7 +123,7 @@ def _redirect(http: discord.http.HTTPClient, api_base: str, gateway_url: str) ->
 
 
 class _Discreet(logging.Filter):
-    """Debug lines of the library carry what people say; addresses of interactions carry a token."""
+    """Drops the library's debug lines, which hold message texts; addresses of interactions hold a token."""
 
     _TOKENS = re.compile(r"(/(?:interactions|webhooks)/\d+/)[^/\s]+")
 
@@ -188,5 +188,5 @@ def _answered(error: discord.HTTPException, what: str) -> PlatformError:
         return SlowDown(f"Discord asks us to wait before we {what}", retry_after(headers, 60.0))
     if error.status >= 500:
         return PlatformUnreachable(f"Discord could not {what} (HTTP {error.status}); trying again")
-    said = " ".join(error.text.split())[:300] or f"status {error.status}"
-    return SendRefused(f"Discord refuses to {what}: {said} (code {error.code})")
+    reason = " ".join(error.text.split())[:300] or f"status {error.status}"
+    return SendRefused(f"Discord refuses to {what}: {reason} (code {error.code})")

@@ -1,7 +1,7 @@
-"""Discord's own menu of slash commands: writing it, and telling Discord that one was taken.
+"""Discord's own menu of slash commands: writing it, and acknowledging a command.
 
 A command has one optional text, "arguments", and becomes the text "/name arguments" like everywhere else. Its reply is
-a normal message in the channel, so the "thinking" line that Discord shows for it is taken away again.
+a normal message in the channel, so the "thinking" line that Discord shows for it is removed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hermes.errors import PlatformUnreachable
 _NAME = re.compile(r"[a-z0-9_-]{1,32}")
 _MOST = 100
 _DEFERRED_REPLY = 5
-_EPHEMERAL = 64  # only the one who gave the command sees the line
+_EPHEMERAL = 64  # only the sender of the command sees the line
 
 
 async def write_menu(client: discord.Client, commands: Sequence[tuple[str, str]]) -> None:
-    """Make the menu these commands (name, help), if it is another now: Discord allows only so many changes a day."""
+    """Write these commands (name, help) into the menu, if it differs: Discord limits the changes a day."""
     application = client.application_id
     if application is None:
-        raise PlatformUnreachable("Discord has not told us our application's id")
+        raise PlatformUnreachable("Discord has not sent our application's id")
     named = {name: words for name, words in commands if _NAME.fullmatch(name)}
     wanted = [_command(name, words) for name, words in list(named.items())[:_MOST]]
     there: Sequence[Mapping[str, Any]] = await client.http.get_global_commands(application)
@@ -34,7 +34,7 @@ async def write_menu(client: discord.Client, commands: Sequence[tuple[str, str]]
 
 
 async def defer(client: discord.Client, interaction: discord.Interaction) -> None:
-    """Tell Discord that a command was taken; it waits 3 seconds for that, and shows "thinking" from then on."""
+    """Acknowledge a command; Discord waits 3 seconds for that, and shows "thinking" from then on."""
     path = "/interactions/{webhook_id}/{webhook_token}/callback"
     answer = {"type": _DEFERRED_REPLY, "data": {"flags": _EPHEMERAL}}
     route = Route("POST", path, webhook_id=interaction.id, webhook_token=interaction.token)
@@ -42,7 +42,7 @@ async def defer(client: discord.Client, interaction: discord.Interaction) -> Non
 
 
 async def clear(client: discord.Client, interaction: discord.Interaction) -> None:
-    """Take the "thinking" line away; that works for the 15 minutes an interaction lasts."""
+    """Remove the "thinking" line; that works for the 15 minutes an interaction lasts."""
     path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
     route = Route("DELETE", path, webhook_id=interaction.application_id, webhook_token=interaction.token)
     await client.http.request(route)
@@ -54,7 +54,7 @@ def _command(name: str, words: str) -> dict[str, Any]:
 
 
 def _as_seen(commands: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
-    """What people see of commands, to tell whether anything changed."""
+    """The visible fields of commands, to see whether anything changed."""
     return {
         (one["name"], one.get("type", 1), one.get("description"), *(part["name"] for part in one.get("options") or ()))
         for one in commands

@@ -67,7 +67,7 @@ def _rendered(text: str, line_as: Callable[[str], str], *, tables: bool = False)
 
 
 def _fenced(lines: list[str], at: int, opening: re.Match[str]) -> tuple[list[str], int]:
-    """A block of code with fences Discord knows, and where the text goes on; one that was left open is closed."""
+    """A block of code with fences Discord knows, and the index of the line after it; an open fence is closed."""
     before, mark, about = opening.groups()
     language = _LANGUAGE.match(about)
     block = [f"{before}```{language[0] if language else ''}"]
@@ -138,7 +138,7 @@ def _underlined(found: re.Match[str]) -> str:
 
 
 def _table(lines: list[str], at: int) -> tuple[list[str], int] | None:
-    """A table that begins here, in columns or (a wide one) as a list, and where the text goes on; None for no table."""
+    """A table that begins here, in columns or (a wide one) as a list, and the index after it; None for no table."""
     if at + 1 >= len(lines) or "|" not in lines[at] or "|" not in lines[at + 1] or not _COLUMNS.match(lines[at + 1]):
         return None
     end = at + 2

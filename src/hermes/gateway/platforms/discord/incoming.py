@@ -1,4 +1,4 @@
-"""What is said on Discord, as events.
+"""Messages on Discord, as events.
 
 A server channel is a channel, a thread in it (or a forum's post) is the same channel with a thread id. Ids of threads
 and of people look alike there, so a thread's is written `thread-<id>`.
@@ -16,13 +16,13 @@ from hermes.gateway.platforms.http import attachment_kind
 
 PLATFORM = "discord"
 THREAD = "thread-"
-_SAID = (discord.MessageType.default, discord.MessageType.reply)  # all others are the platform's own announcements
+_SAID = (discord.MessageType.default, discord.MessageType.reply)  # all other types are announcements of Discord
 _MENTION = re.compile(r"<(@!?|@&|#)(\d{1,20})>")
 _EMOJI = re.compile(r"<a?(:\w{1,32}:)\d{1,20}>")
 
 
 def chat_of(channel: Any, person: str | None = None) -> Chat:
-    """The place a channel of discord.py is; `person` is who we talk to, should it be a direct message."""
+    """The chat of a discord.py channel; `person` is the other person, if it is a direct message."""
     if isinstance(channel, discord.Thread):
         parent = f"#{channel.parent.name} › " if channel.parent is not None else ""
         return Chat(
@@ -43,7 +43,7 @@ def channel_id(chat: Chat) -> int:
 
 
 def message_event(message: discord.Message, me: discord.ClientUser) -> Event | None:
-    """What a person said; None for bots (ourselves too), announcements, and messages with nothing in them to read."""
+    """A person's message; None for bots (ourselves too), announcements, and messages without content."""
     if message.author.bot or message.webhook_id is not None or message.type not in _SAID:
         return None
     text = _text(message, me)
@@ -66,7 +66,7 @@ def message_event(message: discord.Message, me: discord.ClientUser) -> Event | N
 
 
 def _quoted(message: discord.Message) -> str | None:
-    """The words of the message that is answered, where Discord sent it along."""
+    """The text of the answered message, if Discord included it."""
     answered = message.reference.resolved if _is_reply(message) and message.reference else None
     return answered.clean_content or None if isinstance(answered, discord.Message) else None
 
@@ -89,7 +89,7 @@ def command_event(interaction: discord.Interaction) -> Event | None:
 
 
 def files(message: discord.Message) -> list[discord.Attachment]:
-    """The files of a message, and of what it forwards."""
+    """The files of a message, and of the messages it forwards."""
     return [*message.attachments, *(one for snapshot in message.message_snapshots for one in snapshot.attachments)]
 
 
@@ -102,7 +102,7 @@ def _is_reply(message: discord.Message) -> bool:
 
 
 def _our_role(message: discord.Message) -> int | None:
-    """A bot has a role of its own on a server, and people mention that as often as the bot itself."""
+    """The bot's own role on a server, which people mention as often as the bot itself."""
     role = message.guild.self_role if message.guild is not None else None
     return role.id if role is not None else None
 
@@ -118,11 +118,11 @@ def _addresses(message: discord.Message, me: discord.ClientUser) -> bool:
 
 
 def _text(message: discord.Message, me: discord.ClientUser) -> str:
-    """As its writer saw it: without the mention of us, with names where Discord has ids."""
+    """The text as its author saw it: without the mention of us, with names where Discord has ids."""
     ours = _our_role(message)
     us = rf"<@!?{me.id}>" + (rf"|<@&{ours}>" if ours is not None else "")
-    said = re.sub(rf"[ \t]*(?:{us})[ \t]*", " ", message.content)
-    parts = [said.strip(), *(snapshot.content for snapshot in message.message_snapshots)]
+    content = re.sub(rf"[ \t]*(?:{us})[ \t]*", " ", message.content)
+    parts = [content.strip(), *(snapshot.content for snapshot in message.message_snapshots)]
     return _named("\n\n".join(part for part in parts if part), message)
 
 
@@ -142,7 +142,7 @@ def _named(text: str, message: discord.Message) -> str:
 
 
 def _attachment(message: discord.Message, attachment: discord.Attachment) -> Attachment:
-    """Addresses of files expire after a day, so the reference is the message: asked again, it has a fresh one."""
+    """Addresses of files expire after a day, so the reference names the message: fetched again, it has a new address."""
     mime = (attachment.content_type or "").partition(";")[0].strip() or None
     reference = {"channel": str(message.channel.id), "message": str(message.id), "attachment": str(attachment.id)}
     return Attachment(

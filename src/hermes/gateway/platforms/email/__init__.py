@@ -1,8 +1,8 @@
 """Email as a chat platform: every mail thread is a conversation.
 
-adapter.py puts the parts together: mailbox.py (IMAP), outgoing.py (writing and SMTP), incoming.py (what a mail says and
-whether it is for us), authentication.py (whether it is from whom it says) and
-mail_bodies.py (the words without quotes and signatures).
+adapter.py puts the parts together: mailbox.py (IMAP), outgoing.py (writing and SMTP), incoming.py (parsing a mail, and
+whether it is for us), authentication.py (whether the sender is genuine) and
+mail_bodies.py (the text without quotes and signatures).
 """
 
 from hermes.gateway.platforms.email.adapter import Email

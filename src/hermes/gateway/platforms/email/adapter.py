@@ -1,8 +1,8 @@
 """The email adapter: a mail thread is a conversation with the person who writes in it.
 
-Mails are told apart from machines' mails and forgeries, their new words become events, and replies go into the same
+Mails of machines and forgeries are sorted out, the new text of the others becomes events, and replies go into the same
 thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder (sent_folder.py), so that a mail that may
-have been sent already can be looked up there; that narrows the window for a second mail down, but can't close it.
+have been sent already can be looked up there; that narrows the window for a duplicate mail, but can't close it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hermes.gateway.platforms.http import attachment_kind, tls_context
 
 _SECURITIES = ("ssl", "starttls", "none")
 _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}
-_NEW_THREAD = "<hermes.thread."  # how the ids of threads begin that we have begun
+_NEW_THREAD = "<hermes.thread."  # the prefix of the ids of threads that we began
 _SENT_NAMES = ("Sent", "INBOX.Sent", "INBOX/Sent", "Sent Items", "Sent Messages")
 
 Result = TypeVar("Result")
@@ -111,15 +111,15 @@ class Email(Adapter):
     # ------------------------------------------------------------------------------------------ connection
 
     def validate(self) -> None:
-        """Proof that is always wanted needs to know whose word counts."""
+        """Check that `always` comes with authserv_id: without it no results can be trusted."""
         if self._wanted_proof() == ALWAYS and not self.setting("authserv_id"):
             raise PlatformRefused(
                 "require_authentication: always needs authserv_id, the name your mail server writes at the beginning of"
-                " Authentication-Results; without it a sender could write that header himself"
+                " Authentication-Results; without it a sender could forge that header"
             )
 
     def doubts(self) -> str | None:
-        """Why mails are not answered, or not with all rights; None when proven senders are."""
+        """Why mails are not answered, or not with all rights; None when senders can be proven."""
         if self._wanted_proof() == NEVER:
             return "senders are not proven (require_authentication: never): any sender can use any address, and none is the owner"
         if not self.setting("authserv_id"):
@@ -174,11 +174,11 @@ class Email(Adapter):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _take(self, found: FoundMail) -> bool:
-        """Hand a mail on; False when it is not for us. An error leaves it unseen."""
+        """Hand a mail over; False when it is not for us. An error leaves it unseen."""
         assert self._link is not None
         log, mail = self._link.log, found.mail
         if mail is None:
-            log.warning("a mail could not be read and was left alone")
+            log.warning("skipping a mail that can't be read")
             return False
         unproven = doubt(
             mail.trail, mail.address, server=self.setting("authserv_id"), our_domain=self._address.rpartition("@")[2],
@@ -186,20 +186,20 @@ class Email(Adapter):
         )  # fmt: skip
         why = mail.unwanted or (unproven if self._proof != NEVER else None)
         if why:
-            log.info("a mail from %s was left alone: %s", mail.address or "an unknown sender", why)
+            log.info("skipping a mail from %s: %s", mail.address or "an unknown sender", why)
             return False
         event = self._event(mail, found, await self._root(mail), await self._quoted(mail), proven=unproven is None)
         try:
             await self._link.received(event)
         except Exception as error:
-            log.warning("a mail could not be kept and stays unseen (%s)", type(error).__name__)
+            log.warning("a mail could not be stored and stays unseen (%s)", type(error).__name__)
             raise
         return True
 
     async def _quoted(self, mail: Mail) -> str | None:
-        """The mail that is answered, where the conversation does not have it: it is not ours, nor the same person's.
+        """The answered mail, if the conversation does not have it: it is neither ours nor the same person's.
 
-        Mails of others in this mailbox are not looked up: the sender who names one may not have read it.
+        Other people's mails in this mailbox are not looked up: the sender who names one may not have read it.
         """
         above = mail.references[-1] if mail.references else ""
         if above.startswith("<hermes."):
@@ -225,7 +225,7 @@ class Email(Adapter):
                 user_id=mail.address,
                 name=mail.name or mail.address,
                 proven=proven,
-                stable_id=None if proven else f"unproven:{mail.address}",  # sees nothing of the true one's
+                stable_id=None if proven else f"unproven:{mail.address}",  # sees nothing of the genuine one's
             ),
             text=_words(mail, subject, begins=not mail.references),
             attachments=tuple(_attachment(file, place) for file in mail.files),
@@ -236,7 +236,7 @@ class Email(Adapter):
         )
 
     async def _root(self, mail: Mail) -> str:
-        """The mail that began the thread. Programs that name only the mail they answer need a look at ours."""
+        """The mail that began the thread. For programs that name only the answered mail, ours is looked up."""
         if not mail.references:
             return mail.message_id
         above = mail.references[0]
@@ -267,39 +267,39 @@ class Email(Adapter):
         return message_id
 
     async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
-        """Whether a mail is out, as the Sent folder tells it; None where there is no such folder, or no certainty."""
+        """Whether a mail was sent, according to the Sent folder; None without such a folder, or without certainty."""
         message_id = message_id_for(nonce, self._domain)
         try:
             if (folder := await self._sent()) is None:
                 return None
             found = await self._visit(folder, lambda box: sent_folder.copies(box, message_id))
-        except PlatformRefused:  # the folder is gone, or was never there
+        except PlatformRefused:  # the folder is gone, or never existed
             return None
         if not found:
             return None if self._without_copies.exists() else False
         return True if any(not one.marked for one in found) else None
 
     async def _deliver(self, recipient: str, message_id: str, mail: bytes) -> None:
-        """Send a mail, with a marked copy in the Sent folder until it is out (see sent_folder.py)."""
+        """Send a mail, with a marked copy in the Sent folder until it is sent (see sent_folder.py)."""
         smtp, loop, folder = self._smtp(), asyncio.get_running_loop(), await self._sent()
         if folder is None:
             await smtp.send(self._address, recipient, mail)
             return
         begun: list[Future[None]] = []
-        out: Future[None] = Future()  # done in the moment the server has taken the mail: before it says goodbye
+        out: Future[None] = Future()  # done as soon as the server has accepted the mail, before it closes
 
         async def post() -> None:
             try:
                 await smtp.send(self._address, recipient, mail, lambda: out.set_result(None))
             except BaseException as error:
-                broken_off = PlatformUnreachable("the sending of a mail was broken off", maybe_sent=True)
+                broken_off = PlatformUnreachable("sending a mail was interrupted", maybe_sent=True)
                 if not out.done():
                     out.set_exception(error if isinstance(error, Exception) else broken_off)
                 if not isinstance(error, Exception):
                     raise
 
         def work(box: BaseMailBox) -> str | None:
-            """The number of a copy that could not be settled."""
+            """The number of a copy whose mark could not be removed."""
             if any(not one.marked for one in sent_folder.copies(box, message_id)):
                 return None
             uid = sent_folder.put(box, folder, mail, message_id)
@@ -315,7 +315,7 @@ class Email(Adapter):
                     sent_folder.settle(box, uid, message_id)
                 elif not sent_folder.copies(box, message_id):
                     box.append(mail, folder, flag_set=r"\Seen")
-            except Exception:  # the mail is out: that is what counts
+            except Exception:  # the mail is sent: that is what counts
                 return uid
             return None
 
@@ -328,7 +328,7 @@ class Email(Adapter):
         except PlatformRefused as error:
             if begun:
                 raise
-            self._warn("no copies of sent mails can be kept: %s", error)
+            self._warn("no copies of sent mails can be stored: %s", error)
             self._note_copies(False)
             await smtp.send(self._address, recipient, mail)
             return
@@ -336,14 +336,14 @@ class Email(Adapter):
             await self._settle(folder, unsettled, message_id)
 
     async def _settle(self, folder: str, uid: str, message_id: str) -> None:
-        """Take the mark from a copy on another connection, since the first one broke."""
+        """Remove the mark of a copy on another connection, since the first one broke."""
         try:
             await self._visit(folder, lambda box: sent_folder.settle(box, uid, message_id))
         except (PlatformRefused, PlatformUnreachable) as error:
-            self._warn("the copy of a sent mail could not be kept, or keeps its mark: %s", error)
+            self._warn("the copy of a sent mail could not be stored, or keeps its mark: %s", error)
 
     def _note_copies(self, kept: bool) -> None:
-        """Note, for the process after a kill, whether a mail without a copy may have been sent."""
+        """Record, for the process after a kill, whether a mail without a copy may have been sent."""
         with contextlib.suppress(OSError):
             if kept:
                 self._without_copies.unlink(missing_ok=True)
@@ -352,7 +352,7 @@ class Email(Adapter):
                 self._without_copies.touch()
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
-        """A thread is there when its first mail is; what it is called becomes the subject."""
+        """A thread exists once its first mail does; its name becomes the subject."""
         root = f"{_NEW_THREAD}{uuid.uuid4().hex}@{self._domain}>"
         return Chat(platform=self.platform, chat_id=chat.chat_id, type=chat.type, thread_id=root, name=name)
 
@@ -368,7 +368,7 @@ class Email(Adapter):
 
         try:
             return await self._visit(folder, look)
-        except PlatformRefused as error:  # the folder is gone, or was never there
+        except PlatformRefused as error:  # the folder is gone, or never existed
             self._warn("the Sent folder can't be read: %s", error)
             return None
 
@@ -456,7 +456,7 @@ class Email(Adapter):
     def _server(self, kind: str) -> tuple[str, int, str]:
         security = self.text(f"{kind}_security").lower()
         if security not in _SECURITIES:
-            raise PlatformRefused(f"{kind}_security is ssl, starttls or none, not {security!r}")
+            raise PlatformRefused(f"{kind}_security must be ssl, starttls or none, not {security!r}")
         host = self.text(f"{kind}_host")
         if not host or not self._address:
             raise PlatformRefused(f"email needs {'address' if host else f'{kind}_host'} in config.yaml")
@@ -474,7 +474,7 @@ class Email(Adapter):
 
 
 def _words(mail: Mail, subject: str, *, begins: bool) -> str:
-    """What was said. The subject is part of it where the mail begins a thread; a slash command stands alone."""
+    """The message text. The subject is part of it if the mail begins a thread; a slash command stands alone."""
     if begins and not mail.text.startswith("/") and not mail.text.casefold().startswith(subject.casefold()):
         return f"{subject}\n\n{mail.text}".strip()
     return mail.text
@@ -491,7 +491,7 @@ def _attachment(file: File, place: Mapping[str, Any]) -> Attachment:
 
 
 def _sent_folder(box: BaseMailBox) -> str | None:
-    """The folder the server calls its place for sent mails, else one of a usual name."""
+    """The folder the server marks as the one for sent mails, else one with a usual name."""
     folders = box.folder.list()
     for folder in folders:
         if any(flag.lower() == "\\sent" for flag in folder.flags):

@@ -1,4 +1,4 @@
-"""Whether a mail is from the person it says it is from.
+"""Authentication: whether a mail is from the sender it names.
 
 Anyone can write any From, and any Authentication-Results (RFC 8601). Our own mail server checks (SPF, DKIM, DMARC, login)
 and writes the outcome above everything that came with the mail. So only results count that carry its name (authserv_id)
@@ -29,7 +29,7 @@ def wanted_proof(value: object) -> str:
     word = str(value).strip().lower()
     word = _WORDS.get(word, word)
     if word not in (ALWAYS, WHEN_CHECKED, NEVER):
-        raise ValueError(f"require_authentication is {ALWAYS}, {WHEN_CHECKED} or {NEVER}, not {value!r}")
+        raise ValueError(f"require_authentication must be {ALWAYS}, {WHEN_CHECKED} or {NEVER}, not {value!r}")
     return word
 
 
@@ -73,7 +73,7 @@ def _results(headers: Sequence[tuple[str, str]], server: str, *, below: bool) ->
     for name, value in headers:
         if name == "received":
             if not below and not _LMTP.match(" ".join(_without_comments(value).split())):
-                break  # handing over to the mailbox (LMTP) is our server's own; what another server sent begins here
+                break  # delivery to the mailbox (LMTP) is our server's own; other servers' headers begin here
         elif _signed_by(value).lower() == server.lower():
             found.append(value)
     return found
@@ -111,9 +111,9 @@ def _checks(header: str) -> Iterator[_Check]:
 
 
 def _hidden_quotes(text: str) -> str:
-    """The text with what stands in quotes in signs that mean nothing.
+    """The text with quoted parts replaced by meaningless characters.
 
-    A sender chooses what stands there (the mailbox of an envelope, a reason), and could write a check or a domain.
+    A sender chooses their content (the mailbox of an envelope, a reason), and could write a check or a domain.
     """
     kept: list[str] = []
     quoted = escaped = False

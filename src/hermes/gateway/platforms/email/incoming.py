@@ -1,7 +1,7 @@
-"""What a mail says, from whom it is, which thread it belongs to, and whether it is a message to us at all.
+"""Parsing a mail: its text, its sender, its thread, and whether it is a message to us at all.
 
-A mail is whatever strangers' programs made of the standards. Reading never fails: what can't be understood is left out.
-Identity and thread come from headers as they stand, before anything in them is decoded, so that an encoded text can't
+A mail is whatever strangers' programs made of the standards. Reading never fails: unreadable parts are skipped.
+Identity and thread come from the raw headers, before anything in them is decoded, so that an encoded text can't
 pretend to be an address.
 """
 
@@ -18,9 +18,9 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses, mktime_tz, parsedate_tz
 
-from hermes.gateway.platforms.email.mail_bodies import is_forward, quoted, said, text_of_html, unflowed
+from hermes.gateway.platforms.email.mail_bodies import is_forward, new_text, quoted, text_of_html, unflowed
 
-LONGEST = 100_000  # characters of a mail's text that are handed on
+LONGEST = 100_000  # characters of a mail's text that are passed on
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")
 _ADDRESS = re.compile(r"[^\s\x00-\x1f<>\"(),:;@\\\[\]]+@[^\s<>\"(),:;@\\\[\]]+")
 _ROBOTS = re.compile(
@@ -32,7 +32,7 @@ _SMALL_PICTURE = 10_000  # bytes; a smaller one inside the text is a logo
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file in a mail: `part` is its place there (which of the mail's parts), to find it again."""
+    """A file in a mail: `part` is the number of its part, to find it again."""
 
     part: int
     name: str | None
@@ -42,24 +42,24 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail as it is understood."""
+    """A parsed mail."""
 
     message_id: str  # made from the mail itself where it has none
     references: tuple[str, ...]  # the thread above it, root first
-    address: str  # whom it says it is from, in small letters; "" when that is not clear
+    address: str  # the sender's, in lower case; "" when that is not clear
     name: str | None
     subject: str
     text: str
-    quoted: str  # the mail it answers, as far as it carries that along
+    quoted: str  # the answered mail, as far as this one contains it
     files: tuple[File, ...]
     sent_at: float | None
     trail: tuple[tuple[str, str], ...]  # its Received and Authentication-Results in their order, topmost first
-    digest: str  # of what it says: two mails may have one Message-ID
+    digest: str  # a hash of its content: two mails may have one Message-ID
     unwanted: str | None  # why it is not answered; None when it is
 
 
 def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
-    """A mail from its bytes. `size` is its true one when these are only its beginning."""
+    """Parse a mail. `size` is its true size when `raw` is only its beginning."""
     message = _parsed(raw)
     subject = _decoded(_first(message, "Subject"))
     references = _thread(message)
@@ -67,11 +67,11 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
     reply = bool(references) or subject.lower().startswith("re:")
     reply = reply and not is_forward(subject)
     whole = _text(message)
-    text = said(whole, reply=reply).replace("\x00", "")
+    text = new_text(whole, reply=reply).replace("\x00", "")
     files = tuple(_files(message))
     if size is not None and size > len(raw):
         files = ()
-        text += f"\n\n[This mail is too large ({size // 1_000_000} MB): what comes after its beginning was left out.]"
+        text += f"\n\n[This mail is too large ({size // 1_000_000} MB): everything after its beginning was left out.]"
     if len(text) > LONGEST:
         text = text[:LONGEST] + f"\n\n[The rest of this mail, {len(text) - LONGEST:,} characters, was left out.]"
     return Mail(
@@ -91,9 +91,9 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
 
 
 def _digest(subject: str, text: str, files: tuple[File, ...]) -> str:
-    """The same for one mail by whatever way it came, another for another."""
-    told = [subject, text, *(f"{file.name} {file.mime} {file.size}" for file in files)]
-    return hashlib.sha256("\0".join(told).encode("utf-8", "replace")).hexdigest()[:16]
+    """The same for all deliveries of one mail, different for different mails."""
+    fields = [subject, text, *(f"{file.name} {file.mime} {file.size}" for file in files)]
+    return hashlib.sha256("\0".join(fields).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def file_in(raw: bytes, part: int) -> bytes | None:
@@ -105,7 +105,7 @@ def file_in(raw: bytes, part: int) -> bytes | None:
 
 
 def is_address(text: str) -> bool:
-    """Whether this is one plain address, and nothing that could be taken for more."""
+    """Whether this is one plain address, and nothing that could be read as more."""
     return bool(_ADDRESS.fullmatch(text))
 
 
@@ -126,7 +126,7 @@ def _all(message: Message, name: str) -> list[str]:
 
 
 def _trail(message: Message) -> Iterator[tuple[str, str]]:
-    """What servers have written into the mail: (name in small letters, value), in the order of the headers."""
+    """The headers that servers have added: (name in lower case, value), in the order of the headers."""
     for key, value in message.raw_items():
         if key.lower() in ("received", "authentication-results"):
             yield key.lower(), re.sub(r"[\r\n\x00]+\s*", " ", _unescaped(str(value))).strip()
@@ -141,7 +141,7 @@ def _first(message: Message, name: str) -> str:
 
 
 def _decoded(value: str) -> str:
-    """A header as people read it."""
+    """A header in readable form."""
     try:
         pieces = decode_header(value)
     except Exception:  # a broken encoded word
@@ -202,7 +202,7 @@ def _date(message: Message) -> float | None:
 
 
 def _unwanted(message: Message, address: str, our_address: str) -> str | None:
-    """Why a mail is not answered: programs that answer programs never end. None when it is."""
+    """Why a mail is not answered: two programs that answer each other never stop. None when it is."""
     if not address:
         return "its From header does not name one sender"
     if address == our_address.lower():

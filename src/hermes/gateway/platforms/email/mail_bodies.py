@@ -1,7 +1,7 @@
-"""The words a person wrote: a mail's text without the markup, the quoted mail below it and the signature.
+"""The text a person wrote: a mail's body without the markup, the quoted mail below it and the signature.
 
-Mail programs put the mail that is answered under the answer, each in its own way. The conversation is known already, so
-that only what is new counts. Everything works line by line, in one pass: a mail made to be slow to read is not.
+Mail programs put the answered mail under the answer, each in its own way. The conversation has it already, so only the
+new text counts. Everything works line by line, in one pass: no mail can be made slow to read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from html.parser import HTMLParser
 
 _LONGEST_LINE = 500  # attributions and headings are shorter; a longer line is text
-# "On Monday Alice wrote:", as programs say it in the languages most mails are in
+# "On Monday Alice wrote:" in the languages most mails are in
 _WROTE = re.compile(
     r"^(?:(?:on|am|le|el|em|il|op|den|dne|w dniu|\w{2,10}[.,]{0,2} \d|在|\d).{4,400}?"
     r"(?:wrote|schrieb(?: .{1,200})?|a écrit|escribió|escreveu|ha scritto|schreef(?: .{1,200})?|skrev(?: .{1,200})?"
@@ -40,7 +40,7 @@ _REPLY = re.compile(r"^\s*(?:re|aw|antw|antwort|sv|vs|odp|rif|res|回复|答复|
 
 
 def is_forward(subject: str) -> bool:
-    """Whether a mail hands on another: then what is quoted is the matter itself."""
+    """Whether a mail forwards another: then the quoted text is its content."""
     return bool(_FORWARD.match(subject))
 
 
@@ -52,7 +52,7 @@ def without_reply_marks(subject: str) -> str:
 
 
 def unflowed(text: str, *, without_space: bool = False) -> str:
-    """format=flowed (RFC 3676): lines that end with a space go on in the next; a signature's mark does not."""
+    """format=flowed (RFC 3676): lines that end with a space continue in the next; a signature's mark does not."""
     lines: list[str] = []
     flowing = False
     for line in text.split("\n"):
@@ -69,8 +69,8 @@ def unflowed(text: str, *, without_space: bool = False) -> str:
     return "\n".join(lines)
 
 
-def said(text: str, *, reply: bool) -> str:
-    """What is new in a mail's text: without the signature and, in a reply, without the mail that it answers."""
+def new_text(text: str, *, reply: bool) -> str:
+    """The new text of a mail: without the signature and, in a reply, without the answered mail."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if reply:
         lines = lines[: _quoted_from(lines)]
@@ -82,8 +82,8 @@ def said(text: str, *, reply: bool) -> str:
 
 
 def quoted(text: str) -> str:
-    """The mail that a reply carries below or above its new words; "" where quotes stand between them and are part of it."""
-    if any(line.startswith(">") for line in said(text, reply=True).split("\n")):
+    """The mail that a reply contains below or above its new text; "" if quotes stand between and belong to the text."""
+    if any(line.startswith(">") for line in new_text(text, reply=True).split("\n")):
         return ""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     start = _quoted_from(lines)
@@ -94,7 +94,7 @@ def quoted(text: str) -> str:
 
 
 def _quoted_from(lines: list[str]) -> int:
-    """The line at which a mail is quoted without marks before its lines, as Outlook and phones do; else the end."""
+    """The line at which a mail is quoted without "> ", as Outlook and phones do; else the end."""
     for number, line in enumerate(lines):
         if len(line) > _LONGEST_LINE:
             continue
@@ -112,7 +112,7 @@ def _quoted_from(lines: list[str]) -> int:
 
 
 def _attribution(lines: list[str], number: int) -> int:
-    """How many lines "On … wrote:" takes that begins at this one; 0 when none does. Programs wrap it."""
+    """How many lines the "On … wrote:" takes that begins at this one; 0 without one. Programs wrap it."""
     for length in (1, 2, 3):
         taken = lines[number : number + length]
         joined = " ".join(line.strip() for line in taken)

@@ -1,7 +1,7 @@
 """The mailbox, over IMAP: one connection that waits for mails, and one for everything else.
 
-imap-tools works in blocking calls, so each connection lives in a thread of its own. The waiting one uses IDLE, where the
-server tells of new mails at once, and looks by itself every few seconds or minutes too; a mail is marked as
+imap-tools works in blocking calls, so each connection lives in a thread of its own. The waiting one uses IDLE, in which
+the server reports new mails at once, and also polls every few seconds or minutes; a mail is marked as
 seen only when it is stored. Mails that are not for us get a keyword of our own and stay unread for people.
 """
 
@@ -29,12 +29,12 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.email.incoming import Mail
 from hermes.gateway.platforms.http import error_text
 
-LEFT_ALONE = "$HermesLeftAlone"  # the mark of a mail that was looked at and is not for us
+LEFT_ALONE = "$HermesLeftAlone"  # the keyword of a mail that was read and is not for us
 LARGEST = 40_000_000  # bytes of a mail that is read whole; of a larger one, the beginning
 _BEGINNING = 1_000_000
 _PATIENCE = 30.0  # seconds for one answer of the server
-_NEW_LOOK = 240.0  # seconds of IDLE before looking again: routers forget silent connections, and servers to push
-_ANOTHER_TRY = 5.0  # seconds until a mail that could not be kept is offered again
+_NEW_LOOK = 240.0  # seconds of IDLE before polling: routers drop silent connections, and servers forget to push
+_ANOTHER_TRY = 5.0  # seconds until a mail that could not be stored is tried again
 _NOT_NOW = re.compile(r"\[(UNAVAILABLE|INUSE|LIMIT|OVERQUOTA|SERVERBUG)\]|try again|too many", re.IGNORECASE)
 
 
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where the mailbox is and how to get in."""
+    """The mailbox's server and login."""
 
     host: str
     port: int
@@ -82,23 +82,23 @@ class Account:
 
     def _explained(self, error: Exception, folder: str | None, entering: bool) -> HermesError:
         where = f"the mail server {self.host}:{self.port} (IMAP)"
-        said = error_text(error, self.password)
+        reason = error_text(error, self.password)
         if isinstance(error, ssl.SSLCertVerificationError):
             return PlatformRefused(
                 f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
             )
-        if isinstance(error, ssl.SSLError) and "WRONG_VERSION" in said:
+        if isinstance(error, ssl.SSLError) and "WRONG_VERSION" in reason:
             return PlatformRefused(f"{where} does not speak TLS on that port; look at imap_security and imap_port")
-        if isinstance(error, MailboxStarttlsError) or "TLS not supported" in said or "requires IMAP4_SSL" in said:
+        if isinstance(error, MailboxStarttlsError) or "TLS not supported" in reason or "requires IMAP4_SSL" in reason:
             return PlatformRefused(f"{where} offers no STARTTLS; look at imap_security and imap_port")
         if isinstance(error, MailboxFolderSelectError):
-            return PlatformRefused(f"{where} has no folder {folder!r}: {said}")
+            return PlatformRefused(f"{where} has no folder {folder!r}: {reason}")
         broken = isinstance(error, imaplib.IMAP4.abort) or not isinstance(
             error, imaplib.IMAP4.error | MailboxLoginError
         )
-        if entering and not broken and not _NOT_NOW.search(said):
-            return PlatformRefused(f"{where} does not accept username and password: {said}")
-        return PlatformUnreachable(f"{where} can't be reached: {said or type(error).__name__}")
+        if entering and not broken and not _NOT_NOW.search(reason):
+            return PlatformRefused(f"{where} does not accept username and password: {reason}")
+        return PlatformUnreachable(f"{where} can't be reached: {reason or type(error).__name__}")
 
 
 def hang_up(box: BaseMailBox) -> None:
@@ -123,7 +123,7 @@ def raw_mail(box: BaseMailBox, uid: str) -> tuple[bytes, int] | None:
 
 
 def uid_validity(box: BaseMailBox) -> str:
-    """What the selected folder's numbers are worth: with another value they are other mails."""
+    """The selected folder's UIDVALIDITY: with another value its numbers mean other mails."""
     found = box.client.untagged_responses.get("UIDVALIDITY", [b""])[-1]
     return found.decode("ascii", "replace") if isinstance(found, bytes) else ""
 
@@ -174,11 +174,11 @@ class MailboxWatcher:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended = asyncio.Event()
         self._stopping = threading.Event()
-        self._ear, self._mouth = socket.socketpair()  # a word here wakes the thread up
+        self._ear, self._mouth = socket.socketpair()  # a byte here wakes the thread up
         self._box: BaseMailBox | None = None
         self._idles = False
         self._offered: Future[bool] | None = None
-        self._left_alone: set[str] = set()  # where the server keeps no marks of ours
+        self._left_alone: set[str] = set()  # used if the server stores no keywords of ours
         self._thread = threading.Thread(target=self._run, name="hermes-email", daemon=True)
 
     async def start(self, connected: Callable[[], None]) -> None:
@@ -251,7 +251,7 @@ class MailboxWatcher:
             self._lost(error or PlatformUnreachable("the connection was closed"))
 
     def _look(self, box: BaseMailBox) -> bool:
-        """Hand over what is new; False when something could not be kept and must be offered again."""
+        """Hand over new mails; False when one could not be stored and must be tried again."""
         box.client.noop()
         for kind in ("EXISTS", "RECENT", "FETCH", "EXPUNGE"):  # the library keeps these until they are read
             box.client.untagged_responses.pop(kind, None)
@@ -267,7 +267,7 @@ class MailboxWatcher:
                 continue
             try:
                 mail = self._read(*raw)
-            except Exception:  # reading is made never to fail; if it does, the next mails are not to wait for this one
+            except Exception:  # reading should never fail; if it does, the next mails must not wait for this one
                 mail = None
             self._offered = asyncio.run_coroutine_threadsafe(self._take(FoundMail(mail, uid, validity)), self._loop)
             try:
@@ -285,16 +285,16 @@ class MailboxWatcher:
             self._left_alone.add(uid)
 
     def _wait(self, box: BaseMailBox, seconds: float | None) -> None:
-        """Until something is new, it is time to look again, or we shall stop."""
+        """Wait for a new mail, the next poll, or the stop."""
         if seconds is not None or not self._idles:
             self._sleep([], seconds or self._pause)
             return
         client: Any = box.client
-        if "EXISTS" in client.untagged_responses:  # said since the last search, and said only once
+        if "EXISTS" in client.untagged_responses:  # reported since the last search, and only once
             return
         tag = client._command("IDLE")
         news = False
-        while client._get_response() is not None:  # None is the "+" that says: idling
+        while client._get_response() is not None:  # None is the "+" that means: idling
             news = True
             if client.tagged_commands[tag]:  # it refuses
                 client.tagged_commands.pop(tag)
@@ -353,7 +353,7 @@ class MailboxVisits:
         return await outcome
 
     async def stop(self) -> None:
-        """Break off what is under way."""
+        """Abort running visits."""
         deadline = time.monotonic() + 2
         while self._threads and time.monotonic() < deadline:
             for box in list(self._boxes):
@@ -362,7 +362,7 @@ class MailboxVisits:
 
 
 def _unread(client: Any) -> bool:
-    """Whether something has come in that waiting at the socket would not see, because it has been read already."""
+    """Whether data has arrived that a wait at the socket would miss, because it is in the read buffer already."""
     if isinstance(client.sock, ssl.SSLSocket) and client.sock.pending():
         return True
     if getattr(client, "_readbuf", None):  # where Python 3.14 keeps it
@@ -380,5 +380,5 @@ def _unread(client: Any) -> bool:
 
 
 def _imap_date(day: date) -> str:
-    months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # whatever language this machine speaks
+    months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # independent of the locale
     return f"{day.day}-{months[day.month - 1]}-{day.year}"

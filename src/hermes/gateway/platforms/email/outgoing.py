@@ -1,6 +1,6 @@
-"""The mails we write, and the way they go out (SMTP).
+"""Outgoing mails, and sending them (SMTP).
 
-The text goes as plain text, as it was written, and beside it as HTML for programs that show it. Markup in the text is
+The Markdown goes as plain text, and beside it as HTML for programs that show it. Markup in the text is
 never passed on as HTML, and pictures become links: no mail program fetches anything because of our mail.
 """
 
@@ -22,7 +22,7 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.http import error_text
 
-_WAIT = 60.0  # seconds, where a server says "later" and not when
+_WAIT = 60.0  # seconds, if a server says "later" without a time
 _STYLE = (
     "<style>body{font-family:sans-serif;line-height:1.4}pre{background:#f4f4f4;padding:8px;overflow-x:auto}"
     "code{font-family:monospace}table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:4px 8px}"
@@ -38,7 +38,7 @@ def as_html(text: str) -> str:
 
 
 def message_id_for(nonce: str, domain: str) -> str:
-    """The Message-ID of the mail that this nonce names: the same each time."""
+    """The Message-ID of the mail with this nonce: the same each time."""
     return f"<hermes.{hashlib.sha256(nonce.encode('utf-8', 'replace')).hexdigest()[:32]}@{domain}>"
 
 
@@ -100,7 +100,7 @@ class SmtpSender:
         await self._with_connection(None)
 
     async def send(self, sender: str, recipient: str, mail: bytes, accepted: Callable[[], None] = lambda: None) -> None:
-        """Deliver a mail to the server; `accepted` is called in the moment it has taken charge of it."""
+        """Deliver a mail to the server; `accepted` is called as soon as the server has accepted it."""
         await self._with_connection((sender, recipient, mail), accepted)
 
     async def _with_connection(
@@ -131,7 +131,7 @@ class SmtpSender:
                 try:
                     await client.quit(timeout=3)
                 except aiosmtplib.SMTPException:
-                    pass  # the mail is delivered; how the server says goodbye does not matter
+                    pass  # the mail is delivered; how the server closes does not matter
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
             explained = self._explained(error)
             answered = isinstance(error, aiosmtplib.SMTPResponseException)
@@ -150,30 +150,30 @@ class SmtpSender:
                 f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
             )
         if isinstance(error, aiosmtplib.SMTPAuthenticationError):
-            said = self._masked(error.message)
+            reason = self._masked(error.message)
             if error.code < 500:
-                return PlatformUnreachable(f"{where} can't check the password just now: {error.code} {said}")
-            return PlatformRefused(f"{where} does not accept username and password: {error.code} {said}")
+                return PlatformUnreachable(f"{where} can't check the password now: {error.code} {reason}")
+            return PlatformRefused(f"{where} does not accept username and password: {error.code} {reason}")
         if isinstance(error, aiosmtplib.SMTPConnectResponseError | aiosmtplib.SMTPHeloError):
             return PlatformUnreachable(f"{where} is not ready: {error.code} {self._masked(error.message)}")
         if isinstance(error, aiosmtplib.SMTPResponseException):
-            said = self._masked(error.message)
+            reason = self._masked(error.message)
             if error.code == 421 or error.code < 400:
-                return PlatformUnreachable(f"{where} is not ready: {error.code} {said}")
+                return PlatformUnreachable(f"{where} is not ready: {error.code} {reason}")
             if error.code < 500:
-                return SlowDown(f"{where} asks to wait: {error.code} {said}", _wait_in(said))
-            return SendRefused(f"{where} refuses the mail: {error.code} {said}")
+                return SlowDown(f"{where} asks to wait: {error.code} {reason}", _wait_in(reason))
+            return SendRefused(f"{where} refuses the mail: {error.code} {reason}")
         if isinstance(error, aiosmtplib.SMTPNotSupported | aiosmtplib.SMTPRecipientsRefused | ValueError):
-            return SendRefused(f"{where} can't take the mail: {self._masked(str(error))}")
+            return SendRefused(f"{where} can't accept the mail: {self._masked(str(error))}")
         return PlatformUnreachable(f"{where} can't be reached: {self._masked(str(error)) or type(error).__name__}")
 
     def _masked(self, text: str) -> str:
         return error_text(text, self._password)
 
 
-def _wait_in(said: str) -> float:
-    """How long a server asks to wait, where it says so ("try again in 300 seconds")."""
-    found = re.search(r"(\d{1,5})\s*(sec|min)", said, re.IGNORECASE)
+def _wait_in(reason: str) -> float:
+    """The seconds a server asks to wait, if it names them ("try again in 300 seconds")."""
+    found = re.search(r"(\d{1,5})\s*(sec|min)", reason, re.IGNORECASE)
     if not found:
         return _WAIT
     return float(found[1]) * (60 if found[2].lower() == "min" else 1)

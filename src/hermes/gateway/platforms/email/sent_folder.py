@@ -1,7 +1,7 @@
-"""The Sent folder as the record of what was sent: a mail's copy lies there before the mail goes out, with a mark on it.
+"""The Sent folder as the record of sent mails: a mail's copy lies there before the mail is sent, with a mark on it.
 
-The mark is taken away on the same connection in the moment the sending server has taken the mail. After a kill the copy
-tells: without the mark the mail was sent; with it, that is unknown; no copy, it was not sent. Functions of this module work
+The mark is removed on the same connection as soon as the SMTP server has accepted the mail. After a kill the copy
+shows: without the mark the mail was sent; with it, that is unknown; no copy, it was not sent. Functions of this module work
 on a connection with the Sent folder selected, in a thread.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from imap_tools import BaseMailBox
 from imap_tools.errors import ImapToolsError
 
-SENDING = "$HermesSending"  # the mark; where a server takes no marks of ours it is \Draft
+SENDING = "$HermesSending"  # the mark; if a server accepts no keywords of ours it is \Draft
 _DRAFT = r"\Draft"
 
 
@@ -26,7 +26,7 @@ class Copy(NamedTuple):
 
 
 def copies(box: BaseMailBox, message_id: str) -> list[Copy]:
-    """The copies of a mail, the oldest first; a server that keeps copies of its own makes a second one."""
+    """The copies of a mail, the oldest first; a server that stores its own copies makes a second one."""
     if not message_id.isascii() or not message_id.isprintable():
         return []
     quoted = message_id.replace("\\", "\\\\").replace('"', '\\"')
@@ -34,7 +34,7 @@ def copies(box: BaseMailBox, message_id: str) -> list[Copy]:
 
 
 def put(box: BaseMailBox, folder: str, mail: bytes, message_id: str) -> str | None:
-    """Lay a marked copy into the folder; its number. None, and no copy, where the server refuses it or any mark."""
+    """Put a marked copy into the folder; its number. None, and no copy, if the server refuses it or any mark."""
     before = {one.uid for one in copies(box, message_id)}
     for mark in (SENDING, _DRAFT):
         try:
@@ -53,11 +53,11 @@ def put(box: BaseMailBox, folder: str, mail: bytes, message_id: str) -> str | No
 
 
 def settle(box: BaseMailBox, uid: str, message_id: str) -> None:
-    """The mail is out: take the mark from its copy, at once, then see to it that there is one copy alone."""
+    """The mail is sent: remove the mark of its copy, at once, then make sure that there is only one copy."""
     box.client.uid("STORE", uid, "-FLAGS.SILENT", f"({SENDING} {_DRAFT})")
     box.client.noop()
     found = {one.uid for one in copies(box, message_id)}
-    if len(found) > 1:  # the server has kept one itself
+    if len(found) > 1:  # the server has stored one itself
         remove(box, {uid} & found)
 
 
@@ -73,7 +73,7 @@ def remove(box: BaseMailBox, uids: set[str]) -> None:
 
 def _marked(box: BaseMailBox, uid: str) -> bool:
     _, answer = box.client.uid("FETCH", uid, "(FLAGS)")
-    said = b" ".join(item for item in answer if isinstance(item, bytes))
-    found = re.search(rb"FLAGS \(([^)]*)\)", said)
+    response = b" ".join(item for item in answer if isinstance(item, bytes))
+    found = re.search(rb"FLAGS \(([^)]*)\)", response)
     flags = (found[1] if found else b"").decode("ascii", "replace").lower().split()
     return SENDING.lower() in flags or _DRAFT.lower() in flags

@@ -1,7 +1,7 @@
-"""The Home Assistant adapter: the house talks in events, and is answered by a notification and an event.
+"""The Home Assistant adapter: events of Home Assistant are the messages; a notification and an event are the reply.
 
-What is said to the agent is an event (`hermes_message`) that automations, scripts and dashboards fire; watched entities
-speak when their state changes. Events are sent once, so that one that can't be
+A message to the agent is an event (`hermes_message`) that automations, scripts and dashboards fire; watched entities
+send one when their state changes. Events are sent once, so that one that can't be
 stored at once is handed over again until it is, with all later ones behind it.
 """
 
@@ -26,7 +26,7 @@ from hermes.gateway.platforms.http import tls_context
 from hermes.gateway.platforms.intake import keep
 
 HOME = "home"  # the conversation of events that name none
-HOUSE = "home-assistant"  # who speaks when no person does
+HOUSE = "home-assistant"  # the sender when no person is
 _OWN_NOTIFICATION = "persistent_notification.create"
 _NO_STATES = {"unknown", "unavailable"}
 
@@ -45,7 +45,7 @@ class HomeAssistant(Adapter):
             required=True,
         ),
         Setting(
-            name="event_type", help="the event that says something to the agent", variable="HASS_EVENT_TYPE",
+            name="event_type", help="the event with a message to the agent", variable="HASS_EVENT_TYPE",
             default="hermes_message",
         ),
         Setting(
@@ -79,7 +79,7 @@ class HomeAssistant(Adapter):
     # ------------------------------------------------------------------------------------------ connection
 
     async def check(self) -> str:
-        """Log in, and see whether we may listen."""
+        """Log in, and check that we may listen."""
         connection = self._made()
         try:
             await connection.open(lambda number, event: None, lambda error: None)
@@ -111,7 +111,7 @@ class HomeAssistant(Adapter):
         link.connected(f"{self._place or 'Home Assistant'} ({connection.version})")
 
     async def disconnect(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         self._stands = False
         connection, self._connection = self._connection, None
         await self._tasks.stop()
@@ -119,7 +119,7 @@ class HomeAssistant(Adapter):
             await connection.close()
 
     def _ended(self, error: Exception) -> None:
-        if self._link is not None and self._stands:  # before that, connect itself says so
+        if self._link is not None and self._stands:  # before that, connect itself raises it
             self._link.lost(error)
 
     async def _learn_names(self, connection: WebSocketApi) -> None:
@@ -131,13 +131,13 @@ class HomeAssistant(Adapter):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _work(self, link: Link, waiting: asyncio.Queue[dict[str, Any]]) -> None:
-        """Hand events over, one after the other."""
+        """Hand over events, one after the other."""
         while True:
             raw = await waiting.get()
             try:
                 event = self._understood(raw)
-            except Exception as error:  # data of any shape can be put into an event
-                self._log("an event could not be understood (%s)", type(error).__name__)
+            except Exception as error:  # an event can hold data of any shape
+                self._log("skipping an event that can't be read (%s)", type(error).__name__)
                 continue
             if event is not None:
                 await keep(link, event)
@@ -161,7 +161,7 @@ class HomeAssistant(Adapter):
         )
 
     def _changed(self, raw: dict[str, Any]) -> Event | None:
-        """A watched entity's new state in words; None for all that is no news."""
+        """A watched entity's new state as text; None for events without a change."""
         data = raw.get("data") or {}
         old, new = data.get("old_state") or {}, data.get("new_state") or {}
         entity = str(data.get("entity_id", ""))
@@ -194,16 +194,16 @@ class HomeAssistant(Adapter):
     # ------------------------------------------------------------------------------------------ sending
 
     async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
-        """Show the text as a notification, then tell automations of it. A repeated notification replaces the first."""
+        """Show the text as a notification, then fire the event for automations. A repeated notification replaces the first."""
         if self._connection is None:
             raise PlatformUnreachable("there is no connection to Home Assistant")
         message_id = "hermes_" + hashlib.sha256(nonce.encode("utf-8", "replace")).hexdigest()[:24]
         connection = self._connection
         if service := self._service():
             await connection.ask("call_service", **self._call(service, text, message_id))
-        said = {"text": text.encode("utf-8", "replace").decode(), "conversation_id": chat.chat_id}
+        payload = {"text": text.encode("utf-8", "replace").decode(), "conversation_id": chat.chat_id}
         await connection.ask(
-            "fire_event", event_type=self.text("reply_event"), event_data={**said, "message_id": message_id}
+            "fire_event", event_type=self.text("reply_event"), event_data={**payload, "message_id": message_id}
         )
         return message_id
 
@@ -232,7 +232,7 @@ class HomeAssistant(Adapter):
             raise PlatformRefused("event_type and reply_event must differ, or the agent would talk to itself")
         service = self._service()
         if service and service.count(".") != 1:
-            raise PlatformRefused(f"notify_service is a service as notify.mobile_app_phone, not {service!r}")
+            raise PlatformRefused(f"notify_service must be a service like notify.mobile_app_phone, not {service!r}")
         return WebSocketApi(self._address(), self.text("token"), tls_context(self.text("ca_file")))
 
     def _address(self) -> str:
@@ -249,10 +249,12 @@ class HomeAssistant(Adapter):
 
 
 def _identity(raw: dict[str, Any]) -> str:
-    """A name for an event, which has none of its own: events of one automation share their context."""
-    told = json.dumps([raw.get("event_type"), raw.get("data")], sort_keys=True, default=str)
+    """An id for an event, which has none of its own: events of one automation share their context."""
+    content = json.dumps([raw.get("event_type"), raw.get("data")], sort_keys=True, default=str)
     context = (raw.get("context") or {}).get("id") or ""
-    return f"{context}:{raw.get('time_fired') or ''}:{hashlib.sha256(told.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    return (
+        f"{context}:{raw.get('time_fired') or ''}:{hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    )
 
 
 def _time(raw: dict[str, Any]) -> float | None:

@@ -1,4 +1,4 @@
-"""Home Assistant's WebSocket API: one connection, numbered requests, and events that come by themselves.
+"""Home Assistant's WebSocket API: one connection, numbered requests, and pushed events.
 
 https://developers.home-assistant.io/docs/api/websocket
 """
@@ -18,8 +18,8 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.platforms.http import error_text, retry_after
 
 _PATIENCE = 20.0  # seconds for an answer
-_HEARTBEAT = 25.0  # seconds between signs of life
-# what Home Assistant calls errors that another try would meet again
+_HEARTBEAT = 25.0  # seconds between heartbeats
+# the error codes for which a retry is useless
 _FINAL = {"not_found", "invalid_format", "not_allowed", "not_supported", "service_validation_error", "unknown_command"}
 
 
@@ -48,7 +48,7 @@ class WebSocketApi:
         self._reader = asyncio.create_task(self._read(happened, ended))
 
     async def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         reader, self._reader = self._reader, None
         if reader is not None and reader is not asyncio.current_task():
             reader.cancel()
@@ -84,7 +84,7 @@ class WebSocketApi:
         finally:
             self._waiting.pop(number, None)
 
-    # ------------------------------------------------------------------------------------------ the inside
+    # ------------------------------------------------------------------------------------------ internals
 
     async def _log_in(self) -> None:
         self._session = aiohttp.ClientSession(trust_env=False)
@@ -109,23 +109,23 @@ class WebSocketApi:
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     continue
-                said = message.json()
-                for one in said if isinstance(said, list) else [said]:  # it may send several in one
+                payload = message.json()
+                for one in payload if isinstance(payload, list) else [payload]:  # it may send several in one
                     self._heard(one, happened)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = self._explained(error)
         self._give_up(why)
         ended(why)
 
-    def _heard(self, said: dict[str, Any], happened: Callable[[int, dict[str, Any]], None]) -> None:
-        number, kind = said.get("id"), said.get("type")
-        if kind == "event" and isinstance(number, int) and isinstance(said.get("event"), dict):
-            happened(number, said["event"])
+    def _heard(self, payload: dict[str, Any], happened: Callable[[int, dict[str, Any]], None]) -> None:
+        number, kind = payload.get("id"), payload.get("type")
+        if kind == "event" and isinstance(number, int) and isinstance(payload.get("event"), dict):
+            happened(number, payload["event"])
         elif kind == "result" and (answer := self._waiting.get(number or 0)) is not None and not answer.done():
-            if said.get("success"):
-                answer.set_result(said.get("result"))
+            if payload.get("success"):
+                answer.set_result(payload.get("result"))
             else:
-                answer.set_exception(self._refusal(said.get("error") or {}))
+                answer.set_exception(self._refusal(payload.get("error") or {}))
 
     def _refusal(self, error: dict[str, Any]) -> HermesError:
         code, text = str(error.get("code", "")), self._masked(str(error.get("message", "")))
@@ -145,7 +145,7 @@ class WebSocketApi:
         if isinstance(error, HermesError):
             return error
         where = f"Home Assistant at {self._url}"
-        said = self._masked(str(error)) or type(error).__name__
+        reason = self._masked(str(error)) or type(error).__name__
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             return PlatformRefused(
                 f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
@@ -154,12 +154,12 @@ class WebSocketApi:
             if error.status == 429:
                 return SlowDown(f"{where} asks to wait", max(1.0, retry_after(error.headers or {})))
             if error.status == 403:
-                return PlatformRefused(f"{where} has shut this machine out (403); look at its ip_bans.yaml")
+                return PlatformRefused(f"{where} has banned this machine (403); check its ip_bans.yaml")
             if 300 <= error.status < 500:
-                return PlatformRefused(f"{where} is not its WebSocket API ({error.status}); look at url")
+                return PlatformRefused(f"{where} is not its WebSocket API ({error.status}); check url")
         if isinstance(error, aiohttp.InvalidURL | ValueError | TypeError) and not isinstance(error, OSError):
-            return PlatformRefused(f"{where} does not answer as Home Assistant does ({said}); look at url")
-        return PlatformUnreachable(f"{where} can't be reached: {said}")
+            return PlatformRefused(f"{where} does not answer as Home Assistant does ({reason}); check url")
+        return PlatformUnreachable(f"{where} can't be reached: {reason}")
 
     def _masked(self, text: str) -> str:
         return error_text(text, self._token)

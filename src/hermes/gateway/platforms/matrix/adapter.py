@@ -1,7 +1,7 @@
 """The Matrix adapter: it follows the server's stream of events and sends messages into rooms.
 
-One sync after another is asked for; its messages are given to the gateway, and only then is its end remembered. The
-first sync ever only sets the beginning: what was said before we came is not answered.
+It requests one sync after another; the messages of a sync are given to the gateway, and only then its end is stored. The
+very first sync only sets the start: earlier messages are not answered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can
 
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take
-MOST_SAID = 200  # messages of ours whose words are remembered
+MOST_SAID = 200  # own messages whose texts are remembered
 MOST_MISSED = 1000  # messages of one room that are fetched after a long absence
 TYPING = 10_000  # milliseconds that "is typing" is shown
 
@@ -38,7 +38,7 @@ _FILTER = {
     "room": {
         "ephemeral": _NOTHING,
         "account_data": _NOTHING,
-        # All members, not only those who speak: how many there are makes a direct chat or a group.
+        # All members, not only those who speak: their number decides between a direct chat and a group.
         "state": {"lazy_load_members": False},
         "timeline": {"limit": 50},
     },
@@ -86,14 +86,14 @@ class Matrix(Adapter):
         self._link: Link | None = None
         self._tasks = Tasks()
         self._waiting: list[dict[str, Any]] = []
-        self._ours: Recent[str, bool] = Recent(1_000)  # messages people answered → whether they are ours
-        self._said: Recent[str, str] = Recent(MOST_SAID)  # our own messages → what they say by now
+        self._ours: Recent[str, bool] = Recent(1_000)  # ids of answered messages → whether they are ours
+        self._said: Recent[str, str] = Recent(MOST_SAID)  # ids of our own messages → their current text
         self._typing: set[str] = set()
 
     # ---------------------------------------------------------------------------------------------- login
 
     async def check(self) -> str:
-        """Log in and say who we are."""
+        """Log in and return our name."""
         client = await self._login(encrypted=False)
         try:
             return str(client.user_id)
@@ -101,7 +101,7 @@ class Matrix(Adapter):
             await client.close()
 
     async def connect(self, link: Link) -> None:
-        """Log in, learn which rooms there are, and begin to follow the stream."""
+        """Log in, load the rooms, and begin to follow the stream."""
         self._link = link
         try:
             wanted = bool(self.setting("encryption"))
@@ -145,7 +145,7 @@ class Matrix(Adapter):
     # ---------------------------------------------------------------------------------------------- receiving
 
     async def _follow(self, response: SyncResponse, since: str | None) -> None:
-        """Give the gateway what comes, in order, until the connection can't be kept."""
+        """Give the gateway the events, in order, until the connection can't be kept."""
         client, link, memory = self._client, self._link, self._memory
         assert client is not None and link is not None and memory is not None
         retries = Retries(link, client.user_id, PAUSES)
@@ -167,11 +167,11 @@ class Matrix(Adapter):
     async def _tend_keys(self, client: MatrixClient, link: Link) -> None:
         try:
             await client.tend_keys()
-        except HermesError as error:  # tried again after the next sync, and before a message that needs them
+        except HermesError as error:  # retried after the next sync, and before a message that needs them
             link.log.warning("encryption keys could not be exchanged: %s", error)
 
     async def _next_sync(self, client: MatrixClient, retries: Retries) -> SyncResponse:
-        """The next piece of the stream."""
+        """The next part of the stream."""
         while True:
             try:
                 response = await client.sync(timeout=int(WAIT * 1000), sync_filter=_FILTER)
@@ -195,7 +195,7 @@ class Matrix(Adapter):
                 await self._take(room_id, event)
 
     async def _missed(self, room_id: str, start: str | None, since: str) -> list[RoomEvent]:
-        """What was said in a room between two syncs and did not fit into the answer."""
+        """The messages of a room between two syncs that did not fit into the answer."""
         assert self._client is not None and self._link is not None
         found: list[RoomEvent] = []
         while start is not None and len(found) < MOST_MISSED:
@@ -206,9 +206,7 @@ class Matrix(Adapter):
             else:
                 start = page.end
         if start is not None:
-            self._link.log.warning(
-                "more than %d messages were missed in %s; the oldest are left out", len(found), room_id
-            )
+            self._link.log.warning("more than %d messages were missed in %s; skipping the oldest", len(found), room_id)
         return found[::-1]
 
     async def _take(self, room_id: str, event: RoomEvent) -> None:
@@ -241,7 +239,7 @@ class Matrix(Adapter):
     async def _take_edit(
         self, client: MatrixClient, link: Link, room: MatrixRoom, event: RoomEvent, first: str
     ) -> None:
-        """An edit counts where it is by the author of the message; the server does not check that."""
+        """Apply an edit if it is by the author of the message; the server does not check that."""
         try:
             answer = await client.room_get_event(room.room_id, first)
         except (SendRefused, PlatformRefused):
@@ -254,8 +252,8 @@ class Matrix(Adapter):
             await link.revised(Revision(id=event.event_id, revises=first, event=made))
 
     async def _words(self, room_id: str, event_id: str) -> str | None:
-        """The text of a message that was answered, for clients that do not repeat it; None where it can't be fetched."""
-        if event_id in self._said:  # of a message of ours that grew, the server may show its beginning alone
+        """The text of an answered message, for clients that do not repeat it; None if it can't be fetched."""
+        if event_id in self._said:  # for a streamed message of ours, the server may have its beginning alone
             return self._said.get(event_id)
         assert self._client is not None
         try:
@@ -266,7 +264,7 @@ class Matrix(Adapter):
         return incoming.words_of(answer.event.source)
 
     async def _is_ours(self, room_id: str, event_id: str) -> bool:
-        """Whether a message that was answered is ours."""
+        """Whether an answered message is ours."""
         assert self._client is not None
         if event_id not in self._ours:
             try:
@@ -289,7 +287,7 @@ class Matrix(Adapter):
         self._memory.keep_waiting(self._client.user_id, self._waiting)
 
     async def _try_waiting(self) -> None:
-        """Read the messages whose keys have come since."""
+        """Read the messages whose keys have arrived since."""
         client, memory = self._client, self._memory
         if not self._waiting or client is None or memory is None or client.olm is None:
             return
@@ -340,7 +338,7 @@ class Matrix(Adapter):
         return event_id
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        """Replace the text of a message of ours."""
+        """Replace the text of one of our messages."""
         await self._connected().post(chat.chat_id, outgoing.replacement(text, message_id), f"hermes-{uuid4().hex}")
         self._said.put(message_id, text)
 
@@ -369,7 +367,7 @@ class Matrix(Adapter):
 
 
 def _joined_at(events: list[RoomEvent], me: str) -> int | None:
-    """Where in a timeline we were let in: at the invitation, else when we joined; None if we were there all along."""
+    """The position in a timeline where we joined: the invitation, else the join; None if we were there all along."""
     found: int | None = None
     for place, event in enumerate(events):
         source = getattr(event, "source", {})

@@ -1,7 +1,7 @@
-"""nio's client, made strict: an answer that means failure is raised, and a key that was not shared counts as not shared.
+"""nio's client, made strict: a failure response is raised, and a key that was not shared counts as not shared.
 
-nio hands failures back as values (some look like success), waits forever on rate limits, and goes on when a room's key
-did not reach everyone. Its logs hold whole answers of the server, tokens and messages included, so they are silenced.
+nio returns failures as values (some look like success), waits forever on rate limits, and continues when a room's key
+did not reach everyone. Its logs hold whole responses of the server, tokens and messages included, so they are silenced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hermes.gateway.platforms.http import retry_after
 from hermes.home import make_private
 
 logging.getLogger("nio").setLevel(logging.CRITICAL)
-logging.getLogger("peewee").setLevel(logging.WARNING)  # at DEBUG it writes the keys it stores
+logging.getLogger("peewee").setLevel(logging.WARNING)  # at DEBUG it logs the keys it stores
 
 NO_LOGIN = {"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"}
 
@@ -65,7 +65,7 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
     async def create_matrix_response(
         self, response_class: Any, transport_response: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """The server's answer. Failures are raised here: nio trips over some, and takes others for success."""
+        """The server's response. Failures are raised here: nio crashes on some, and takes others for success."""
         if transport_response.status >= 400:
             body = await self.parse_body(transport_response)
             raise _failure(
@@ -113,7 +113,7 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
         return str(answer.event_id)
 
     async def _share_key(self, room: MatrixRoom) -> None:
-        """See that everyone in the room has the key of what we are about to send."""
+        """Make sure that everyone in the room has the key of the next message."""
         if not room.members_synced:
             await self.joined_members(room.room_id)
         if self.should_query_keys:
@@ -133,7 +133,7 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
     # ---------------------------------------------------------------------------------------------- keys
 
     async def tend_keys(self) -> None:
-        """What encryption needs between two syncs: keys uploaded, asked for, claimed, and waiting messages sent."""
+        """Do what encryption needs between two syncs: upload, request and claim keys, send waiting messages."""
         if self.olm is None:
             return
         if self.should_upload_keys:
@@ -151,7 +151,7 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
         await self.send_to_device_messages()
 
     async def keys_upload(self) -> Any:
-        """Publish keys for others to use. They are kept first: one that was published and is lost can't be replaced."""
+        """Publish keys for others to use. They are saved first: a published key that is lost can't be replaced."""
         keys = self.olm.share_keys()
         self.olm.save_account()
         return await self._send(KeysUploadResponse, *Api.keys_upload(self.access_token, keys))
@@ -183,14 +183,14 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
             raise SendRefused(f"the file behind {url} can't be decrypted") from error
 
     async def close(self) -> None:
-        """Let go of the connections and the file of the keys."""
+        """Close the connections and the key file."""
         await super().close()
         if self.store is not None:
             self.store.database.close()
 
 
 def _failure(homeserver: str, status: int, body: dict[str, Any], headers: Mapping[str, str]) -> HermesError:
-    """What an answer of the server means that is not a success."""
+    """The error for an unsuccessful response."""
     code = str(body.get("errcode") or status)
     words = f"{homeserver}: {code} {body.get('error') or ''}".strip()
     if status == 429 or code == "M_LIMIT_EXCEEDED":

@@ -1,7 +1,7 @@
-"""What people said: Matrix events as events of the gateway.
+"""Incoming messages: Matrix events as events of the gateway.
 
-Everything in an event's content was written by someone else, so every field is looked at before it is used. Reactions,
-notices (what bots say) and state are no events for us; edits and redactions are about events.
+Everything in an event's content was written by other people, so every field is checked before it is used. Reactions,
+notices (messages of bots) and state are no events for us; edits and redactions refer to events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUOTED = re.compile(r"\A(?:>[^\n]*(?:\n|\Z))+\n?")
 
 
 def content_of(source: dict[str, Any]) -> dict[str, Any] | None:
-    """The content of a message that is meant for us to read, or None."""
+    """The content of a message that people wrote, or None."""
     content = source.get("content")
     if source.get("type") != "m.room.message" or "state_key" in source or not isinstance(content, dict):
         return None
@@ -28,28 +28,28 @@ def content_of(source: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def redacted(source: dict[str, Any]) -> str | None:
-    """The event that a redaction takes back; the server has looked whether its sender may."""
+    """The id of the event that a redaction removes; the server has checked that its sender may."""
     if source.get("type") != "m.room.redaction":
         return None
     content = source.get("content")
-    told = source.get("redacts") or (
+    target = source.get("redacts") or (
         content.get("redacts") if isinstance(content, dict) else None
     )  # by the room's version
-    return told if isinstance(told, str) else None
+    return target if isinstance(target, str) else None
 
 
 def edited(source: dict[str, Any]) -> str | None:
-    """The event that a message replaces."""
+    """The id of the event that a message replaces."""
     content = source.get("content")
     if source.get("type") != "m.room.message" or "state_key" in source or not isinstance(content, dict):
         return None
     relation = _relation(content)
-    told = relation.get("event_id") if relation.get("rel_type") == "m.replace" else None
-    return told if isinstance(told, str) and isinstance(content.get("m.new_content"), dict) else None
+    target = relation.get("event_id") if relation.get("rel_type") == "m.replace" else None
+    return target if isinstance(target, str) and isinstance(content.get("m.new_content"), dict) else None
 
 
 def as_edited(source: dict[str, Any], first: dict[str, Any], event_id: str) -> dict[str, Any]:
-    """The first version of a message with the words of an edit: where it stands, and what it answers, stays."""
+    """The first version of a message with the text of an edit: its place, and the message it answers, stay."""
     content = {**source["content"]["m.new_content"]}
     content.pop("m.relates_to", None)
     before = first.get("content")
@@ -75,7 +75,7 @@ def chat_of(room: MatrixRoom, thread: str | None = None) -> Chat:
 
 
 def _without_quote(text: str) -> tuple[str | None, str]:
-    """The words that are answered, which many clients put before the answer ("> <@alice:x> words"), and the answer."""
+    """The quoted text, which many clients put before the answer ("> <@alice:x> words"), and the answer."""
     found = _QUOTED.match(text)
     if found is None:
         return None, text
@@ -116,7 +116,7 @@ def event_of(room: MatrixRoom, source: dict[str, Any], me: str, *, answers_us: b
 
 
 def words_of(source: dict[str, Any]) -> str | None:
-    """What a room event says, in its newest version where the server tells it; None for what has no words."""
+    """The text of a room event, in its newest version if the server gives it; None without a text."""
     content = content_of(source)
     if content is None:
         return None
@@ -132,7 +132,7 @@ def words_of(source: dict[str, Any]) -> str | None:
 
 
 def file_of(source: dict[str, Any]) -> tuple[str, dict[str, Any] | None] | None:
-    """Where a message's file lies (mxc://…), and how to decrypt it if it is encrypted."""
+    """The address of a message's file (mxc://…), and how to decrypt it if it is encrypted."""
     content = source.get("content")
     if not isinstance(content, dict):
         return None
@@ -154,10 +154,10 @@ def _attachment(room: MatrixRoom, content: dict[str, Any], event_id: str) -> Att
     if kind is None or found is None:
         return None
     url, encrypted = found
-    told = content.get("info")
-    info: dict[str, Any] = told if isinstance(told, dict) else {}
+    details = content.get("info")
+    info: dict[str, Any] = details if isinstance(details, dict) else {}
     mime, size, name = info.get("mimetype"), info.get("size"), content.get("filename") or content["body"]
-    # The key of an encrypted file is a secret: the message is asked for again, and decrypted, when the file is needed.
+    # The key of an encrypted file is a secret: the message is fetched and decrypted again when the file is needed.
     reference = {"url": url} if encrypted is None else {"room_id": room.room_id, "event_id": event_id}
     return Attachment(
         kind=kind,
@@ -169,13 +169,13 @@ def _attachment(room: MatrixRoom, content: dict[str, Any], event_id: str) -> Att
 
 
 def _caption(content: dict[str, Any]) -> str:
-    """Words that came with a file: there are some if the file's name is given besides."""
+    """The text that came with a file: present if the file's name is given besides."""
     name, body = content.get("filename"), str(content["body"])
     return body if isinstance(name, str) and name != body else ""
 
 
 def _names(room: MatrixRoom, me: str) -> list[str]:
-    """What people call us there, longest first."""
+    """Our names there, longest first."""
     shown = room.users[me].display_name if me in room.users else None
     return sorted({shown or me, me[1:].partition(":")[0] or me}, key=len, reverse=True)
 
@@ -194,7 +194,7 @@ def _any(names: list[str]) -> str:
 
 
 def _mentioned(content: dict[str, Any], text: str, me: str, names: list[str]) -> bool:
-    """Whether we are named: by a mention, or as people do it by hand ("Hermes: …", "@hermes")."""
+    """Whether we are mentioned: by a mention, or as people write it by hand ("Hermes: …", "@hermes")."""
     if _pinged(content, me):
         return True
     opening = rf"\A\s*(?:{_any(names)})\s*[:,]"

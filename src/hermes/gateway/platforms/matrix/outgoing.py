@@ -1,7 +1,7 @@
-"""What we say: Markdown as a Matrix message, with HTML for those who show it and the Markdown itself for those who don't.
+"""Outgoing messages: Markdown as a Matrix message, with HTML for clients that show it and the Markdown for those that don't.
 
 The HTML is made from the Markdown alone (HTML inside it is shown, not used) and has only tags and links that the Matrix
-specification lists. Nobody is pinged by what a model writes: `m.mentions` is empty, and "@room" is taken apart for old
+specification lists. A model's text pings no person: `m.mentions` is empty, and "@room" is broken up for old
 clients that look at the text.
 """
 
@@ -21,7 +21,7 @@ _EVERYONE = re.compile("@(?=room)", re.IGNORECASE)
 
 
 def clean(text: str) -> str:
-    """The text without what can't be sent and what pings a whole room."""
+    """The text without characters that can't be sent, and without pings of a whole room."""
     return _EVERYONE.sub("@\u200b", _UNSENDABLE.sub("\ufffd", text))
 
 

@@ -1,7 +1,7 @@
 """The Signal adapter: it listens to signal-cli's stream of events and sends through its JSON-RPC.
 
-People are their UUID (a phone number can change, and may be hidden), groups their group id. A message's name is its
-author and the time it was sent, as Signal has it. The stream is not repeated: what comes while no client listens is kept by
+People are identified by their UUID (a phone number can change, and may be hidden), groups by their group id, a message by
+its author and the time it was sent. The stream is not repeated: messages that arrive while no client listens are kept by
 Signal's servers only if the daemon runs with --receive-mode=on-connection.
 """
 
@@ -27,9 +27,9 @@ from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
 from hermes.gateway.platforms.signal.formatting import styled
 
-OPENING = 2.0  # seconds: some daemons answer only with the first sign of life, but a refusal comes at once
+OPENING = 2.0  # seconds: some daemons answer only with the first keep-alive, but a refusal comes at once
 _PERSON = re.compile(r"\+\d+|(?:PNI:)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|u:.+")
-_MENTION = "\ufffc"  # stands in the text where a mention is
+_MENTION = "\ufffc"  # the placeholder of a mention in the text
 
 
 class Signal(Adapter):
@@ -47,7 +47,7 @@ class Signal(Adapter):
             required=True,
         ),
     )  # fmt: skip
-    # No edits: a Signal message can be edited ten times only, too few for a reply that grows as it is written.
+    # No edits: a Signal message can be edited ten times only, too few for a streamed reply.
     capabilities = Capabilities(
         longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True, quotes=True,
         tells_edits=True, tells_deletions=True,
@@ -63,7 +63,7 @@ class Signal(Adapter):
         self._ourselves = {self._account}
         self._versions: Recent[str, str] = Recent(500)  # an edit's id → the id of the message it edits
         self._unkept: list[Event | Revision] = []  # not stored yet; the daemon does not send them again
-        self._texts: Recent[str, str] = Recent(500)  # message id → its first words, for quotes
+        self._texts: Recent[str, str] = Recent(500)  # message id → its beginning, for quotes
 
     # ---------------------------------------------------------------------------------------------- login
 
@@ -108,7 +108,7 @@ class Signal(Adapter):
         try:
             accounts = await daemon.ask("listAccounts")
         except UnknownMethod:
-            return  # started with -a: it serves one account, and says so when it is the wrong one
+            return  # started with -a: it serves one account, and reports when it is the wrong one
         known = [str(one.get("number")) for one in accounts or [] if isinstance(one, dict)]
         if self._account not in known:
             raise PlatformRefused(
@@ -117,7 +117,7 @@ class Signal(Adapter):
             )
 
     async def _find_ourselves(self, daemon: Daemon) -> None:
-        """Our UUID, for mentions of those who do not see our number."""
+        """Find our UUID, for mentions by people who do not see our number."""
         with contextlib.suppress(SendRefused, PlatformUnreachable, UnknownMethod):
             for status in await daemon.call("getUserStatus", recipient=[self._account]) or []:
                 if isinstance(status, dict) and status.get("uuid"):
@@ -126,7 +126,7 @@ class Signal(Adapter):
     # ---------------------------------------------------------------------------------------------- receiving
 
     async def _listen(self, daemon: Daemon, link: Link, opened: asyncio.Future[None]) -> None:
-        """Give the gateway what comes, in order, until the stream can't be opened any more."""
+        """Give the gateway the messages, in order, until the stream can't be opened any more."""
         retries = Retries(link, self._account, PAUSES)
 
         def stands() -> None:
@@ -157,13 +157,13 @@ class Signal(Adapter):
                 opened.set_exception(error)
 
     async def _keep(self, link: Link) -> None:
-        """Give the gateway what it has not taken yet. What it refuses is offered again after the next connect."""
+        """Give the gateway what is not stored yet. A failed one is tried again after the next connect."""
         while self._unkept:
             await hand_over(link, self._unkept[0])
             del self._unkept[0]
 
     def _revision_of(self, data: dict[str, Any]) -> Revision | None:
-        """An edit or a deletion. It names its message by author and time, so that it can only be about one of its sender's."""
+        """An edit or a deletion. It names its message by author and time, so it can only refer to its sender's own."""
         envelope = data.get("envelope")
         if not isinstance(envelope, dict):
             return None
@@ -254,7 +254,7 @@ class Signal(Adapter):
         return name
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        """Replace the text of a message of ours; Signal's apps accept ten edits within a day."""
+        """Replace the text of one of our messages; Signal's apps accept ten edits within a day."""
         named = _named(message_id)
         if named is None:
             raise SendRefused(f"{message_id!r} is not the id of a Signal message")
@@ -298,7 +298,7 @@ class Signal(Adapter):
 
 
 def _target(chat_id: str, *, many: bool = True) -> dict[str, Any]:
-    """Who gets it: a UUID or a number is a person, all else a group."""
+    """The recipient: a UUID or a number is a person, all else a group."""
     if _PERSON.fullmatch(chat_id):
         return {"recipient": [chat_id] if many else chat_id}
     return {"groupId": chat_id}
@@ -337,6 +337,6 @@ def _message_id(stamp: int, author: str) -> str:
 
 
 def _named(message_id: str) -> tuple[int, str] | None:
-    """When and by whom a message was sent."""
+    """The time and the author in a message id."""
     stamp, _, author = message_id.partition(":")
     return (int(stamp), author) if stamp.isdecimal() and author else None

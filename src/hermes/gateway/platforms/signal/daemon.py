@@ -1,4 +1,4 @@
-"""The wire to signal-cli's daemon: requests as JSON-RPC, what happens as a stream of server-sent events."""
+"""The connection to signal-cli's daemon: requests as JSON-RPC, incoming messages as a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import httpx
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms.http import HttpApi, seconds
 
-logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request, with the phone number in it
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs a line for every request, with the phone number in it
 
-SILENCE = 60.0  # seconds without even a sign of life (the daemon gives one every 15)
+SILENCE = 60.0  # seconds without even a keep-alive (the daemon sends one every 15)
 PATIENCE = 60.0  # seconds for one request: the daemon itself talks to Signal meanwhile
-LATER = 60.0  # seconds to wait where Signal wants fewer messages and does not say how much fewer
+LATER = 60.0  # seconds to wait if Signal rate-limits us without a time
 
 USER_ERROR, UNTRUSTED_KEY, RATE_LIMIT = -1, -4, -5  # as signal-cli numbers its errors
 UNKNOWN_METHOD, BAD_PARAMETERS, INTERNAL = -32601, -32602, -32603
@@ -40,11 +40,11 @@ class Daemon(HttpApi):
         super().__init__(title, self.address, auth=login, timeout=PATIENCE, trust_env=False)
 
     async def call(self, method: str, **parameters: Any) -> Any:
-        """Ask the daemon for something on our account."""
+        """Call a method for our account."""
         return await self.ask(method, account=self.account, **parameters)
 
     async def ask(self, method: str, **parameters: Any) -> Any:
-        """Ask the daemon for something; its result, or the error that its answer means."""
+        """Call a method; its result, or the error that its answer means."""
         body = {"jsonrpc": "2.0", "method": method, "id": str(next(self._numbers)), "params": parameters}
         answer = await self.request("POST", "/api/v1/rpc", json=body)
         try:
@@ -58,7 +58,7 @@ class Daemon(HttpApi):
         return content.get("result")
 
     async def events(self, opened: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
-        """What happens on the account, until the stream breaks. `opened` is called when the daemon has answered."""
+        """The account's events, until the stream breaks. `opened` is called when the daemon has answered."""
         timeout = httpx.Timeout(PATIENCE, read=SILENCE)
         try:
             async with self._http.stream(
@@ -75,11 +75,11 @@ class Daemon(HttpApi):
         raise PlatformUnreachable(f"the stream of {self.title} ended")
 
     def failure(self, answer: httpx.Response) -> PlatformRefused:
-        """What listens there is no signal-cli daemon, or does not let us in."""
+        """The error for a server that is no signal-cli daemon, or refuses us."""
         return PlatformRefused(f"{self.address} is no signal-cli daemon, or refuses us (HTTP {answer.status_code})")
 
     def _rpc_failure(self, method: str, error: Any) -> HermesError:
-        """What an error of JSON-RPC means for us."""
+        """The error for a JSON-RPC error."""
         error = error if isinstance(error, dict) else {}
         code, words = error.get("code"), f"signal-cli {method}: {error.get('message') or 'failed'}"
         data = error.get("data")
@@ -96,19 +96,19 @@ class Daemon(HttpApi):
         if code == UNKNOWN_METHOD:
             return UnknownMethod(words)
         if code == BAD_PARAMETERS or (code == INTERNAL and method == "getAttachment"):
-            return SendRefused(words)  # of a file: the daemon no longer has it
+            return SendRefused(words)  # for a file: the daemon no longer has it
         return PlatformUnreachable(words)
 
 
 def failures(response: Any) -> list[dict[str, Any]]:
-    """Those of a message's results (one for every recipient) that are not a success; [] if any is one."""
+    """The failures among a message's results (one for every recipient); [] if any succeeded."""
     results = response.get("results") if isinstance(response, dict) else None
     found = [result for result in results if isinstance(result, dict)] if isinstance(results, list) else []
     return [] if any(result.get("type") == "SUCCESS" for result in found) else found
 
 
 def check_sent(response: Any) -> None:
-    """Raise what went wrong where a message reached none of its recipients."""
+    """Raise the error of a message that reached none of its recipients."""
     worst = _worst("signal-cli send", failures(response))
     if worst is not None:
         raise worst

@@ -23,7 +23,7 @@ def styled(markdown: str) -> tuple[str, list[str]]:
     source = _UNSENDABLE.sub("\ufffd", markdown)
     marked = markup.marked(source, _LAYOUT)
     if not marked.text.strip() or utf16_units(marked.text) > max(utf16_units(source), 200):
-        return source, []  # nothing would be left, or it would grow: then as it was written
+        return source, []  # nothing would be left, or it would grow: then the Markdown itself
     return marked.text, [
         f"{start}:{length}:{_STYLES[span.kind]}" for span, start, length in marked.measured(utf16_units)
     ]

@@ -26,8 +26,8 @@ from hermes.gateway.platforms.slack.socket_mode import Envelope, SocketMode
 from hermes.gateway.platforms.slack.web_api import ChatInfo, Directory, EditLimit, Unformattable, ask, courtesy
 
 BASE_URL = "https://slack.com/api/"
-_SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # kinds of message in which a person says something
-_SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold what people say, and tickets
+_SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # subtypes of messages that people write
+_SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold message texts and tickets
 _SILENT.setLevel(logging.CRITICAL)
 
 
@@ -84,10 +84,10 @@ class Slack(Adapter):
         )  # … in which a person waits for our first message
         self._commands = {one.name for one in known(GATEWAY)} | set(ALIASES)
 
-    # ------------------------------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------------------------------ connecting
 
     async def check(self) -> str:
-        """Who we are there; both tokens are tried."""
+        """Return the bot's name; both tokens are tried."""
         try:
             identity = await self._log_in()
             await self._ticket()
@@ -97,7 +97,7 @@ class Slack(Adapter):
                 await self.disconnect()
 
     async def connect(self, link: Link) -> None:
-        """Log in and open the connection that events come through."""
+        """Log in and open the websocket for events."""
         await self.disconnect()
         try:
             identity = await self._log_in()
@@ -113,7 +113,7 @@ class Slack(Adapter):
             raise
 
     async def disconnect(self) -> None:
-        """End every connection. What was not acknowledged Slack sends again to the next connection."""
+        """Close every connection. Slack sends unacknowledged events again to the next connection."""
         connection, session, files = self._connection, self._session, self._http_files
         self._connection = self._session = self._client = self._http_files = None
         if connection is not None:
@@ -126,7 +126,7 @@ class Slack(Adapter):
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # trust_env: the environment's proxies, and what it excepts from them
+            # trust_env: the environment's proxies, and its exceptions from them
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30), trust_env=True)
         return self._session
 
@@ -137,29 +137,29 @@ class Slack(Adapter):
                 token=self.text("bot_token"), base_url=self._base, session=self._http(), logger=_SILENT,
                 retry_handlers=[],
             )  # fmt: skip
-            self._client.proxy = None  # the session knows better
+            self._client.proxy = None  # the session's own setting applies
         return self._client
 
     async def _log_in(self) -> str:
         answer = await ask(self._web().auth_test())
         if not answer.get("bot_id"):
-            raise PlatformRefused("bot_token is no bot's: it begins with xoxb- and is shown under OAuth & Permissions")
+            raise PlatformRefused("bot_token is not a bot token: copy the one under OAuth & Permissions (xoxb-…)")
         self._us = str(answer["user_id"])
         return f"@{answer['user']}"
 
     async def _ticket(self) -> str:
-        """The address of a new connection; it is good for one."""
+        """The address of a new connection; it can be used once."""
         request = self._web().apps_connections_open(app_token=self.text("app_token"))
         return str((await ask(request, token="app_token"))["url"])
 
-    # ------------------------------------------------------------------------------------------ hearing
+    # ------------------------------------------------------------------------------------------ receiving
 
     async def _said(self, envelope: Envelope) -> Event | Revision | None:
         """A person's message, or an edit or deletion of one."""
         return await revision_of(envelope, self._us, self._message) or await self._event(envelope)
 
     async def _event(self, envelope: Envelope) -> Event | None:
-        """What was said, if anything was: not by a bot, not by us, and not that something changed."""
+        """A person's message; None for bots, ourselves, and changes of other kinds."""
         payload = envelope.get("payload") or {}
         if envelope.get("type") == "slash_commands":
             return await self._command(payload)
@@ -179,7 +179,7 @@ class Slack(Adapter):
         name = await self._directory.name(self._web(), user)
         people = form.mentioned(text)
         names = {one: await self._directory.name(self._web(), one) or "" for one in people if one != self._us}
-        said = form.command(form.readable(text, self._us, names), self._commands)
+        typed = form.command(form.readable(text, self._us, names), self._commands)
         addressed = (
             place.type == DM
             or self._us in people
@@ -187,7 +187,7 @@ class Slack(Adapter):
             or (chat_id, thread) in self._joined
         )
         quoted = await self._quoted(event, thread if addressed else None)
-        if thread is None and self._opens_thread(place, said):
+        if thread is None and self._opens_thread(place, typed):
             thread = ts
             if addressed:
                 self._roots.put((chat_id, thread), True)
@@ -197,7 +197,7 @@ class Slack(Adapter):
             id=f"{chat_id}:{ts}",
             chat=self._chat(chat_id, place, name, thread),
             sender=Sender(user_id=user, name=name),
-            text=said,
+            text=typed,
             attachments=tuple(_attachment(file) for file in form.files(event) if _exists(file)),
             message_id=ts,
             reply_to=str(event["thread_ts"]) if quoted and event.get("thread_ts") not in (None, ts) else None,
@@ -206,14 +206,14 @@ class Slack(Adapter):
             addressed=addressed,
         )
 
-    def _opens_thread(self, place: ChatInfo, said: str) -> bool:
-        """Whether what is said in a chat is answered in a thread of its own. A command opens no conversation."""
-        return place.type == CHANNEL and bool(self.setting("reply_in_thread")) and not said.startswith("/")
+    def _opens_thread(self, place: ChatInfo, typed: str) -> bool:
+        """Whether a message in a chat is answered in a thread of its own. A command opens no conversation."""
+        return place.type == CHANNEL and bool(self.setting("reply_in_thread")) and not typed.startswith("/")
 
     async def _quoted(self, event: dict[str, Any], thread: str | None) -> str | None:
-        """The words a message is about: those it shares, and the ones its thread hangs on when we come into the thread.
+        """The text a message refers to: the messages it shares, and the thread's root when we join the thread.
 
-        In a thread we take part in, or that hangs on our message, the conversation has them already.
+        In a thread we take part in, or that one of our messages began, the conversation has the root already.
         """
         words = [await self._words(one) for one in form.shared(event)]
         where = (str(event["channel"]), thread)
@@ -234,7 +234,7 @@ class Slack(Adapter):
         return form.readable(text, "", names)
 
     async def _command(self, payload: dict[str, Any]) -> Event:
-        """A native command. Typed in a chat that the bot is not in, it is answered as a DM."""
+        """A native command. In a chat without the bot, it is answered as a DM."""
         user, chat_id = str(payload["user_id"]), str(payload["channel_id"])
         text = form.readable(str(payload.get("text") or ""), self._us, {})
         name = await self._directory.name(self._web(), user) or payload.get("user_name")
@@ -253,10 +253,10 @@ class Slack(Adapter):
         name = sender if place.type == DM else place.name
         return Chat(platform=self.platform, chat_id=chat_id, type=place.type, thread_id=thread, name=name)
 
-    # ------------------------------------------------------------------------------------------ speaking
+    # ------------------------------------------------------------------------------------------ sending
 
     async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
-        """Send a message into the chat, or its thread. Slack knows no nonces, and no replies but those in threads."""
+        """Send a message into the chat, or its thread. Slack has no nonces, and no replies but those in threads."""
         place: dict[str, Any] = {"channel": chat.chat_id, "unfurl_links": False, "unfurl_media": False}
         if chat.thread_id:
             place["thread_ts"] = chat.thread_id
@@ -267,7 +267,7 @@ class Slack(Adapter):
         return str(sent["ts"])
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        """Replace the text of a message of ours. SlowDown while Slack wants no edits, in whatever chat."""
+        """Replace the text of one of the bot's messages. SlowDown while Slack refuses edits, in whatever chat."""
         self._edits.take()
         try:
             await self._write(self._web().chat_update, text, {"channel": chat.chat_id, "ts": message_id})
@@ -276,20 +276,20 @@ class Slack(Adapter):
             raise
 
     def edit_wait(self) -> float:
-        """Seconds before a growing reply may be edited again: all chats of the workspace share a limit."""
+        """Seconds before a streamed reply may be edited again: all chats of the workspace share a limit."""
         return self._edits.wait()
 
     async def _write(
         self, method: Callable[..., Awaitable[AsyncSlackResponse]], text: str, place: dict[str, Any]
     ) -> dict[str, Any]:
-        """Formatted, or else as it is."""
+        """Post with formatting, else as plain text."""
         try:
             return await ask(method(text=form.preview(text), blocks=form.formatted(text), **place))
         except Unformattable:
             return await ask(method(text=form.preview(text), blocks=form.plain(text), **place))
 
     async def typing(self, chat: Chat) -> None:
-        """In a thread: "is thinking…", until our first message there makes Slack take it away."""
+        """In a thread: "is thinking…", until Slack removes it at our first message there."""
         if (chat.chat_id, chat.thread_id) in self._waiting:
             await courtesy(
                 self._web().assistant_threads_setStatus(
@@ -298,7 +298,7 @@ class Slack(Adapter):
             )
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
-        """A message with the name; the thread hangs on it."""
+        """Post a message with the name; the thread begins below it."""
         sent = await ask(self._web().chat_postMessage(channel=chat.chat_id, text=form.preview(name), mrkdwn=False))
         self._joined.put((chat.chat_id, str(sent["ts"])), True)
         return msgspec.structs.replace(chat, thread_id=str(sent["ts"]))
@@ -306,10 +306,10 @@ class Slack(Adapter):
     # ------------------------------------------------------------------------------------------ files
 
     async def fetch(self, attachment: Attachment) -> bytes:
-        """The bytes of a file that Slack keeps. The token goes to Slack's own hosts and nowhere else."""
+        """The bytes of a file stored at Slack. The token goes to Slack's own hosts and nowhere else."""
         what = attachment.name or "the file"
         address = str(attachment.reference.get("url") or "")
-        if not address:  # of a file in a channel shared with others the event has the id alone
+        if not address:  # for a file in a channel shared with other workspaces the event has only the id
             about = await ask(self._web().files_info(file=str(attachment.reference.get("id"))))
             address = _address(about.get("file") or {})
         headers = {"Authorization": f"Bearer {self.text('bot_token')}"}
@@ -332,7 +332,7 @@ class Slack(Adapter):
 
 
 def _exists(file: dict[str, Any]) -> bool:
-    """Whether the file is still there: of deleted ones, and beyond a free workspace's limit, Slack sends a stub."""
+    """Whether the file still exists: for deleted ones, and beyond a free workspace's limit, Slack sends a stub."""
     return bool(file.get("id")) and file.get("mode") not in ("tombstone", "hidden_by_limit")
 
 
@@ -354,7 +354,7 @@ def _attachment(file: dict[str, Any]) -> Attachment:
 async def revision_of(
     envelope: dict[str, Any], us: str, read: Callable[[dict[str, Any]], Awaitable[Event]]
 ) -> Revision | None:
-    """An edit or a deletion of a person's message, which Slack tells of as a message of a kind of its own."""
+    """An edit or a deletion of a person's message, which Slack sends as messages with their own subtypes."""
     event = (envelope.get("payload") or {}).get("event") or {}
     if event.get("type") != "message" or not isinstance(event.get("channel"), str):
         return None
@@ -364,7 +364,7 @@ async def revision_of(
     message = event.get("message")
     if event.get("subtype") != "message_changed" or not isinstance(message, dict) or not message.get("ts"):
         return None
-    if message.get("subtype") == "tombstone":  # the beginning of a thread: its place stays
+    if message.get("subtype") == "tombstone":  # a thread's root: its place stays
         return deleted(f"{chat_id}:{message['ts']}")
     edit = message.get("edited")
     author = message.get("user")
@@ -373,5 +373,5 @@ async def revision_of(
     if edit.get("user") not in (None, author):
         return None
     made = await read({**message, "channel": chat_id, "channel_type": event.get("channel_type")})
-    when = event.get("event_ts") or event.get("ts")  # the edit's own says no more than the second
+    when = event.get("event_ts") or event.get("ts")  # the edit's own time has only seconds
     return Revision(id=f"edited:{made.id}:{when}", revises=made.id, event=made)

@@ -1,4 +1,4 @@
-"""Slack's two ways of writing: what a model writes becomes blocks, what a person wrote becomes readable text again.
+"""Slack's two formats: a model's Markdown becomes blocks, Slack's message text becomes readable text again.
 
 Slack renders a model's Markdown itself, in blocks of the kind "markdown" (headings, lists, tables, code), so nothing is
 translated here. What could ping people is made harmless with an invisible character. Where Slack refuses the blocks,
@@ -54,7 +54,7 @@ def _pieces(text: str) -> Iterable[str]:
 
 
 def escaped(text: str) -> str:
-    """The text as Slack wants it where it looks for links and mentions: it finds none."""
+    """The text escaped for fields in which Slack looks for links and mentions: it finds none."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -74,12 +74,12 @@ def preview(text: str) -> str:
 
 
 def mentioned(text: str) -> list[str]:
-    """The ids of the people a message of Slack's mentions."""
+    """The ids of the people a Slack message mentions."""
     return [inner[1:].partition("|")[0] for inner in _BRACKETS.findall(text) if inner.startswith("@")]
 
 
 def readable(text: str, us: str, names: Mapping[str, str]) -> str:
-    """A message of Slack's as the person wrote it, without the mention of `us`. `names` has what to call the others."""
+    """A Slack message as the person wrote it, without the mention of `us`. `names` has the names of the others."""
     if us:
         text = re.sub(rf"[ \t]*<@{re.escape(us)}(?:\|[^<>]*)?>[ \t]*", " ", text)
     text = _BRACKETS.sub(lambda found: _spelled(found[1], names), text)
@@ -87,7 +87,7 @@ def readable(text: str, us: str, names: Mapping[str, str]) -> str:
 
 
 def masked(text: str, mask: Callable[[str], str]) -> str:
-    """A message of Slack's with its secrets masked, such that it reads as the masked message does; else as it is."""
+    """A Slack message with its secrets masked, such that it reads as the masked message does; else unchanged."""
     words = readable(text, "", {})
     for made in (escaped(mask(words)), mask(text)):
         if mask(readable(made, "", {})) == mask(words) and mentioned(made) == mentioned(text):
@@ -96,7 +96,7 @@ def masked(text: str, mask: Callable[[str], str]) -> str:
 
 
 def _spelled(inner: str, names: Mapping[str, str]) -> str:
-    """What stood there before Slack put it into angle brackets."""
+    """The original text of what Slack put into angle brackets."""
     target, _, label = inner.partition("|")
     match target[:1]:
         case "@":
@@ -113,23 +113,23 @@ def _spelled(inner: str, names: Mapping[str, str]) -> str:
 
 
 def shared(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The messages that a message hands on, as Slack puts them below it; not the previews of links."""
+    """The messages that a message forwards, as Slack puts them below it; not the previews of links."""
     return [one for one in message.get("attachments") or () if one.get("is_share") or one.get("is_msg_unfurl")]
 
 
 def files(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The files of a message and of those it hands on."""
+    """The files of a message and of those it forwards."""
     return [file for one in (message, *shared(message)) for file in one.get("files") or ()]
 
 
 def command(text: str, known: Collection[str]) -> str:
-    """`!title x` is `/title x`: Slack's apps keep what begins with a slash for themselves. Other texts stay."""
+    """`!title x` is `/title x`: Slack reserves texts that begin with a slash for apps. Other texts stay."""
     found = _BANG.fullmatch(text)
     return "/" + text[1:] if found is not None and found[1].casefold() in known else text
 
 
 def slash(name: str, text: str, known: Collection[str]) -> str:
-    """A native command as a line of text: `/hermes title x` is `/title x`, `/hermes how are you` is just said."""
+    """A native command as a line of text: `/hermes title x` is `/title x`, `/hermes how are you` is a message."""
     bare, text = name.lstrip("/"), text.strip()
     if bare.casefold() in known:
         return f"/{bare} {text}".rstrip()

@@ -1,9 +1,9 @@
-"""Socket Mode: the websocket that Slack sends events through, each in an envelope that wants to be acknowledged.
+"""Socket Mode: the websocket that Slack sends events through, each in an envelope to be acknowledged.
 
-An envelope is acknowledged once what it holds is kept, or lies in the spool (see platforms.intake): Slack waits three
-seconds. What is not acknowledged Slack sends again. Before Slack ends a connection it says so: the next one is opened
-first, and the old one is read to its end. The library has a client for this, too; it goes on trying in silence when it
-should say that it gave up, so this one is ours.
+An envelope is acknowledged once its content is stored, or lies in the spool (see platforms.intake): Slack waits three
+seconds. Slack sends unacknowledged envelopes again. Slack announces the end of a connection: the next one is opened
+first, and the old one is read to its end. The library has a client for this, too; it keeps retrying in silence when it
+should report that it gave up, so this one is ours.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from hermes.gateway.platforms.slack.web_api import kind
 _HELLO = 15.0  # seconds for a new connection to begin
 _HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
 _LINGER = 30.0  # seconds an old connection is read beside its successor
-_LONGEST_PAUSE = 30.0  # seconds between two tries to keep an event
+_LONGEST_PAUSE = 30.0  # seconds between two tries to store an event
 
 Socket = aiohttp.ClientWebSocketResponse
 Envelope = dict[str, Any]
 
 
 class SocketMode:
-    """A connection and its successors. `read` makes an event of an envelope (None: nothing was said), `keep` keeps it.
+    """A connection and its successors. `read` makes an event of an envelope (None: no message), `keep` stores it.
 
-    Envelopes of one chat are kept one after the other, as they came. `ticket` asks for the address of a new connection,
-    `connected` hears of each that stands, `lost` of the end of the last one, once.
+    Envelopes of one chat are stored one after the other, in order. `ticket` requests the address of a new connection,
+    `connected` is called for each that is established, `lost` at the end of the last one, once.
     """
 
     def __init__(
@@ -60,22 +60,22 @@ class SocketMode:
         self._log = log
         self._sockets: set[Socket] = set()
         self._tasks = Tasks()
-        self._last: dict[str, asyncio.Task[bool]] = {}  # chat → what keeps its newest envelope
+        self._last: dict[str, asyncio.Task[bool]] = {}  # chat → the task that stores its newest envelope
 
     def take_up(self) -> None:
-        """Keep what an earlier connection acknowledged and did not keep; called before `open`, so that it comes first."""
+        """Store what an earlier connection acknowledged but did not store; call it before `open`, so that it comes first."""
         for name, envelope in self._spool.waiting():
             self._tasks.start(self._see_to_spooled(name, self._in_turn(envelope)))
 
     async def open(self) -> None:
-        """Open a connection, hear its hello and begin to read it; PlatformError when that can't be."""
+        """Open a connection, wait for its hello and begin to read it; PlatformError when that fails."""
         address = await self._ticket()
         try:
             socket = await self._session.ws_connect(
                 address, heartbeat=_HEARTBEAT, timeout=aiohttp.ClientWSTimeout(ws_close=1.0), max_msg_size=0
             )
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            # The error's own text may hold the address, and with it the ticket: it goes nowhere.
+            # The error's own text may hold the address, and with it the ticket: it is not shown.
             raise PlatformUnreachable(f"Slack's connection for events did not open ({kind(error)})") from None
         self._sockets.add(socket)
         try:
@@ -89,7 +89,7 @@ class SocketMode:
     async def close(self) -> None:
         """End every connection, within a few seconds."""
         await self._tasks.stop()
-        for socket in list(self._sockets):  # those whose reader had not even begun
+        for socket in list(self._sockets):  # including those whose reader had not begun
             await self._leave(socket)
 
     async def _leave(self, socket: Socket) -> None:
@@ -131,7 +131,7 @@ class SocketMode:
         await self.open()
 
     def _take(self, envelope: Envelope, socket: Socket) -> None:
-        """See to an envelope."""
+        """Store and acknowledge an envelope."""
         if not envelope.get("envelope_id"):
             return
 
@@ -139,13 +139,13 @@ class SocketMode:
             try:
                 await socket.send_str(json.dumps({"envelope_id": envelope["envelope_id"]}))
             except (aiohttp.ClientError, OSError):
-                pass  # the connection is gone: Slack sends the event again, and it is known by its id
+                pass  # the connection is gone: Slack sends the event again, and its id is recognised
 
         receipt = Receipt(self._spool, _lasting(envelope), tell, self._log)
         self._tasks.start(receipt.follow(self._in_turn(envelope)))
 
     def _in_turn(self, envelope: Envelope) -> asyncio.Task[bool]:
-        """Keep an envelope, after those of the same chat that came before it."""
+        """Store an envelope, after the earlier ones of its chat."""
         payload = envelope.get("payload") or {}
         chat = str((payload.get("event") or {}).get("channel") or payload.get("channel_id") or "")
         task = self._tasks.start(self._kept(envelope, self._last.get(chat)))
@@ -154,7 +154,7 @@ class SocketMode:
         return task
 
     async def _kept(self, envelope: Envelope, before: asyncio.Task[bool] | None) -> bool:
-        """Keep what was said, however long that takes; False where it can't be read at all."""
+        """Store the content, however long that takes; False if it can't be read at all."""
         if before is not None:
             await asyncio.wait([before])
         event, pause = None, 1.0
@@ -183,7 +183,7 @@ class SocketMode:
 
 def _lasting(envelope: Envelope) -> Envelope:
     """An envelope without what must not lie on a disk (`token` proves who Slack is, `response_url` lets its holder answer),
-    and without the blocks, which have the words once more."""
+    and without the blocks, which repeat the text."""
 
     def lasting(what: Any) -> Any:
         if isinstance(what, dict):
@@ -194,7 +194,7 @@ def _lasting(envelope: Envelope) -> Envelope:
 
 
 async def _hello(socket: Socket) -> None:
-    """A connection stands when Slack has said hello; it may say goodbye at once instead."""
+    """Wait for Slack's hello, which establishes a connection; Slack may close it at once instead."""
     try:
         first = await socket.receive_json(timeout=_HELLO)
     except (aiohttp.ClientError, OSError, TimeoutError, TypeError, ValueError) as error:

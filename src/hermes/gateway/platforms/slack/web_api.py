@@ -1,6 +1,6 @@
-"""What the Web API answers: the data, or one of our errors for Slack's.
+"""Web API responses: the data, or one of our errors for Slack's.
 
-Slack's own error texts stay out of ours, and so do those of the library: they repeat what was sent, tickets included.
+The error texts of Slack and of the library stay out of ours: they repeat the request, tickets included.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ _HINTS = {
 
 
 class Unformattable(SendRefused):
-    """Slack does not take the message in this form; as plain text it may."""
+    """Slack refuses the message in this form; as plain text it may accept it."""
 
 
 async def ask(request: Awaitable[AsyncSlackResponse], *, token: str = "bot_token") -> dict[str, Any]:
-    """What Slack answers; a PlatformError where it does not. `token` is the setting to blame when it is not accepted."""
+    """Slack's response; a PlatformError on failure. `token` is the setting to name when it is not accepted."""
     try:
         answer = (await request).data
     except SlackApiError as error:
         raise _translated(error.response, token) from None
     except (aiohttp.ClientError, SlackClientError, OSError, TimeoutError, ValueError, AttributeError) as error:
-        lost = not isinstance(error, aiohttp.ClientConnectorError)  # the answer may be, and the message there
+        lost = not isinstance(error, aiohttp.ClientConnectorError)  # the answer may be lost, and the message sent
         raise PlatformUnreachable(f"Slack can't be reached ({kind(error)})", maybe_sent=lost) from None
     return answer if isinstance(answer, dict) else {}
 
 
 def _translated(response: Any, token: str) -> PlatformError:
     """`response` is the library's, or aiohttp's where the answer could not even be read."""
-    said = getattr(response, "data", None)
-    said = said if isinstance(said, dict) else {}
+    data = getattr(response, "data", None)
+    data = data if isinstance(data, dict) else {}
     status = int(getattr(response, "status_code", 0) or getattr(response, "status", 0) or 0)
-    code = str(said.get("error") or f"HTTP {status}")
+    code = str(data.get("error") or f"HTTP {status}")
     if status == 429 or code in ("ratelimited", "rate_limited"):
         return SlowDown("Slack asks us to wait", retry_after(getattr(response, "headers", {})))
-    if status >= 500 or not said or code in _PASSING:
+    if status >= 500 or not data or code in _PASSING:
         return PlatformUnreachable(f"Slack failed ({code}); trying again")
     if code == "missing_scope":
-        needed = said.get("needed")
+        needed = data.get("needed")
         return PlatformRefused(
             f"the Slack app lacks the scope {needed}: add it under OAuth & Permissions and install the app again"
         )
     if code in _LOCKED_OUT:
         return PlatformRefused(f"Slack does not accept {token} ({code}): copy it again from your app at api.slack.com")
     if code in _FORMATTING:
-        return Unformattable(f"Slack does not take the message ({code})")
+        return Unformattable(f"Slack does not accept the message ({code})")
     return SendRefused(f"Slack refuses: {code}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
 
 
 def kind(error: BaseException) -> str:
-    """An error by its kind alone: its text may hold what must not be shown."""
+    """The class name of an error: its text may hold what must not be shown."""
     return type(error).__name__
 
 

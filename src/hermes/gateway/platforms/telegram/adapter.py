@@ -1,4 +1,4 @@
-"""The adapter: settings, coming and going, and everything that is sent."""
+"""The Telegram adapter: settings, connecting and disconnecting, and sending."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Telegram(Adapter):
         ),
         Setting(
             name="webhook_url",
-            help="a public https address, if Telegram is to bring messages instead of being asked",
+            help="a public https address, if Telegram is to deliver messages by webhook instead of polling",
             variable="TELEGRAM_WEBHOOK_URL",
         ),
         Setting(
-            name="webhook_secret", help="a word of letters and digits by which Telegram is recognised there",
+            name="webhook_secret", help="letters and digits by which the webhook recognises Telegram",
             variable="TELEGRAM_WEBHOOK_SECRET", secret=True,
         ),
         Setting(
@@ -86,7 +86,7 @@ class Telegram(Adapter):
         self._forums: set[str] = set()  # groups with topics
         self._albums = Albums()
 
-    # ------------------------------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------------------------------ connecting
 
     def validate(self) -> None:
         self._webhook_secret()
@@ -128,8 +128,8 @@ class Telegram(Adapter):
             try:
                 return event_of(messages, bot.bot, self._commands)
             except Exception:
-                # It would come again and again, and nothing after it.
-                link.log.exception("Telegram: message %d can't be read; it is left out", messages[0].message_id)
+                # Telegram would redeliver it for ever, and nothing after it.
+                link.log.exception("Telegram: skipping message %d, which can't be read", messages[0].message_id)
                 return None
 
         self._albums.read = read
@@ -159,11 +159,11 @@ class Telegram(Adapter):
         if reply_to is not None and reply_to.isdecimal():
             answered = ReplyParameters(int(reply_to), allow_sending_without_reply=True)
 
-        async def attempt(where: int | str, said: Formatted) -> Message:
+        async def attempt(where: int | str, rendered: Formatted) -> Message:
             return await self._connected().send_message(
                 where,
-                said.text,
-                entities=said.entities,
+                rendered.text,
+                entities=rendered.entities,
                 message_thread_id=None if topic == _GENERAL else topic,
                 reply_parameters=answered,
                 link_preview_options=_NO_PREVIEW,
@@ -173,20 +173,20 @@ class Telegram(Adapter):
         return str(message.message_id)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        async def attempt(where: int | str, said: Formatted) -> object:
+        async def attempt(where: int | str, rendered: Formatted) -> object:
             try:
                 return await self._connected().edit_message_text(
-                    said.text, where, int(message_id), entities=said.entities, link_preview_options=_NO_PREVIEW
+                    rendered.text, where, int(message_id), entities=rendered.entities, link_preview_options=_NO_PREVIEW
                 )
             except BadRequest as error:
                 if "not modified" not in error.message.lower():
                     raise
-                return None  # it reads so already
+                return None  # the message has this text already
 
         await self._formatted(chat, text, attempt)
 
     async def typing(self, chat: Chat) -> None:
-        # In a forum this is shown in no topic at all unless one is named, even the general one that sending must not name.
+        # In a forum this is shown in no topic unless one is named, even the general one that sending must not name.
         topic = topic_of(chat) or (_GENERAL if chat.chat_id in self._forums else None)
         await self._there(
             chat, lambda where: self._connected().send_chat_action(where, ChatAction.TYPING, message_thread_id=topic)
@@ -203,8 +203,8 @@ class Telegram(Adapter):
                 raise
             try:
                 return bytes(await found.download_as_bytearray())
-            except InvalidToken as error:  # so the library calls any "not found"
-                raise SendRefused(f"{name} is no longer at Telegram") from error
+            except InvalidToken as error:  # the library's name for any "not found"
+                raise SendRefused(f"{name} is no longer available on Telegram") from error
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
         title = " ".join(plain(name).text.split())[:_LONGEST_TOPIC].rstrip() or "Hermes"
@@ -221,7 +221,7 @@ class Telegram(Adapter):
         with our_errors():
             await self._connected().set_my_commands(shown[:_MOST_COMMANDS])
 
-    # ---------------------------------------------------------------------------------------------------- how
+    # ---------------------------------------------------------------------------------------------------- helpers
 
     def _connected(self) -> Bot:
         if self._bot is None:
@@ -231,21 +231,21 @@ class Telegram(Adapter):
     async def _formatted(
         self, chat: Chat, text: str, attempt: Callable[[int | str, Formatted], Awaitable[Answer]]
     ) -> Answer:
-        """Try it with formatting; if Telegram refuses, with the text as it was written."""
-        said = formatted(text)
+        """Try it with formatting; if Telegram refuses, with the plain Markdown text."""
+        rendered = formatted(text)
 
         async def with_and_without(where: int | str) -> Answer:
             try:
-                return await attempt(where, said)
+                return await attempt(where, rendered)
             except BadRequest:
-                if said == plain(text):
+                if rendered == plain(text):
                     raise
                 return await attempt(where, plain(text))
 
         return await self._there(chat, with_and_without)
 
     async def _there(self, chat: Chat, attempt: Callable[[int | str], Awaitable[Answer]]) -> Answer:
-        """Do something in a chat, and follow it when it has become a supergroup, which has another id."""
+        """Do something in a chat; if it has become a supergroup, which has another id, do it there."""
         where: int | str = self._moved.get(chat.chat_id) or chat.chat_id
         if isinstance(where, str) and where.lstrip("-").isdecimal():
             where = int(where)

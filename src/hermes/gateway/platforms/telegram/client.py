@@ -1,7 +1,7 @@
-"""The way to the Bot API: a client that never learns the token, and Telegram's errors in our own words.
+"""The Bot API client: it never holds the token, and raises Telegram's errors as ours.
 
 Telegram wants the token inside every address, and addresses end up in log lines and error messages. So the library
-works with a stand-in, and only the last step before the socket puts the real one in its place.
+works with a placeholder, and only the last step before the socket replaces it by the real token.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _STAND_IN = "the-token"
 _CONNECTIONS = 256
 _PATIENCE = 20.0  # seconds for an answer, and for each piece of a file
 
-# The library warns each time that this number will be of another kind one day; `_seconds` reads both.
+# The library warns each time that this number will be of another type one day; `_seconds` reads both.
 warnings.filterwarnings("ignore", message=".*`retry_after`", category=PTBDeprecationWarning)
-# It has a method for this one, but that one reads all updates or none.
+# The library's own method for this reads all updates or none.
 warnings.filterwarnings("ignore", message="Please use 'Bot.getUpdates'", category=PTBUserWarning)
-# At this level it writes down every message and the webhook's secret.
+# At this level it logs every message and the webhook's secret.
 logging.getLogger("telegram").setLevel(logging.INFO)
 
 
 class _PutsTokenIn(httpx.AsyncBaseTransport):
-    """Sends each request with the real token instead of the stand-in."""
+    """Sends each request with the real token instead of the placeholder."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, token: str) -> None:
         self._inner = inner
@@ -91,7 +91,7 @@ def open_bot(values: Mapping[str, Any]) -> Bot:
 
 
 def _proxy(values: Mapping[str, Any], base: str) -> str | None:
-    """The proxy of the settings, else the one of the environment, as other programs find it."""
+    """The proxy of the settings, else the one of the environment."""
     if values.get("proxy"):
         return str(values["proxy"])
     address = urlsplit(base)
@@ -102,22 +102,22 @@ def _proxy(values: Mapping[str, Any], base: str) -> str | None:
 
 
 def read_update(raw: Any, bot: Bot, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> Update:
-    """One update as Telegram wrote it. What the library can't read becomes an empty one, so that it does not come
-    again and again and hold up all that follows."""
+    """Parse one update. What the library can't read becomes an empty update, so that it is not redelivered for ever
+    and delays nothing."""
     number = raw.get("update_id") if isinstance(raw, dict) else None
     if not isinstance(number, int):
         raise PlatformUnreachable("Telegram sent something that is not an update")
     try:
         return Update.de_json(raw, bot)
     except Exception as error:
-        log.error("Telegram: update %d can't be read (%s); it is left out", number, type(error).__name__)
+        log.error("Telegram: skipping update %d, which can't be read (%s)", number, type(error).__name__)
         return Update(number)
 
 
 @contextmanager
 def our_errors(*, login: bool = False) -> Iterator[None]:
-    """Whatever goes wrong inside leaves as one of hermes.errors. Nobody to send to yet (`login`): then what is refused
-    is us."""
+    """Translate the library's errors into those of hermes.errors. During `login` a refusal means that the account is
+    refused, not a message."""
     try:
         yield
     except (PlatformError, ChatMigrated):
@@ -135,8 +135,8 @@ def our_errors(*, login: bool = False) -> Iterator[None]:
         raise PlatformUnreachable(f"Telegram can't be reached: {error.message}", maybe_sent=lost) from error
     except TelegramError as error:
         raise PlatformUnreachable(f"Telegram: {error.message}") from error
-    except Exception as error:  # an answer that is not one: some proxies and hotel networks speak up for others
-        raise PlatformUnreachable(f"no proper answer from Telegram ({type(error).__name__})") from error
+    except Exception as error:  # not an answer of Telegram's: some proxies and hotel networks send their own pages
+        raise PlatformUnreachable(f"the answer is not from Telegram ({type(error).__name__})") from error
 
 
 def _seconds(error: RetryAfter) -> float:

@@ -1,6 +1,6 @@
 """Markdown as Telegram shows it: a text and its message entities, counted in UTF-16 units.
 
-Where the formatted text would be too long, the text as it was written is sent.
+Where the formatted text would be too long, the Markdown text itself is sent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def plain(text: str) -> Formatted:
 
 
 def formatted(text: str, longest: int = LONGEST) -> Formatted:
-    """A Markdown text with its formatting; without, if that is too long or if nothing would be left to see."""
+    """A Markdown text with its formatting; without, if that is too long or if nothing visible would be left."""
     whole = plain(text)
     for layout in (_ALIGNED, _BARE):  # aligned columns take more room than the bare cells
         marked = markup.marked(whole.text, layout)

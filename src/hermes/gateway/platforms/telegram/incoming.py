@@ -1,4 +1,4 @@
-"""Telegram's messages → our events: who said what, where, and whether it was said to us.
+"""Telegram's messages → our events: sender, text, chat, and whether the bot is addressed.
 
 Several messages can be one event: pictures sent together come as one message each (an album).
 """
@@ -35,7 +35,7 @@ def topic_of(chat: Chat) -> int | None:
 
 
 def conversations(updates: Iterable[Update]) -> list[list[Message]]:
-    """The messages of some updates, oldest first, those of one album together."""
+    """The messages of some updates, oldest first, grouped by album."""
     found: list[list[Message]] = []
     albums: dict[tuple[int, str], list[Message]] = {}
     for update in sorted(updates, key=lambda one: one.update_id):
@@ -54,14 +54,14 @@ def conversations(updates: Iterable[Update]) -> list[list[Message]]:
 
 
 class Albums:
-    """Albums of this process: an edit is about one of an album's messages, and the event is all of them."""
+    """The albums this process has seen: an edit concerns one message of an album, and the event is all of them."""
 
     def __init__(self) -> None:
-        self.read: Reading = lambda messages: None  # makes an event of one message, or of an album's
+        self.read: Reading = lambda messages: None  # makes an event of one message or one album
         self._known: Recent[tuple[int, int], tuple[str, dict[int, str]]] = Recent(1_000)
 
     def event(self, messages: Sequence[Message]) -> Event | None:
-        """What was said by one message or one album."""
+        """The event of one message or one album."""
         event = self.read(messages)
         if event is not None and len(messages) > 1:
             parts = [(one.message_id, self.read([one])) for one in messages]
@@ -71,7 +71,7 @@ class Albums:
         return event
 
     def edited(self, message: Message) -> Event | None:
-        """What a message says by now; of an album's, what the whole album says."""
+        """The event of an edited message; for a message of an album, that of the whole album."""
         event, album = self.read([message]), self._known.get((message.chat.id, message.message_id))
         if event is None or album is None:
             return event
@@ -81,7 +81,7 @@ class Albums:
 
 
 def edits(updates: Iterable[Update]) -> list[tuple[str, Message]]:
-    """The messages that were edited, oldest first, each with a name that a redelivery has, too. A place that moves is no edit."""
+    """The edited messages, oldest first, each with an id that a redelivery has, too. A live location's move is no edit."""
     found = []
     for update in sorted(updates, key=lambda one: one.update_id):
         message = update.edited_message or update.edited_channel_post
@@ -92,7 +92,7 @@ def edits(updates: Iterable[Update]) -> list[tuple[str, Message]]:
 
 
 def migration(message: Message) -> tuple[str, str] | None:
-    """The old and the new id of a group that became a supergroup; Telegram says so in both."""
+    """The old and the new id of a group that became a supergroup; Telegram announces it in both."""
     if message.migrate_to_chat_id is not None:
         return str(message.chat.id), str(message.migrate_to_chat_id)
     if message.migrate_from_chat_id is not None:
@@ -101,7 +101,7 @@ def migration(message: Message) -> tuple[str, str] | None:
 
 
 def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str]) -> Event | None:
-    """What was said by one message or one album; None for what is not a person's message.
+    """The event of one message or one album; None for what is not a person's message.
 
     `commands` has our command for each name in Telegram's menu, which allows fewer letters.
     """
@@ -132,7 +132,7 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
         reply_to=None if reply is None else str(reply.message_id),
         quoted=_quoted(first, reply),
         sent_at=first.date.timestamp(),
-        # A topic that we opened is a conversation with us, like an answer to one of our messages.
+        # A topic that the bot opened is a conversation with it, like an answer to one of its messages.
         addressed=first.chat.type == "private"
         or any(one is not None and one[1] for one in heard)
         or (ours is not None and ours.from_user is not None and ours.from_user.id == us.id),
@@ -140,21 +140,21 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
 
 
 def _quoted(message: Message, reply: Message | None) -> str | None:
-    """The words that are answered: the part that was picked, else all of them."""
+    """The text of the answered message: the selected part, else all of it."""
     if message.quote is not None:
         return message.quote.text or None
     return None if reply is None else reply.text or reply.caption
 
 
 def _topic_root(message: Message) -> Message | None:
-    """What Telegram calls an answer although it is just the first thing in a topic: the note that the topic was made."""
+    """The service message about a topic's creation, which Telegram gives as the answered message of its first one."""
     answered = message.reply_to_message
     return answered if answered is not None and answered.forum_topic_created is not None else None
 
 
 def _chat(message: Message) -> Chat:
     chat, thread, name = message.chat, None, message.chat.title or message.chat.full_name
-    # Without is_topic_message the number is that of a chain of answers, and nothing can be sent to it.
+    # Without is_topic_message the number is that of a reply chain, and nothing can be sent to it.
     if message.is_topic_message and message.message_thread_id is not None:
         thread = thread_of(message.message_thread_id)
         root = _topic_root(message)
@@ -164,7 +164,7 @@ def _chat(message: Message) -> Chat:
 
 
 def _sender(message: Message) -> Sender | None:
-    """Who spoke; None for bots, ourselves among them. Whoever speaks as a channel or an anonymous admin is that chat."""
+    """The author; None for bots, ourselves among them. Channels and anonymous admins speak as that chat."""
     if message.is_automatic_forward:
         return None
     speaks_as = message.sender_chat or (message.chat if message.from_user is None else None)
@@ -176,44 +176,44 @@ def _sender(message: Message) -> Sender | None:
     return Sender(user_id=str(user.id), name=user.full_name)
 
 
-# ---------------------------------------------------------------------------------------------------- what was said
+# ---------------------------------------------------------------------------------------------------- message text
 
 
 def _heard(message: Message, us: User, commands: Mapping[str, str]) -> tuple[str, bool] | None:
-    """The words without the mention of us, and whether they were said to us; None for a command to another bot."""
+    """The text without the mention of the bot, and whether it is addressed; None for a command to another bot."""
     text = message.text or message.caption
     if text is None:
         return _in_words(message), False
     name = f"@{us.username}".lower()
     units = text.encode("utf-16-le", "surrogatepass")  # Telegram counts in these
-    said, place, mentioned, command = "", 0, False, False
+    result, place, mentioned, command = "", 0, False, False
 
     def piece(start: int, end: int | None = None) -> str:
         return units[2 * start : None if end is None else 2 * end].decode("utf-16-le", "surrogatepass")
 
     for entity in sorted(message.entities or message.caption_entities, key=lambda one: one.offset):
         if entity.offset < place:
-            continue  # inside one that was dealt with
+            continue  # nested in an entity that is handled already
         end = entity.offset + entity.length
         word, before = piece(entity.offset, end), piece(place, entity.offset)
-        if entity.type == MessageEntity.BOT_COMMAND and not (said + before).strip():
+        if entity.type == MessageEntity.BOT_COMMAND and not (result + before).strip():
             asked, _, whom = word[1:].partition("@")
             if whom and f"@{whom}".lower() != name:
                 return None
-            said, place, command = f"/{commands.get(asked.lower(), asked)}", end, True
+            result, place, command = f"/{commands.get(asked.lower(), asked)}", end, True
         elif (entity.type == MessageEntity.MENTION and word.lower() == name) or (
             entity.type == MessageEntity.TEXT_MENTION and entity.user is not None and entity.user.id == us.id
         ):
-            said, place, mentioned = said + before, end, True
+            result, place, mentioned = result + before, end, True
             gap = _AFTER_MENTION.match(piece(end))
-            if gap is not None and (not said or said[-1].isspace()):
-                place += len(gap[0])  # no sign beyond the sixteenth bit is among these
-    said += piece(place)
-    return (said.strip() if mentioned else said), mentioned or command
+            if gap is not None and (not result or result[-1].isspace()):
+                place += len(gap[0])  # these characters are one UTF-16 unit each
+    result += piece(place)
+    return (result.strip() if mentioned else result), mentioned or command
 
 
 def _in_words(message: Message) -> str:
-    """What was sent instead of words, where words can stand for it."""
+    """A description of content other than text, where a text can stand for it."""
     if message.sticker is not None:
         return message.sticker.emoji or ""
     if message.location is not None:

@@ -1,7 +1,7 @@
-"""How messages come in: by asking for them (long polling), or by Telegram bringing them (a webhook).
+"""Receiving updates: by long polling, or by a webhook.
 
-Both tell Telegram that a message has arrived only when it is kept. Asked, Telegram repeats everything until it is asked
-for what comes after; a webhook's delivery is repeated until it is answered with 200.
+Both acknowledge a message to Telegram only when it is stored. To polling, Telegram repeats every update until a later one
+is asked for; to a webhook, it repeats a delivery until it is answered with 200.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from hermes.gateway.platforms.telegram.incoming import Albums, conversations, ed
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import Registration
 
-# Of updates: joins, reactions and the like are not sent to us at all. Bots are not told of deletions.
+# The updates we ask for: no joins, reactions and the like. Telegram does not report deletions to bots.
 KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
 _MOST = 100  # updates at once, Telegram's own limit
-_WAIT = 25  # seconds that Telegram waits for something to happen before it answers "nothing"
-_ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # how long, and how often, more pictures of an album are waited for
+_WAIT = 25  # seconds that Telegram waits for an update before it answers with none
+_ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # seconds between, and number of, polls for more pictures of an album
 _FAILURES = 5  # in a row, before the connection counts as lost
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
 class PollingReceiver:
-    """Asks for messages until it is stopped, or until it has asked in vain too often (`Link.lost`)."""
+    """Polls for messages until it is stopped, or until too many polls in a row have failed (`Link.lost`)."""
 
     def __init__(self, bot: Bot, link: Link, identity: str, albums: Albums) -> None:
         self._bot, self._link, self._identity, self._albums = bot, link, identity, albums
-        self._offset: int | None = None  # the first update that is not kept yet
+        self._offset: int | None = None  # the first update that is not stored yet
         self._tasks = Tasks()
 
     async def start(self) -> None:
         with our_errors(login=True):
-            await self._bot.delete_webhook()  # while there is one, asking is refused
+            await self._bot.delete_webhook()  # with a webhook set, polling is refused
         self._tasks.start(self._run(), name="telegram: receiving")
 
     async def stop(self) -> None:
@@ -65,20 +65,20 @@ class PollingReceiver:
                 retries.succeeded()
                 await self._keep(updates)
         except Exception as error:
-            self._link.lost(error)  # what was not confirmed comes again
+            self._link.lost(error)  # unconfirmed updates are sent again
 
     async def _updates(self, seconds: int) -> Sequence[Update]:
         try:
             return await self._bot.get_updates(self._offset, _MOST, seconds, KINDS)
         except TelegramError:
             raise
-        except Exception:  # one of them is beyond the library: take them one by one
+        except Exception:  # the library can't read one of them: parse them one by one
             asked = {"offset": self._offset, "limit": _MOST, "allowed_updates": list(KINDS)}
             raw = await self._bot.do_api_request("getUpdates", asked)
             return [read_update(one, self._bot, self._link.log) for one in raw]
 
     async def _whole_albums(self, updates: Sequence[Update]) -> Sequence[Update]:
-        """The same, with the rest of an album whose first pictures came just now. Nothing is confirmed by this."""
+        """The updates, with the rest of an album whose first pictures just arrived. Confirms nothing."""
         for _ in range(_ALBUM_ROUNDS):
             if _open_album(updates) is None or len(updates) >= _MOST:
                 break
@@ -89,7 +89,7 @@ class PollingReceiver:
             updates = more
         start = _open_album(updates)
         if start and len(updates) >= _MOST:
-            return updates[:start]  # the rest of it is in the next hundred: leave it whole for then
+            return updates[:start]  # its rest is in the next hundred: leave the whole album for then
         return updates
 
     async def _keep(self, updates: Sequence[Update]) -> None:
@@ -99,7 +99,7 @@ class PollingReceiver:
 
 
 async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
-    """Have the gateway keep what was said, in its order."""
+    """Have the gateway store the updates, in order."""
     for messages in conversations(updates):
         moved = migration(messages[0])
         if moved is not None:
@@ -115,7 +115,7 @@ async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
 
 
 def _open_album(updates: Sequence[Update]) -> int | None:
-    """Where the first album begins that may go on: nothing else was said in its chat since."""
+    """The start of the first album that may be incomplete: no other message in its chat has followed it."""
     last: dict[int, str | None] = {}
     for update in updates:
         message = update.message or update.channel_post
@@ -129,7 +129,7 @@ def _open_album(updates: Sequence[Update]) -> int | None:
 
 
 class WebhookReceiver:
-    """Listens on a port of this machine for what Telegram brings to a public address in front of it."""
+    """Listens on a port of this machine for the updates Telegram sends to the public address in front of it."""
 
     def __init__(
         self, bot: Bot, link: Link, albums: Albums, *, url: str, secret: str, host: str, port: int
@@ -150,7 +150,7 @@ class WebhookReceiver:
             await self._bot.set_webhook(self._url, secret_token=self._secret, allowed_updates=KINDS)
 
     async def stop(self) -> None:
-        """Stop listening. The webhook stays set: what comes meanwhile is brought later."""
+        """Stop listening. The webhook stays set: Telegram delivers later what arrives meanwhile."""
         if self._registration is not None:
             await self._registration.close()
 
@@ -163,8 +163,8 @@ class WebhookReceiver:
             update = read_update(msgspec.json.decode(body), self._bot, self._link.log)
         except (ValueError, PlatformError):
             return 400
-        # Telegram brings the messages of a chat one after the other, each when the one before it was taken; so an
-        # album can't be waited for here, and each of its pictures is an event of its own.
+        # Telegram delivers the messages of a chat one after the other, each when the one before it was accepted; so the
+        # rest of an album can't be waited for here, and each of its pictures is an event of its own.
         async with self._one_by_one:
             await _take(self._link, self._albums, [update])
         return 200
