@@ -23,6 +23,7 @@
     │   ├── RateLimited             too many requests, or the server is overloaded; worth another try
     │   └── ContextTooLong          the conversation no longer fits
     ├── ToolError                   a tool could not do what was asked; the model is told
+    │   └── ToolDeclined            the user said no; it was not done
     ├── PlatformError               a chat platform did not do it
     │   ├── PlatformUnreachable     no connection; worth another try
     │   ├── PlatformRefused         it does not let us in (token, rights, settings)
@@ -65,6 +66,7 @@ __all__ = [
     "StoreUnreachable",
     "TitleClash",
     "TitleTooLong",
+    "ToolDeclined",
     "ToolError",
 ]
 
@@ -207,6 +209,10 @@ class ContextTooLong(ModelError):
 
 class ToolError(HermesError):
     """A tool could not do what was asked. The model is told; the conversation goes on."""
+
+
+class ToolDeclined(ToolError):
+    """The user said no to what a tool wanted to do; it was not done."""
 
 
 class PlatformError(HermesError):
