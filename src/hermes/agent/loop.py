@@ -64,7 +64,8 @@ def _nobody(question: str) -> bool:
 class Agent:
     """Talks in one session. Not for several turns at once; `interrupt` may come from any thread."""
 
-    titles = True  # whether sessions are given a title by a model
+    titles = True  # whether sessions are given a title
+    titles_by_model = True  # whether a model is asked for it; else it is made of the words of the first exchange
     gathers = False  # whether the turn is given back by the door's `let_go` alone; cheaper where there are many
     first_wait = 1.0  # seconds before the second try of a call that failed; doubled each time
 
@@ -436,7 +437,8 @@ class Agent:
         from hermes.agent.model_choice import auxiliary_model
         from hermes.agent.titler import start_titling
 
-        self._titling = start_titling(self.db, self.session_id, auxiliary_model(self.config, "title", self.model))
+        model = auxiliary_model(self.config, "title", self.model) if self.titles_by_model else None
+        self._titling = start_titling(self.db, self.session_id, model)
 
     # ------------------------------------------------------------------------------------------ making room
 
