@@ -19,9 +19,11 @@ from hermes.config import config_path, load_config
 from hermes.config import keys as table
 
 
-@click.group(help="Read and change config.yaml.")
-def command() -> None:
-    pass
+@click.group(invoke_without_command=True, help="Read and change config.yaml. Alone: print what it sets.")
+@click.pass_context
+def command(context: click.Context) -> None:
+    if context.invoked_subcommand is None:
+        context.invoke(show, everything=False, reveal=False, as_json=False)
 
 
 @command.command(help="Print where config.yaml is (or would be).")

@@ -16,7 +16,7 @@ from hermes.cli.common import (
     Ambiguous,
     confirmed,
     days,
-    find_session,
+    find_sessions,
     json_option,
     source_option,
     yes_option,
@@ -49,7 +49,7 @@ def called(session: dict[str, Any]) -> str:
 @yes_option()
 def delete(words: tuple[str, ...], now: bool, yes: bool) -> None:
     with opened(writing=True) as db:
-        named = (db.get_compression_chain(find_session(db, word))[-1] for word in words)
+        named = (db.get_compression_chain(one)[-1] for one in find_sessions(db, words))
         meant = [_Conversation(db, session_id) for session_id in dict.fromkeys(named)]
         for one in meant:
             one.refuse_live()
