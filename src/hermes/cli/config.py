@@ -136,11 +136,13 @@ def _edited(copy: Path, before: str | None) -> str | None:
     from hermes.config.reading import check_text
     from hermes.errors import ConfigError
 
+    there = {one.unknown for one in check_text(before or "", config_path())[1]} - {None}
     while True:
         _open_editor(copy)
         try:
             text = read_text(copy) or ""
-            problems: list[Any] = check_text(text, config_path())[1]
+            # a key nobody knows that was there before is no reason to refuse; a new one is a slip
+            problems: list[Any] = [one for one in check_text(text, config_path())[1] if one.unknown not in there]
         except ConfigError as error:
             text, problems = "", [error]
         for problem in problems[:10]:

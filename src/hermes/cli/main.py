@@ -78,6 +78,8 @@ def _show_warnings_as_notes() -> None:
     """What the store warns of (a replica, a newer program's file) is one line, without the place in our code."""
     import warnings
 
+    if "_HERMES_COMPLETE" in os.environ:  # the shell asks while somebody types: nothing may appear there
+        warnings.simplefilter("ignore")
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
