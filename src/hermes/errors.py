@@ -23,6 +23,7 @@
     │   ├── RateLimited             too many requests, or the server is overloaded; worth another try
     │   └── ContextTooLong          the conversation no longer fits
     ├── ToolError                   a tool could not do what was asked; reported to the model
+    │   └── ToolDeclined            the user said no; it was not done
     ├── PlatformError               a chat platform did not do it
     │   ├── PlatformUnreachable     no connection; worth another try
     │   ├── PlatformRefused         the login is rejected (token, rights, settings)
@@ -65,6 +66,7 @@ __all__ = [
     "StoreUnreachable",
     "TitleClash",
     "TitleTooLong",
+    "ToolDeclined",
     "ToolError",
 ]
 
@@ -207,6 +209,10 @@ class ContextTooLong(ModelError):
 
 class ToolError(HermesError):
     """A tool could not do what was asked. The error is reported to the model; the conversation continues."""
+
+
+class ToolDeclined(ToolError):
+    """The user said no to what a tool wanted to do; it was not done."""
 
 
 class PlatformError(HermesError):

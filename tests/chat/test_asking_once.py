@@ -34,6 +34,24 @@ def test_the_answer_alone_is_on_standard_output_as_plain_text(server: ModelServe
     assert row["end_reason"] == "user_exit" and row["source"] == "cli" and row["title"]
 
 
+def test_one_question_does_not_wait_for_a_title_by_the_model(server: ModelServer, home: Path, look: Look) -> None:
+    asked = Gate()
+
+    def never(body: dict[str, Any]) -> str:
+        asked.open.wait(60)
+        return "A Title That Comes Late"
+
+    server.task_answer = never
+    server.scripts = [["A parser for TOML files needs a tokenizer first."]]
+    try:
+        done = run("-q", "How do I write a parser for TOML files?", home=home)
+    finally:
+        asked.open.set()
+    assert (done.status, done.err) == (0, "") and done.out.startswith("A parser")
+    (row,) = look(lambda db: db.list_sessions_rich())
+    assert server.tasks == [] and "TOML" in row["title"]
+
+
 def test_hermes_alone_takes_the_options_of_chat(server: ModelServer, home: Path) -> None:
     assert run("-q", "hello", home=home).out == "That is all I have to say.\n"
 
@@ -187,11 +205,12 @@ def test_a_destructive_command_needs_yes_where_nobody_can_be_asked(
 
 def test_continuing_with_a_question(server: ModelServer, home: Path, look: Look) -> None:
     run("chat", "-q", "one", home=home)
-    for words in (("-c",), ("--continue",), ("-c", "Talking About Test Things"), ("-r", "Talking About Test Things")):
+    title = look(lambda db: db.list_sessions_rich()[0]["title"])
+    for words in (("-c",), ("--continue",), ("-c", title), ("-r", title)):
         assert run("chat", *words, "-q", f"next {words}", home=home).status == 0
     assert [text for role, text in look(messages) if role == "user"][0::4] == [
         "one",
-        "next ('-r', 'Talking About Test Things')",
+        f"next ('-r', {title!r})",
     ]
     assert len(server.requests[-1]["messages"]) == 10
     assert look(lambda db: db.session_count()) == 1

@@ -112,12 +112,13 @@ def test_a_fresh_machine_is_well_and_stays_empty(hermes_home: Path) -> None:
 
 
 def test_one_wrong_thing_is_one_line_with_a_hint(home: Path) -> None:
-    config(home, "modle: {default: x}\n")
+    config(home, "timezone: Berlin\n")
     done = run("doctor", home=home, env=QUIET)
     assert done.status == 1
     wrong = [line for line in done.out.splitlines() if line.startswith("✗")]
     assert wrong == [
-        f"✗ config          {home / 'config.yaml'} line 1: unknown configuration key: modle; did you mean model?"
+        f"✗ config          {home / 'config.yaml'} line 1: timezone: expected a name such as Europe/Berlin, got 'Berlin';"
+        " did you mean Europe/Berlin?"
         " → `hermes config edit` opens and checks it"
     ]
     assert done.out.endswith("\n1 thing is wrong (✗).\n")
@@ -213,7 +214,11 @@ def test_every_mistake_in_the_configuration_has_its_line(home: Path) -> None:
     hint = "`hermes config edit` opens and checks it"
     assert status == 1
     assert about(found, "config") == [
-        ("wrong", f"{path} line 1: unknown configuration key: modle; did you mean model?", hint),
+        (
+            "remark",
+            f"{path} line 1: unknown configuration key: modle; did you mean model?; it is ignored",
+            "hermes config unset modle",
+        ),
         ("wrong", f"{path} line 3: sessions.retention_days: expected a number, got 'soon'", hint),
     ]
 

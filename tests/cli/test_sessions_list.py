@@ -95,11 +95,38 @@ def test_limit_source_tag_pinned_archived_and_all_choose(hermes_home: Path) -> N
     assert len(nothing) == 1 and "--all" in nothing[0]
 
 
+def test_pins_and_tags_are_shown_where_there_are_any_and_stand_in_the_json(hermes_home: Path) -> None:
+    with SessionDB(db_path=hermes_home / "state.db") as db:
+        for name in ("plain", "marked"):
+            db.create_session(name, "cli")
+            db.append_message(name, "user", f"hello from {name}")
+    assert "Marks" not in listed(hermes_home)[0]
+    with SessionDB(db_path=hermes_home / "state.db") as db:
+        db.pin_session("marked")
+        db.tag_session("marked", "work", "disk")
+    head, _, *lines = listed(hermes_home)
+    assert "Marks" in head
+    assert [line.split()[-3:] for line in lines if line.endswith("marked")] == [["#disk", "#work", "marked"]]
+    assert next(line for line in lines if line.endswith("marked")).count("pinned") == 1
+    rows = {row["id"]: row for row in json.loads(run("sessions", "list", "--json", home=hermes_home).out)}
+    assert rows["marked"]["tags"] == ["disk", "work"] and rows["marked"]["pinned_at"] and rows["plain"]["tags"] == []
+
+
+def test_a_preview_is_cut_once(hermes_home: Path) -> None:
+    with SessionDB(db_path=hermes_home / "state.db") as db:
+        db.create_session("one", "cli")
+        db.append_message("one", "user", "word " * 40)
+    for width in (84, 85, 86):  # the places where the second cut would come behind the dots of the first
+        line = run("sessions", "list", home=hermes_home, width=width).out.splitlines()[2]
+        assert ".…" not in line and ("…" in line or "..." in line), (width, line)
+
+
 def test_json_is_the_rows_of_the_api(hermes_home: Path) -> None:
     seeds.people(hermes_home)
     rows = json.loads(run("sessions", "list", "--json", home=hermes_home).out)
     with SessionDB(hermes_home / "state.db") as db:
-        assert rows == db.list_sessions_rich(limit=20, order_by_last_active=True)
+        wanted = db.list_sessions_rich(limit=20, order_by_last_active=True)
+        assert rows == [{**row, "tags": db.get_tags(row["id"])} for row in wanted]
     empty = run("sessions", "list", "--json", "--source", "nowhere", home=hermes_home)
     assert json.loads(empty.out) == []
 
@@ -168,7 +195,7 @@ def test_wrong_usage_is_status_2_and_one_line(hermes_home: Path) -> None:
 def test_stats_says_exactly_what_the_specification_says(hermes_home: Path) -> None:
     seeds.guide(hermes_home)
     lines = run("sessions", "stats", home=hermes_home).out.splitlines()
-    assert lines[:4] == ["Total sessions: 5", "Total messages: 15", "  cli: 4 sessions", "  telegram: 1 sessions"]
+    assert lines[:4] == ["Total sessions: 5", "Total messages: 15", "  cli: 4 sessions", "  telegram: 1 session"]
     assert lines[4].startswith("Database size: 0.") and lines[4].endswith(" MB") and len(lines) == 5
 
 

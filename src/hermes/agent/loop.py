@@ -64,7 +64,8 @@ def _refuse(question: str) -> bool:
 class Agent:
     """Runs turns in one session, one at a time; `interrupt` may be called from any thread."""
 
-    titles = True  # whether a model titles new sessions
+    titles = True  # whether new sessions are given a title
+    titles_by_model = True  # whether a model is asked for it; otherwise it is made of the words of the first exchange
     gathers = False  # whether only the entry point's `let_go` releases the turn; cheaper with many sessions
     first_wait = 1.0  # seconds before the first retry of a failed call; doubled each time
 
@@ -436,7 +437,8 @@ class Agent:
         from hermes.agent.model_choice import auxiliary_model
         from hermes.agent.titler import start_titling
 
-        self._titling = start_titling(self.db, self.session_id, auxiliary_model(self.config, "title", self.model))
+        model = auxiliary_model(self.config, "title", self.model) if self.titles_by_model else None
+        self._titling = start_titling(self.db, self.session_id, model)
 
     # ------------------------------------------------------------------------------------------ making room
 

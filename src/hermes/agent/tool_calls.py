@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes.agent.tools.arguments import misfit
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.base import DECLINED, FAILED, STOPPED, Context, Tool, Unsuccessful
 from hermes.agent.turn import ToolFinished, ToolStarted
-from hermes.errors import ToolError
+from hermes.errors import ToolDeclined, ToolError
 
 INTERRUPTED = "error: interrupted by the user before it had finished"
 AT_ONCE = 16  # calls of one message that run side by side; the others wait their turn
@@ -38,6 +38,7 @@ class Result:
     text: str
     ok: bool
     seconds: float
+    outcome: str = ""  # how it ended, in a word or two, when it is no success
 
 
 def read_call(raw: Mapping[str, Any], tools: Mapping[str, Tool]) -> Call:
@@ -87,7 +88,7 @@ def run_calls(
             while stored < len(results) and (ready := results[stored]) is not None:
                 store(ready)
                 stored += 1
-            yield ToolFinished(result.call.id, result.call.name, result.ok, result.text, result.seconds)
+            yield ToolFinished(result.call.id, result.call.name, result.ok, result.text, result.seconds, result.outcome)
     except BaseException:
         stop()
         for number, result in crew.done(sum(result is None for result in results[: crew.given])):
@@ -100,7 +101,7 @@ def run_calls(
             store(late if late is not None else Result(calls[number], INTERRUPTED, False, 0.0))
     for number, call in enumerate(calls):
         if results[number] is None:
-            yield ToolFinished(call.id, call.name, False, INTERRUPTED, 0.0)
+            yield ToolFinished(call.id, call.name, False, INTERRUPTED, 0.0, STOPPED)
 
 
 class _Crew:
@@ -140,20 +141,24 @@ class _Crew:
     def _work(self) -> None:
         for number, call in iter(self._waiting.get, None):
             begun = time.monotonic()
-            text, ok = INTERRUPTED, False
+            text, outcome = INTERRUPTED, STOPPED
             if not self._context.cancelled():
-                text, ok = run_one(call, self._tools, self._context)
-            self._done.put((number, Result(call, text, ok, time.monotonic() - begun)))
+                text, outcome = run_one(call, self._tools, self._context)
+            self._done.put((number, Result(call, text, not outcome, time.monotonic() - begun, outcome)))
 
 
-def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> tuple[str, bool]:
-    """The text of a result, and whether the call succeeded."""
+def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> tuple[str, str]:
+    """The text of a result, and how it ended; "" for a success."""
     if call.problem is not None:
-        return f"error: {call.problem}", False
+        return f"error: {call.problem}", FAILED
+    outcome = FAILED
     try:
-        return str(tools[call.name].run(context, call.arguments)), True
+        result = tools[call.name].run(context, call.arguments)
+        return str(result), result.outcome if isinstance(result, Unsuccessful) else ""
     except ToolError as error:
         text = str(error) or f"{call.name} failed"
+        outcome = DECLINED if isinstance(error, ToolDeclined) else FAILED
     except BaseException as error:  # a tool may raise anything; the conversation continues
         text = f"{call.name} failed: {type(error).__name__}: {error}"
-    return (text if text.startswith("error:") else f"error: {text}"), False
+    outcome = STOPPED if context.cancelled() else outcome
+    return (text if text.startswith("error:") else f"error: {text}"), outcome

@@ -39,13 +39,14 @@ class ToolStarted:
 
 @dataclass(slots=True, frozen=True)
 class ToolFinished:
-    """A tool call has ended; a failure is a result as well."""
+    """A tool call has ended; a failure is a result as well, and `outcome` says in a word or two how it ended."""
 
     call_id: str
     name: str
     ok: bool
     text: str
     seconds: float
+    outcome: str = ""
 
 
 @dataclass(slots=True, frozen=True)

@@ -82,8 +82,9 @@ def ask(
     """Ask once and print the answer; the exit status."""
     voice = PipeVoice()
     conversation = TerminalConversation(
-        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd
-    )
+        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd,
+        titles_by_model=False,  # the shell waits for the answer alone
+    )  # fmt: skip
     status = 0
     try:
         if session_id is not None and not conversation.open(session_id):

@@ -109,7 +109,8 @@ class PlainDisplay:
             self._arguments[event.call_id] = short_argument(event.arguments)
         elif isinstance(event, ToolFinished) and self._tools:
             about = self._arguments.pop(event.call_id, "")
-            self._note(f"  {'+' if event.ok else 'x'} {event.name} {about} {event.seconds:.1f}s")
+            how = f"{event.outcome} " if event.outcome else ""
+            self._note(f"  {'+' if event.ok else 'x'} {event.name} {about} {how}{event.seconds:.1f}s")
         elif isinstance(event, Notice):
             self._note(harmless(event.text))
         elif isinstance(event, Followed):
@@ -163,7 +164,8 @@ class LiveDisplay:
         self._text = ""  # text that is not printed permanently yet
         self._seen_lines = 0
         self._settle_from = 0.0  # when to look for complete blocks again
-        self._running: dict[str, ToolStarted] = {}
+        self._running: dict[str, ToolStarted] = {}  # in the order they were called
+        self._finished: dict[str, ToolFinished] = {}  # of those, the ones that are over
         self._live: Live | None = None
         self._drawn = 0.0
         self._begun = time.monotonic()
@@ -179,8 +181,8 @@ class LiveDisplay:
             self._running[event.call_id] = event
         elif isinstance(event, ToolFinished):
             self._flush()
-            started = self._running.pop(event.call_id, None)
-            self._line(self._tool_line(event.name, started.arguments if started else {}, event))
+            self._finished[event.call_id] = event
+            self._print_finished()
         elif isinstance(event, Notice):
             self._flush()
             self._line(self._dim(event.text))
@@ -222,8 +224,10 @@ class LiveDisplay:
             self._live = None
 
     def finish(self) -> None:
-        self._running.clear()
+        for call_id in [one for one in self._running if one not in self._finished]:
+            del self._running[call_id]
         self._flush()
+        self._print_finished()
         self.pause()
 
     # -------------------------------------------------------------------------------- printed permanently
@@ -278,6 +282,17 @@ class LiveDisplay:
         self._screen.print(line)
         self._above = "line"
 
+    def _print_finished(self) -> None:
+        """Print the calls that are over, in the order they were made: each waits for those before it."""
+        for call_id, started in list(self._running.items()):
+            if call_id not in self._finished:
+                return
+            del self._running[call_id]
+            self._line(self._tool_line(started.name, started.arguments, self._finished.pop(call_id)))
+        for event in self._finished.values():
+            self._line(self._tool_line(event.name, {}, event))
+        self._finished.clear()
+
     def _dim(self, text: str) -> RenderableType:
         from rich.text import Text as Styled
 
@@ -291,7 +306,10 @@ class LiveDisplay:
         parts: list[RenderableType] = []
         if self._text.strip():
             parts.append(self._tail())
-        parts += [self._tool_line(one.name, one.arguments, None) for one in self._running.values()]
+        parts += [
+            self._tool_line(one.name, one.arguments, self._finished.get(call_id))
+            for call_id, one in self._running.items()
+        ]
         if not parts:
             parts.append(self._waiting("thinking"))
         if self._typed:
@@ -325,13 +343,15 @@ class LiveDisplay:
         else:
             line.append("✓" if done.ok else "✗", style="green" if done.ok else "red")
         line.append(f" {harmless(name)}", style="bold")
+        outcome = f"  {harmless(done.outcome)}" if done is not None and done.outcome else ""
         seconds = f"  {done.seconds:.1f}s" if done is not None else ""
-        room = self._screen.width - line.cell_len - len(seconds) - 2
+        room = self._screen.width - line.cell_len - len(outcome) - len(seconds) - 2
         about = short_argument(arguments)
         if about and room > 3:
             shown = Styled(about, style="dim")
             shown.truncate(room, overflow="ellipsis")
             line.append("  ").append_text(shown)
+        line.append(outcome, style="red")
         line.append(seconds, style="dim")
         line.truncate(self._screen.width, overflow="ellipsis")
         return line

@@ -80,6 +80,7 @@ class TerminalConversation:
         yes: bool = False,
         keep_model: bool = False,
         restore_cwd: bool = True,
+        titles_by_model: bool = True,
     ) -> None:
         from hermes.agent.conversations import new_session_id
 
@@ -90,6 +91,7 @@ class TerminalConversation:
         self.since = time.time()
         self._default_model = model
         self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
+        self._titles_by_model = titles_by_model
         self._toolbox = Toolbox(config)
         self._toolbox.start()
         self._turns = TurnDisplay(voice.ask, typed_stops=_busy(config) == "interrupt")
@@ -103,10 +105,12 @@ class TerminalConversation:
         from hermes.agent.loop import Agent
 
         def make() -> Agent:
-            return Agent(
+            agent = Agent(
                 self.db, self.config, model, session_id=session_id, source=self.platform, confirm=self._confirm,
                 user=self.user, cwd=cwd,
             )  # fmt: skip
+            agent.titles_by_model = self._titles_by_model
+            return agent
 
         self._agents.drop(self.platform)
         return self._agents.take(self.platform, session_id, make)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 _LATEST = "\0latest"  # -c without a value; it can't be typed
+_CHOOSE = "\0choose"  # -r without a value
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,7 +23,10 @@ _LATEST = "\0latest"  # -c without a value; it can't be typed
     "-c", "--continue", "continued", metavar="[SESSION]", is_flag=False, flag_value=_LATEST, default=None,
     text="Continue a session: by title, id or the beginning of an id; alone: the latest one.",
 )  # fmt: skip
-@session_option("-r", "--resume", "resumed", metavar="SESSION", text="Continue a session that is named.")
+@session_option(
+    "-r", "--resume", "resumed", metavar="[SESSION]", is_flag=False, flag_value=_CHOOSE, default=None,
+    text="Continue a session that is named; alone: choose one on a full screen.",
+)  # fmt: skip
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
 @click.option(
     "--model", "model_name", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says."
@@ -42,6 +46,7 @@ def command(
       hermes                        a new conversation
       hermes -c                     continue where you left off
       hermes -c "my project"        continue the newest session of that title
+      hermes -r                     choose a session and continue it
       hermes chat -q "what is …?"   one answer
       git diff | hermes chat -q "review this"
     """
@@ -55,6 +60,8 @@ def command(
     config = load_config()
     if model_name is not None:
         config.model.default = model_name
+    if resumed == _CHOOSE:
+        _needs_terminal()
     question = joined(query, piped_text())
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
     if once and not question:
@@ -62,6 +69,10 @@ def command(
     folder_is_there()
     with open_configured(config) as db:
         writable(db)
+        if resumed == _CHOOSE:
+            resumed = _chosen(db)
+            if resumed is None:
+                return 0
         session_id = _wanted(db, continued, resumed)
         from hermes.agent.model_choice import choose_model
 
@@ -82,6 +93,22 @@ def _wanted(db: SessionDB, continued: str | None, resumed: str | None) -> str | 
     if words is None:
         return None
     return resolve(db, None if words == _LATEST else find_session(db, words, resuming=True))
+
+
+def _needs_terminal() -> None:
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError(
+            "-r alone needs a terminal to choose on: name a session, as `hermes sessions list` shows them",
+            click.get_current_context(),
+        )
+
+
+def _chosen(db: SessionDB) -> str | None:
+    """The session that the user chooses on the full screen; None when they leave without one."""
+    from hermes.chat.browse import browse
+    from hermes.cli.shared import zone
+
+    return browse(db, zone())
 
 
 def writable(db: SessionDB) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,7 +46,9 @@ LONG_TAIL = 5000  # messages
 def examine() -> Iterator[DoctorFinding]:
     """Every finding about this home, in order, each as soon as it is known."""
     try:
-        config = load_config()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an unknown key has a line of its own
+            config = load_config()
     except HermesError:
         config = Config()  # the check of config.yaml reports what is wrong with it
     with ThreadPoolExecutor(max_workers=len(ALL)) as pool:
@@ -172,16 +175,19 @@ def configuration(config: Config) -> Found:
         yield wrong("config", str(error), "`hermes config path` prints its path")
         return
     for problem in problems[:10]:
-        yield wrong("config", f"{path} {problem}", "`hermes config edit` opens and checks it")
+        if problem.unknown:
+            yield remark("config", f"{path} {problem}; it is ignored", f"hermes config unset {problem.unknown}")
+        else:
+            yield wrong("config", f"{path} {problem}", "`hermes config edit` opens and checks it")
     if len(problems) > 10:
         yield wrong("config", f"{path}: {len(problems) - 10} more problems", "`hermes config edit` opens and checks it")
     if text is None:
         yield well("config", f"{path} does not exist: every key has its default")
-    elif not problems:
+    elif all(problem.unknown for problem in problems):
         for key, names in _unset(read).items():
             said = f"{key} needs {names}, which is not set: the parts that use it do not start"
             yield wrong("config", said, f"put it into {path.parent / '.env'}")
-        if read.unset:
+        if read.unset or problems:
             return
         if _open_to_others(path) and _holds_secrets(text):
             yield remark("config", f"{path} holds secrets and others can read it", f"chmod 600 {path}")

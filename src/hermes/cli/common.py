@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,6 +66,22 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
         raise click.ClickException(f"no session matches {words!r}; `hermes sessions list` lists them")
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
     raise click.ClickException(f"no session matches {words!r}; did you mean {hint}?")
+
+
+def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
+    """The sessions that several words name, one each. A title with spaces that was not quoted is told as such."""
+    found = []
+    for word in words:
+        try:
+            found.append(find_session(db, word))
+        except Ambiguous:
+            raise
+        except click.ClickException as error:
+            if len(words) == 1:
+                raise
+            whole = " ".join(words)
+            raise click.ClickException(f'{error.message} (a title with spaces is put in quotes: "{whole}")') from None
+    return list(dict.fromkeys(found))
 
 
 def confirmed(question: str, *, yes: bool) -> None:

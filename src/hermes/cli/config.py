@@ -19,9 +19,11 @@ from hermes.config import config_path, load_config
 from hermes.config import keys as table
 
 
-@click.group(help="Read and change config.yaml.")
-def command() -> None:
-    pass
+@click.group(invoke_without_command=True, help="Read and change config.yaml. Alone: print what it sets.")
+@click.pass_context
+def command(context: click.Context) -> None:
+    if context.invoked_subcommand is None:
+        context.invoke(show, everything=False, reveal=False, as_json=False)
 
 
 @command.command(help="Print where config.yaml is (or would be).")
@@ -134,11 +136,13 @@ def _edited(copy: Path, before: str | None) -> str | None:
     from hermes.config.reading import check_text
     from hermes.errors import ConfigError
 
+    there = {one.unknown for one in check_text(before or "", config_path())[1]} - {None}
     while True:
         _open_editor(copy)
         try:
             text = read_text(copy) or ""
-            problems: list[Any] = check_text(text, config_path())[1]
+            # a key nobody knows that was there before is no reason to refuse; a new one is a slip
+            problems: list[Any] = [one for one in check_text(text, config_path())[1] if one.unknown not in there]
         except ConfigError as error:
             text, problems = "", [error]
         for problem in problems[:10]:

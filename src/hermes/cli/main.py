@@ -82,6 +82,8 @@ def _show_warnings_as_notes() -> None:
     """Show the store's warnings (a replica, a newer program's file) as one line, without the place in our code."""
     import warnings
 
+    if "_HERMES_COMPLETE" in os.environ:  # the shell asks while somebody types: nothing may appear there
+        warnings.simplefilter("ignore")
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
@@ -106,6 +108,9 @@ def _run(words: list[str]) -> int:
         print("stopped; nothing was changed", file=sys.stderr)
         return 1
     except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # `hermes gateway` alone; click 8.1 does not raise it
+            print(error.format_message())
+            return 0
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
         streams.complain(f"{error.format_message()}{hint}")
         return 2
@@ -154,6 +159,15 @@ def program() -> click.Group:
             except BrokenPipeError as error:  # --help and --version print from here
                 raise NobodyReads from error
 
+        def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+            """The options of `chat`, since they work here, then those of `hermes` itself and the commands."""
+            chat = self.get_command(context, "chat")
+            assert chat is not None
+            told = [part for one in chat.params if (part := one.get_help_record(context)) is not None]
+            with formatter.section("Talking"):
+                formatter.write_dl([part for part in told if not part[0].startswith("-h")])
+            super().format_options(context, formatter)
+
         def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
             found = super().shell_complete(context, incomplete)
             chat = self.get_command(context, "chat") if incomplete.startswith("-") else None
@@ -163,8 +177,13 @@ def program() -> click.Group:
         cls=Program,
         table=COMMANDS,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="Talk to an agent; every conversation is kept, found and continued.\n\nAlone, `hermes` starts talking:"
-        " its options are those of `hermes chat`. `--debug` before or after any command shows where an error came from.",
+        help="Talk to an agent; every conversation is kept, found and continued.\n\n\b\n"
+        "  hermes                         a new conversation\n"
+        "  hermes -c                      continue the latest one\n"
+        "  hermes -r                      choose one and continue it\n"
+        '  hermes -q "why is it slow?"    one answer\n'
+        '  hermes sessions search "disk"  what was said about it\n\n'
+        "`--debug` before or after any command shows where an error came from.",
     )
     @click.version_option(__version__, prog_name="hermes", message="%(prog)s %(version)s")
     def group(**_: Any) -> None:

@@ -99,7 +99,7 @@ def cut(text: str, width: int) -> str:
             break
         kept.append(piece)
         room -= size
-    return "".join(kept).rstrip() + CUT
+    return "".join(kept).rstrip(" .") + CUT  # a text that was cut before (`...`) gets no second mark behind the first
 
 
 def pad(text: str, width: int) -> str:

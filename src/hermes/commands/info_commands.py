@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
 from hermes.commands.session_choice import message_count
@@ -64,25 +65,57 @@ def status(host: Host, arguments: str) -> None:
     host.say("\n".join(_listed(host, facts)))
 
 
-@command("usage", "", "tokens and cost of this session")
+@command("usage", "", "tokens and cost of this conversation")
 def usage(host: Host, arguments: str) -> None:
-    row = host.db.get_session(host.session_id, visible_to=host.user)
-    if row is None:
+    if host.db.get_session(host.session_id, visible_to=host.user) is None:
         host.say("Nothing was used yet.")
         return
-    cached = row["cache_read_tokens"] or 0
-    facts = {
-        "Model calls": f"{row['api_call_count'] or 0:,}",
-        "Input": f"{row['input_tokens'] or 0:,} tokens" + (f" ({cached:,} more from the cache)" if cached else ""),
-        "Output": f"{row['output_tokens'] or 0:,} tokens",
-    }
-    if row["reasoning_tokens"]:
-        facts["Reasoning"] = f"{row['reasoning_tokens']:,} tokens"
-    facts["Cost"] = _cost(row, host.model.kind)
+    chain = host.db.get_compression_chain(host.session_id)
+    rows = [row for part in chain if (row := host.db.get_session(part, visible_to=host.user)) is not None]
+    total = _summed(rows)
+    cached = total["cache_read_tokens"]
+    sent = total["input_tokens"] + cached + total["cache_write_tokens"]
+    facts = {"Model calls": f"{total['api_call_count']:,}"}
+    if total["api_call_count"] and not sent and not total["output_tokens"]:
+        facts["Tokens"] = "not counted: the model does not report them"
+    else:
+        facts["Input"] = f"{sent:,} tokens" + (f", {cached:,} of them from the cache" if cached else "")
+        facts["Output"] = f"{total['output_tokens']:,} tokens"
+    if total["reasoning_tokens"]:
+        facts["Reasoning"] = f"{total['reasoning_tokens']:,} tokens, part of the output"
+    facts["Cost"] = _cost(total, host.model.kind)
+    if len(rows) > 1:
+        facts["Counted"] = f"{counted(len(rows), 'session')}: this one and what was compressed before it"
     host.say("\n".join(_listed(host, facts)))
 
 
-def _cost(row: SessionRow, kind: str) -> str:
+_COUNTS = (
+    "api_call_count",
+    "input_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+)
+
+
+def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the sessions of one conversation used together, in the form of one row."""
+    total: dict[str, Any] = {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
+    used = [row for row in rows if row["api_call_count"]] or rows
+    real = [row["actual_cost_usd"] for row in used]
+    best = [row["estimated_cost_usd"] if cost is None else cost for row, cost in zip(used, real, strict=True)]
+    known = [cost for cost in best if cost is not None]
+    total["actual_cost_usd"] = None if None in real else sum(real)
+    total["estimated_cost_usd"] = sum(known) if known else None
+    total["cost_source"] = next((row["cost_source"] for row in reversed(used) if row["cost_source"]), None)
+    partly = any(row["cost_status"] == "unknown" for row in used) or (known and len(known) < len(used))
+    total["cost_status"] = "unknown" if partly else used[-1]["cost_status"]
+    total["billing_base_url"] = next((row["billing_base_url"] for row in used if row["billing_base_url"]), None)
+    return total
+
+
+def _cost(row: Mapping[str, Any], kind: str) -> str:
     from hermes.agent.model import OWN
 
     if row["actual_cost_usd"] is not None:

@@ -112,7 +112,7 @@ def _write_checked(target: Path, text: str, keys: list[str]) -> None:
     about = [problem for problem in problems if _related(problem.text.partition(": ")[0], wanted)]
     if about:  # what was just asked for is wrong: the line in a file that is not written helps nobody
         raise InvalidInput(about[0].text)
-    parse_config(text, target)
+    parse_config(text, target, ignore_unknown=True)
     write_whole(target, text)
 
 

@@ -261,6 +261,17 @@ class Config(Section, dict=True):
         for one in self.unset_in(*parts):
             raise ConfigError(str(one))
 
+    def require_known(self, *parts: str) -> None:
+        """ConfigError when a key at or below these is one that nobody knows.
+
+        To be called where a misspelt key would send messages elsewhere or let somebody in; other such keys are ignored
+        with a warning.
+        """
+        unknown: dict[str, str] = self.__dict__.get("unknown_keys", {})
+        for key, said in unknown.items():
+            if any(key.startswith(f"{part}.") for part in parts):
+                raise ConfigError(said)
+
     def changed(self, **values: Any) -> Config:
         """A copy with other values; the variables that are not set stay known (msgspec's own `replace` forgets them)."""
         made = msgspec.structs.replace(self, **values)

@@ -11,6 +11,8 @@ from hermes.config.keys import MOST_BYTES, Config
 from hermes.errors import ConfigError
 from hermes.home import get_hermes_home
 
+_warned: set[str] = set()
+
 
 def config_path() -> Path:
     """Where the file is looked for."""
@@ -18,17 +20,39 @@ def config_path() -> Path:
 
 
 def load_config(path: Path | None = None) -> Config:
-    """The configuration; all defaults when there is no file. ConfigError says what is wrong and where."""
+    """The configuration; all defaults when there is no file. ConfigError says what is wrong and where.
+
+    Keys that nobody knows are ignored, with one warning (UserWarning) a process: another program's keys are no reason
+    to keep people from their record.
+    """
     path = config_path() if path is None else path
     text = read_text(path)
-    return Config() if text is None else parse_config(text, path)
+    if text is None:
+        return Config()
+    config = parse_config(text, path, ignore_unknown=True)
+    unknown: dict[str, str] = config.__dict__.get("unknown_keys", {})
+    if unknown:
+        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        _warn_once(f"{next(iter(unknown.values()))}{more}; it is ignored")
+    return config
 
 
-def parse_config(text: str, path: Path) -> Config:
-    """The configuration in a text (`path` is where it came from)."""
+def _warn_once(text: str) -> None:
+    """A warning, once a process; what Python remembers of them is forgotten whenever a filter changes."""
+    if text not in _warned:
+        import warnings
+
+        _warned.add(text)
+        warnings.warn(text, stacklevel=3)
+
+
+def parse_config(text: str, path: Path, *, ignore_unknown: bool = False) -> Config:
+    """The configuration in a text (`path` is where it came from). With `ignore_unknown`, keys nobody knows are no error."""
     from hermes.config.reading import check_text
 
     config, problems = check_text(text, path)
+    if ignore_unknown:
+        problems = [] if all(one.unknown for one in problems) else problems
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ConfigError(f"{path} {problems[0]}{more}")

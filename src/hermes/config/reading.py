@@ -35,6 +35,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
     line: int
     text: str
     column: int | None = None
+    unknown: str | None = None  # the key that nobody knows; such a key is ignored, everything else is an error
 
     def __str__(self) -> str:
         at = f" column {self.column}" if self.column is not None else ""
@@ -70,8 +71,9 @@ def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
     except (_TooMuch, RecursionError):
         return Config(), [ConfigProblem(1, "nested too deeply, or its aliases expand to too many values")]
     problems = sorted(reader.problems, key=lambda problem: problem.line)
-    config = found if isinstance(found, Config) and not problems else Config()
+    config = found if isinstance(found, Config) and all(one.unknown for one in problems) else Config()
     config.__dict__["unset_variables"] = tuple(dict.fromkeys(reader.unset))
+    config.__dict__["unknown_keys"] = {one.unknown: f"{path} {one}" for one in problems if one.unknown}
     return config, problems
 
 
@@ -266,10 +268,10 @@ class _Reader:
         if not hint:
             elsewhere = [name for name in table.every_key() if name.split(".")[-1] == keys[-1]]
             hint = f"; did you mean {elsewhere[0]}?" if elsewhere else ""
-        self._say(line, f"unknown configuration key: {_name(keys)}{hint}")
+        self._say(line, f"unknown configuration key: {_name(keys)}{hint}", unknown=_name(keys))
 
-    def _say(self, line: int, text: str) -> None:
-        self.problems.append(ConfigProblem(line, text))
+    def _say(self, line: int, text: str, *, unknown: str | None = None) -> None:
+        self.problems.append(ConfigProblem(line, text, unknown=unknown))
 
 
 def _scalar(kind: Any, text: str) -> Any:

@@ -84,6 +84,7 @@ def _platform(config: Config, name: str, variables: Mapping[str, str], home: Pat
 def check_api_server(config: Config, *, insecure: bool = False) -> None:
     """ConfigError or MissingExtra when the API server can't run as configured, or would let strangers in."""
     config.require_set("api_server")
+    config.require_known("api_server")
     try:
         from hermes.serve.authorization import check_api
     except ImportError as error:
@@ -96,6 +97,7 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
     import msgspec
 
     config.require_set("webhooks")
+    config.require_known("webhooks")
     try:
         from hermes.gateway.platforms.webhook import Webhook
     except ImportError as error:

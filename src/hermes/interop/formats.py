@@ -76,8 +76,8 @@ BUILT_IN = (
     _history("chatgpt", "ChatGPT", "ChatGPT's data export"),
     _history("claude-ai", "Claude.ai", "Claude.ai's data export"),
     Format(name="database", module="hermes.interop.database", help="a Hermes state.db of any version", reads=True),
-    Format(name="jsonl", module="hermes.interop.jsonl", help="complete, can be imported again", endings=(".jsonl",),
-           writes=True, reads=True),
+    Format(name="jsonl", module="hermes.interop.jsonl", help="complete, can be imported again",
+           endings=(".jsonl", ".ndjson", ".json"), writes=True, reads=True),
 )  # fmt: skip
 DEFAULT = "jsonl"
 

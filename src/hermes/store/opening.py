@@ -25,6 +25,7 @@ def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
     """The user's store. Reading from one that does not exist yet opens (and creates) an empty one."""
     url = store_url(config)
     config.require_set("privacy", "sessions")
+    config.require_known("store")
     missing = url is None and not default_database().exists()
 
     def opened(reading: bool) -> SessionDB:
@@ -46,6 +47,7 @@ def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
 
 def open_existing(config: Config) -> SessionDB | None:
     """The user's store for reading only; None when there is none yet."""
+    config.require_known("store")
     if store_url(config) is None and not default_database().exists():
         return None
     try:

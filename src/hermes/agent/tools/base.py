@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+STOPPED, DECLINED, TIMED_OUT, FAILED = "stopped", "declined", "timed out", "failed"
+
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.db import SessionDB
@@ -28,9 +30,24 @@ class Context:
     state: dict[str, Any] = field(default_factory=dict)  # lives as long as the agent: background processes
 
 
+class Unsuccessful(str):
+    """The text of a result that is no success; `outcome` says in a word or two how it ended, for the user's screen."""
+
+    __slots__ = ("outcome",)
+    outcome: str
+
+    def __new__(cls, text: str, outcome: str) -> Unsuccessful:
+        made = super().__new__(cls, text)
+        made.outcome = outcome
+        return made
+
+
 @dataclass(slots=True, frozen=True)
 class Tool:
-    """A tool that the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result."""
+    """A tool that the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result.
+
+    An `Unsuccessful` text is a result the model gets as it is, of something that ran and did not succeed.
+    """
 
     name: str
     description: str

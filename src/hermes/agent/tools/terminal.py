@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.base import STOPPED, TIMED_OUT, Context, Tool, Unsuccessful
 from hermes.agent.tools.danger import is_destructive
 from hermes.agent.tools.output import SHOWN_CHARS
 from hermes.agent.tools.processes import Process, background, ending
-from hermes.errors import ToolError
+from hermes.errors import ToolDeclined, ToolError
 
 TIMEOUT_SECONDS: Final = 120.0
 MAX_TIMEOUT_SECONDS: Final = 3600.0
@@ -35,7 +35,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     folder = _folder(context, None if elsewhere is None else text_argument(arguments, "workdir"))
     reason = why_to_ask(context.config.terminal.confirm, command, folder)
     if reason is not None and not context.confirm(question(command, reason, folder if elsewhere else None)):
-        raise ToolError(DECLINED)
+        raise ToolDeclined(DECLINED)
     if in_background:
         number = background(context).start(command, folder)
         return (
@@ -93,30 +93,36 @@ def _foreground(context: Context, command: str, folder: Path, timeout: float, *,
         raise ToolError("interrupted before it started")
     process = Process(command, folder, follow=follow)
     notes = []
+    outcome = ""  # how it ended, when it did not succeed
     deadline = time.monotonic() + timeout
     try:
         while not process.ended.wait(0.05):
             if context.cancelled():
                 notes.append("interrupted by the user; the command and what it had started were ended")
+                outcome = STOPPED
                 break
             if time.monotonic() >= deadline:
                 notes.append(
                     f"not finished after {timeout:g} s; the command and what it had started were ended"
                     " (a longer timeout, or background, lets it run)"
                 )
+                outcome = TIMED_OUT
                 break
     finally:  # also on an error here: nothing may be left running
         left = process.kill()
         there = process.folder()
     if not notes:
-        notes.append(ending(process.status if process.status is not None else -9))
+        status = process.status if process.status is not None else -9
+        notes.append(ending(status))
+        outcome = "" if status == 0 else f"exit {status}" if status > 0 else ending(status)
         if left:
             notes.append("what it left running was ended; use background for that")
     if there is not None and there != folder and there.is_dir():
         context.cwd = there
         notes.append(f"now in {there}")
     text = process.output.since(limit=SHOWN_CHARS)[0].rstrip("\n") or "(no output)"
-    return f"{text}\n[{'; '.join(notes)}]"
+    text = f"{text}\n[{'; '.join(notes)}]"
+    return Unsuccessful(text, outcome) if outcome else text
 
 
 terminal = Tool(

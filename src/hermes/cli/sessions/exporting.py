@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 )
 def export(file: str, source: str | None, session: str | None, form: str | None) -> None:
     known = formats.writers()
-    chosen = known[form] if form else formats.writer_for(Path(file)) or known[formats.DEFAULT]
+    chosen = known[form] if form else formats.writer_for(Path(file))
+    if chosen is None:
+        _refuse_unknown_ending(Path(file))
+        chosen = known[formats.DEFAULT]
     with opened() as db:
         selection = _Selection(db, source, None if session is None else find_session(db, session))
         with progress("exporting", selection.total) as step:
@@ -57,6 +60,15 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
         f"exported {counted(selection.count, 'session')} ({counted(selection.messages, 'message')}) to {target}",
         err=True,
     )
+
+
+def _refuse_unknown_ending(path: Path) -> None:
+    """A file that is called .pdf and holds JSON lines serves nobody. Names without an ending, or with a date there, are free."""
+    if path.suffix[1:2].isalpha():
+        raise click.UsageError(
+            f"no format has the ending {path.suffix} ({', '.join(formats.endings())} have one); --format chooses any",
+            click.get_current_context(),
+        )
 
 
 def _say_left_out(chosen: formats.Format, export_: formats.Export) -> None:

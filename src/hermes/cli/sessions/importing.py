@@ -133,7 +133,23 @@ def _sources(file: str, scratch: Path) -> list[Source]:
         with sys.stdin.buffer if file == "-" else path.open("rb") as stream, copied.open("wb") as copy:
             shutil.copyfileobj(stream, copy)
         path = copied
-    return [(formats.reader_for(path), path)]
+    reader = formats.reader_for(path)
+    if reader.name == formats.DEFAULT and not _has_json_lines(path):
+        named = ", ".join(one.name for one in formats.formats() if one.reads)
+        raise click.ClickException(f"{file} is in no format that can be imported ({named}); nothing was imported")
+    return [(reader, path)]
+
+
+def _has_json_lines(path: Path) -> bool:
+    """Whether any line could be a session; an empty file is an export of nothing. The last reader takes every text."""
+    blank = True
+    with path.open("rb") as stream:
+        for line in stream:
+            begin = line.removeprefix(b"\xef\xbb\xbf").lstrip()
+            if begin.startswith(b"{"):
+                return True
+            blank = blank and not begin
+    return blank
 
 
 def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dry_run: bool, report: _Report) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import filtered_ids, filters, find_session, is_filter
+from hermes.cli.common import filtered_ids, filters, find_session, find_sessions, is_filter
 from hermes.cli.completers import complete_session, complete_sessions
 from hermes.cli.sessions.removing import called
 from hermes.cli.shared import opened
@@ -37,18 +37,20 @@ def chosen(db: SessionDB, words: tuple[str, ...], filtered: dict[str, Any]) -> l
     if not words:
         wanted = "name a session, or give a filter (--source, --older-than, --with-tag, --search)"
         raise click.UsageError(wanted, click.get_current_context())
-    return list(dict.fromkeys(find_session(db, word) for word in words))
+    return find_sessions(db, words)
 
 
-def _apply(ids: list[str], change: Callable[[str], bool], done: str, db: SessionDB) -> int:
-    """Change sessions and report it; 1 when there were none."""
+def _apply(
+    ids: list[str], change: Callable[[str], bool], done: str, db: SessionDB, *, none: str = "no session matches"
+) -> int:
+    """Change sessions and say so; 1 when there were none."""
     changed = [session_id for session_id in ids if change(session_id)]
     if len(changed) == 1:
         print(f"{called(db.get_session(changed[0]) or {'id': changed[0]})} is {done}")
     elif changed:
         print(f"{counted(len(changed), 'session')} are {done}")
     else:
-        click.echo("hermes: no session matches; nothing was changed", err=True)
+        click.echo(f"hermes: {none}; nothing was changed", err=True)
     return 0 if changed else 1
 
 
@@ -97,9 +99,17 @@ def _tagging(name: str, text: str, change: Callable[[SessionDB, str, tuple[str, 
         listed = ", ".join(map(one_line, tags))
         done = f"tagged {listed}" if name == "tag" else f"no longer tagged {listed}"
         with opened(writing=True) as db:
-            return _apply(chosen(db, named, filtered), lambda session_id: change(db, session_id, tags), done, db)
+            ids = chosen(db, named, filtered)
+            none = f"no such session has the tag {listed}" if ids and name == "untag" else "no session matches"
+            return _apply(ids, lambda session_id: change(db, session_id, tags), done, db, none=none)
 
     return tagging
+
+
+def _untag(db: SessionDB, session_id: str, tags: tuple[str, ...]) -> bool:
+    """Remove tags; whether the session had any of them."""
+    before = db.get_tags(session_id)
+    return db.untag_session(session_id, *tags) and db.get_tags(session_id) != before
 
 
 tag = _tagging(
@@ -108,5 +118,5 @@ tag = _tagging(
 )  # fmt: skip
 untag = _tagging(
     "untag", "Remove tags: `untag ID TAG…`, or with a filter for many sessions.",
-    lambda db, session_id, tags: db.untag_session(session_id, *tags),
+    _untag,
 )  # fmt: skip

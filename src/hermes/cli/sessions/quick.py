@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.cli.shared import EVERY, opened, print_json, zone
-from hermes.cli.table import Column, printed
+from hermes.cli.table import Column, printed, screen_width, table
 from hermes.times import ago
 
 if TYPE_CHECKING:
-    from hermes.store.rows import SessionRow
+    pass
 
 NO_TITLE = "—"
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
@@ -52,25 +53,43 @@ def print_list(
         )  # fmt: skip
         if archived:
             rows = [row for row in rows if row["archived_at"] is not None][: None if every else limit]
+        listed: list[Mapping[str, Any]] = [{**row, "tags": db.get_tags(row["id"])} for row in rows]
         empty = not rows and db.session_count() == 0
     if as_json:
-        print_json(rows)
-    elif not rows:
+        print_json(listed)
+    elif not listed:
         print(START if empty else "No session matches. `hermes sessions list --all` lists every session.")
     else:
-        print(screen(rows))
+        print(screen(listed))
 
 
-def screen(rows: list[SessionRow]) -> str:
+def screen(rows: Sequence[Mapping[str, Any]]) -> str:
     """The list as a table: with titles where there are any, else with sources."""
     where = zone()
     ages = [ago(row["last_active"], where) for row in rows]
     previews = [row["preview"] or "" for row in rows]
     ids = [row["id"] for row in rows]
+    marks = [_marks(row) for row in rows]
     if any(row["title"] for row in rows):
         columns = [Column("Title", 8, 40, 3), Column("Preview", 8), Column("Last Active", 11, worth=2), Column("ID")]
-        titles = [row["title"] or NO_TITLE for row in rows]
-        return printed(columns, zip(titles, previews, ages, ids, strict=True))
-    columns = [Column("Preview", 8, worth=3), Column("Last Active", 11, worth=2), Column("Src", 3, 12), Column("ID")]
-    sources = [row["source"] for row in rows]
-    return printed(columns, zip(previews, ages, sources, ids, strict=True))
+        cells = [[row["title"] or NO_TITLE for row in rows], previews, ages, ids]
+    else:
+        columns = [
+            Column("Preview", 8, worth=3),
+            Column("Last Active", 11, worth=2),
+            Column("Src", 3, 12),
+            Column("ID"),
+        ]
+        cells = [previews, ages, [row["source"] for row in rows], ids]
+    if any(marks):
+        wider = [*columns[:-1], Column("Marks", 6, 24), columns[-1]]
+        lines = table(wider, zip(*cells[:-1], marks, ids, strict=True), 1_000, terminal=sys.stdout.isatty())
+        if len(lines[1]) <= screen_width():  # where there is room for it without taking any from the others
+            return "\n".join(lines)
+    return printed(columns, zip(*cells, strict=True))
+
+
+def _marks(row: Mapping[str, Any]) -> str:
+    """That a session is pinned, and its tags."""
+    pinned = ["pinned"] if row["pinned_at"] is not None else []
+    return " ".join([*pinned, *(f"#{tag}" for tag in row.get("tags") or ())])

@@ -19,6 +19,7 @@ from hermes.cli.common import (
     confirmed,
     days,
     find_session,
+    find_sessions,
     json_option,
     source_option,
     yes_option,
@@ -62,7 +63,7 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
         _shred(words, yes)
         return
     with opened(writing=True) as db:
-        named = (db.get_compression_chain(find_session(db, word))[-1] for word in words)
+        named = (db.get_compression_chain(one)[-1] for one in find_sessions(db, words))
         meant = [_Conversation(db, session_id) for session_id in dict.fromkeys(named)]
         for one in meant:
             one.refuse_live()

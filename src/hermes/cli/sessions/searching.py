@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
+_ROLES = ("user", "assistant", "tool", "system")
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
@@ -59,6 +60,9 @@ def search(
             words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
             session_ids=within, model=model, title=title, tag=tag, tool=tool, user_id=user,
         )  # fmt: skip
+    strange = [one for one in role if one not in _ROLES]  # other programs may have stored more; then they are found
+    if strange and not hits:
+        raise click.UsageError(f"there is no role {strange[0]!r}: {', '.join(_ROLES)}", click.get_current_context())
     if as_json:
         print_json(hits)
     elif hits:

@@ -47,7 +47,7 @@ def stats(as_json: bool) -> None:
     print(f"Total sessions: {sessions}")
     print(f"Total messages: {messages}")
     for source, number in sources.items():
-        print(f"  {one_line(source)}: {number} sessions")
+        print(f"  {one_line(source)}: {number} {'session' if number == 1 else 'sessions'}")
     print(f"Database size: {size_of(size)}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from pathlib import Path
 
 import apsw
@@ -18,12 +19,13 @@ from hermes.errors import (
     StoreFull,
     StoreReadOnly,
 )
+from hermes.home import default_database
 
 # SQLite's messages for damaged pages that it reports as another problem.
 _DAMAGE = ("no such table", "no such column", "no such module", "malformed", "unsupported file format", "missing from")
 _HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
     apsw.NotADBError: (NotADatabase, "is not a database; move it away, or choose another file"),
-    apsw.CorruptError: (StoreCorrupt, "is damaged; `python -m hermes.store.check FILE --repair` repairs it"),
+    apsw.CorruptError: (StoreCorrupt, "is damaged"),
     apsw.FullError: (StoreFull, "has no space left to grow; free some and try again"),
     apsw.ReadOnlyError: (StoreReadOnly, "can't be written; check its permissions and its folder's"),
     apsw.CantOpenError: (StoreError, "can't be opened; check the path and its permissions"),
@@ -41,7 +43,14 @@ def as_ours(
         return _translate(error, path, connection)
     if isinstance(error, OSError):
         return from_os(error, path)
-    return StoreCorrupt(f"{path} holds text that is damaged ({error}); repair it")
+    return StoreCorrupt(f"{path} holds text that is damaged ({error}); {_repair_hint(path)}")
+
+
+def _repair_hint(path: Path) -> str:
+    """What to type to repair a file: a line that can be pasted into a shell as it stands."""
+    if path.resolve() == default_database().resolve():
+        return "`hermes sessions repair` repairs it"
+    return f"`python -m hermes.store.check {shlex.quote(str(path))} --repair` repairs it"
 
 
 def _system_error(connection: apsw.Connection | None) -> int:
@@ -54,9 +63,9 @@ def _system_error(connection: apsw.Connection | None) -> int:
 def _translate(error: apsw.Error, path: Path, connection: apsw.Connection | None) -> Exception:
     for kind, (ours, hint) in _HINTS.items():
         if isinstance(error, kind):
-            return ours(f"{path} {hint}")
+            return ours(f"{path} {hint}" + (f"; {_repair_hint(path)}" if ours is StoreCorrupt else ""))
     if isinstance(error, apsw.SQLError) and any(sign in str(error) for sign in _DAMAGE):
-        return StoreCorrupt(f"{path} is damaged ({error}); `python -m hermes.store.check FILE --repair` repairs it")
+        return StoreCorrupt(f"{path} is damaged ({error}); {_repair_hint(path)}")
     if isinstance(error, apsw.IOError):
         if _no_space(path) or _system_error(connection) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return StoreFull(f"{path} has no space left to grow; free some and try again")

@@ -1,0 +1,47 @@
+"""/usage tells what the whole conversation used, and what was not counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from hermes_state import SessionDB
+from tests.chat.server import ModelServer
+from tests.support.screen import Screen
+
+Open = Callable[..., Screen]
+
+
+def used(open_screen: Open) -> str:
+    screen = open_screen("-r", "second", width=100)
+    screen.wait_for("❯")
+    screen.line("/usage")
+    return screen.wait_for("Cost")
+
+
+def test_a_compressed_conversation_is_counted_whole(server: ModelServer, home: Path, open_screen: Open) -> None:
+    with SessionDB(db_path=home / "state.db") as db:
+        db.create_session("first", "cli", model="test-model")
+        db.append_message("first", "user", "hello")
+        db.update_token_counts(
+            "first", input_tokens=70, output_tokens=20, cache_read_tokens=30, estimated_cost_usd=0.5, api_call_count=2
+        )
+        db.end_session("first", "compression")
+        db.create_session("second", "cli", model="test-model", parent_session_id="first", kind="compression")
+        db.append_message("second", "user", "go on")
+        db.update_token_counts("second", input_tokens=5, output_tokens=1, estimated_cost_usd=0.25, api_call_count=1)
+    text = used(open_screen)
+    assert re.search(r"Model calls +3\n", text)
+    assert re.search(r"Input +105 tokens, 30 of them from the cache\n", text)
+    assert re.search(r"Output +21 tokens\n", text) and "about $0.7500" in text
+    assert "2 sessions: this one and what was compressed before it" in text
+
+
+def test_what_was_not_counted_is_not_zero(server: ModelServer, home: Path, open_screen: Open) -> None:
+    with SessionDB(db_path=home / "state.db") as db:
+        db.create_session("second", "cli", model="test-model")
+        db.append_message("second", "user", "hello")
+        db.update_token_counts("second", api_call_count=1)
+    text = used(open_screen)
+    assert "not counted" in text and "0 tokens" not in text

@@ -1,0 +1,80 @@
+"""A key in config.yaml that nobody knows: a warning once a run and a line in doctor, never the end of a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hermes_state import SessionDB
+from tests.support.program import run
+
+QUIET = {"HERMES_NO_LOCAL": "1", "HERMES_NO_EMBEDDED": "1"}
+TOLD = "line 1: unknown configuration key: model.provider"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A record, and the configuration of somebody who comes from another program."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    with SessionDB(db_path=home / "state.db") as db:
+        db.create_session("first", "cli")
+        db.append_message("first", "user", "hello")
+    (home / "config.yaml").write_text("model: {provider: openrouter}\nagent: {max_turns: 60}\n")
+    return home
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sessions", "list"), ("sessions", "list", "--json"), ("sessions", "export", "-"), ("sessions", "show", "first"),
+        ("sessions", "tag", "first", "x"), ("insights",), ("config", "get", "timezone"), ("-q", "hello"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_command_does_its_work_and_warns_once(home: Path, words: tuple[str, ...]) -> None:
+    done = run(*words, home=home, env=QUIET)
+    assert done.status == 0 and done.err.count(TOLD) == 1, done.err
+    line = next(one for one in done.err.splitlines() if TOLD in one)
+    assert line.startswith("hermes: ") and line.endswith("(and 1 more); it is ignored")
+    assert "Warning" not in done.err
+
+
+def test_values_beside_it_hold(home: Path) -> None:
+    (home / "config.yaml").write_text("model: {provider: x, default: mine}\ntimezone: Europe/Berlin\n")
+    assert run("config", "get", "model.default", home=home).out == "mine\n"
+    assert run("config", "set", "timezone", "UTC", home=home).status == 0
+    assert (home / "config.yaml").read_text() == "model: {provider: x, default: mine}\ntimezone: UTC\n"
+
+
+def test_doctor_has_a_line_and_nothing_is_wrong(home: Path) -> None:
+    done = run("doctor", "--json", home=home, env=QUIET)
+    lines = [one for one in json.loads(done.out)["checks"] if "unknown configuration key" in str(one)]
+    assert len(lines) == 2 and "hermes config unset model.provider" in str(lines[0])
+    assert done.status == 0 and TOLD not in done.err
+
+
+def test_completion_is_silent(home: Path) -> None:
+    env = {"_HERMES_COMPLETE": "bash_complete", "COMP_WORDS": "hermes sessions show f", "COMP_CWORD": "3"}
+    done = run(home=home, env=env)
+    assert "first" in done.out and done.err == ""
+
+
+def test_a_wrong_value_is_still_an_error(home: Path) -> None:
+    (home / "config.yaml").write_text("model: {provider: x}\nsessions: {retention_days: soon}\n")
+    done = run("sessions", "list", home=home)
+    assert done.status == 1 and done.out == "" and done.err.count("\n") == 1
+
+
+def test_a_misspelt_key_of_the_store_is_an_error(home: Path) -> None:
+    """Else messages would go to another store than the user meant."""
+    (home / "config.yaml").write_text("store: {ulr: 'postgresql://nowhere/x'}\n")
+    for words in (("sessions", "list"), ("-q", "hello"), ("sessions", "export", "-")):
+        done = run(*words, home=home, env=QUIET)
+        assert (
+            done.status == 1
+            and done.out == ""
+            and "unknown configuration key: store.ulr; did you mean url?" in done.err
+        )
