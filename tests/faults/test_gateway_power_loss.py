@@ -21,7 +21,7 @@ EVENTS, DISKS = 40, 60
 CHILD = """
 import os, sys
 from functools import partial
-from hermes.store import mail
+from hermes.store import gateway_queues
 from hermes.store.gateway_db import GatewayDB
 from hermes_state import SessionDB
 
@@ -45,9 +45,9 @@ for number in range(EVENTS):
         told("replied", number, db.append_message("s", "assistant", f"answer {number}"))
     (part,) = store.finish(event, "plain", "{}", [{"text": f"answer {number}", "nonce": f"n{number}"}])
     db.release_leases([("session:s", held), ("turn:s", turn)])
-    store.together([partial(mail.sending, outbox_id=part.id, at=1.0)])
+    store.together([partial(gateway_queues.sending, outbox_id=part.id, at=1.0)])
     told("sending", number, part.id)
-    store.together([partial(mail.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0)])
+    store.together([partial(gateway_queues.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0)])
     told("sent", number, part.id)
 os._exit(0)
 """.replace("EVENTS", str(EVENTS))

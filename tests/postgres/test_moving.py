@@ -248,7 +248,7 @@ def test_a_migration_that_is_killed_goes_on_where_it_was(home: Path, url: str) -
     assert 200 <= before < 2400
     done = run("sessions", "migrate", "--to", url, home=home)
     assert done.status == 0, done
-    assert "has 40 sessions and 2400 messages; every row was compared" in done.out
+    assert "has 40 sessions and 2,400 messages; every row was compared" in done.out
     with SessionDB() as db, SessionDB(home / "x" / "state.db", url=url) as server:
         assert server.export_all() == db.export_all()
         assert server.check() == []
@@ -268,7 +268,7 @@ def test_every_command_works_on_a_server(home: Path, url: str, tmp_path: Path) -
     assert "heron" in hermes("sessions", "search", "heron 7")
     assert "heron 39 0" in hermes("sessions", "show", "birds")
     assert json.loads(hermes("sessions", "stats", "--json"))["messages"] == 2400
-    assert hermes("sessions", "check") == "sound: 40 sessions, 2400 messages\n"
+    assert hermes("sessions", "check") == "sound: 40 sessions, 2,400 messages\n"
     assert "nothing to repair" in hermes("sessions", "repair")
     assert "repaired: rebuilt the full-text index" in hermes("sessions", "repair", "--rebuild-index")
     assert "→" in hermes("sessions", "optimize")
@@ -287,7 +287,7 @@ def test_every_command_works_on_a_server(home: Path, url: str, tmp_path: Path) -
         assert copy.message_count() == 2400
     hermes("insights")
     doctor = run("doctor", home=home)
-    assert "postgresql://" in doctor.out and "40 sessions, 2400 messages" in doctor.out and doctor.err == "", doctor
+    assert "postgresql://" in doctor.out and "40 sessions, 2,400 messages" in doctor.out and doctor.err == "", doctor
     hermes("chat", "-q", "is there a heron?")
     assert not (home / "state.db").exists()
     hermes("sessions", "migrate", "--to", f"sqlite://{tmp_path}/back.db")

@@ -36,7 +36,7 @@ def tokens(text: str) -> int:
 
 
 def within_tokens(text: str, room: int) -> str:
-    """The text in at most so many tokens: its beginning and its end, with a gap where something is missing."""
+    """The text in at most this many tokens: its beginning and its end, with a gap where something is missing."""
     if tokens(text) <= room:
         return text
 
@@ -101,7 +101,7 @@ def fitted(messages: Sequence[Message], room: int, looked_up: str | None = None)
 
 
 def _system(given: str) -> str:
-    """The system prompt as a small model can follow it: the first paragraph, or who it is where that is our own."""
+    """The system prompt as a small model can follow it: the first paragraph, or the short one where it is this program's own."""
     return _WHO if not given or given.startswith(_OWN) else within_tokens(given.partition("\n\n")[0], SYSTEM // 3)
 
 

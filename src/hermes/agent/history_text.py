@@ -63,7 +63,7 @@ def between_marks(inner: str) -> str:
 
 
 def message_text(message: Mapping[str, Any], *, calls: bool = True) -> str:
-    """What a message says, as plain text: its words, the text of its parts, and (if wanted) the tools it calls."""
+    """A message as plain text: its content, the text of its parts, and (if wanted) the tools it calls."""
     text = plain_content(message.get("content"))
     if message.get("role") == "tool":
         text = plain(text)

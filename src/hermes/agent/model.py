@@ -100,7 +100,7 @@ SOURCE = "genai-prices"
 
 @dataclass(slots=True, frozen=True)
 class Cost:
-    """An estimate in US dollars with the table it comes from; `usd` is None when nobody knows."""
+    """An estimate in US dollars with the table it comes from; `usd` is None when it is unknown."""
 
     usd: float | None
     source: str | None
@@ -109,11 +109,11 @@ class Cost:
 
 
 UNKNOWN = Cost(None, None, None, "unknown")
-OWN = Cost(0.0, "own machine", None, "estimated")  # nobody sends a bill for it
+OWN = Cost(0.0, "own machine", None, "estimated")  # no provider bills it
 
 
 def load() -> None:
-    """Load the table in the background, while there is a reply to wait for anyway."""
+    """Load the table in the background, while the reply is awaited anyway."""
     import threading
     from importlib import import_module
 
@@ -126,7 +126,7 @@ def load() -> None:
 
 
 def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usage | None) -> Cost:
-    """The price of one call. The endpoint must be one the table knows: the same model costs differently elsewhere."""
+    """The price of one call. The endpoint must be in the table: the same model costs differently elsewhere."""
     if usage is None or not (usage.prompt_tokens or usage.output_tokens):
         return UNKNOWN
     try:
@@ -134,7 +134,7 @@ def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usa
     except ImportError:
         return UNKNOWN
     counts = genai_prices.Usage(
-        input_tokens=usage.prompt_tokens,  # there, the cached ones are part of the input
+        input_tokens=usage.prompt_tokens,  # in that table, cached tokens are part of the input
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cache_read_tokens or None,
         cache_write_tokens=usage.cache_write_tokens or None,

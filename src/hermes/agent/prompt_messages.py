@@ -227,9 +227,9 @@ found, say that plainly."""
 def system_prompt(
     config: Config, home: Path, cwd: Path | None, *, tools: Collection[str] | None = None, shared: bool = False
 ) -> str:
-    """The prompt of a new session. `tools` are the names of those on offer; None stands for all there are.
+    """The prompt of a new session. `tools` are the names of those on offer; None stands for all of them.
 
-    `cwd` is None for people who have no business on this machine: they are not told where it works.
+    `cwd` is None for users without access to this machine: its path is not shown to them.
     """
     parts = [_WHO.format(_SEVERAL if shared else _ONE)]
     if tools is None or "session_search" in tools:
@@ -245,7 +245,7 @@ def system_prompt(
 
 
 def _memory(home: Path) -> list[str]:
-    """The lines the agent noted for itself, and about its user."""
+    """The agent's memory: its own notes, and notes about its user."""
     from hermes.agent.tools.memory import memory_lines
 
     noted = memory_lines(home)

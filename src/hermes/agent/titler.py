@@ -205,7 +205,7 @@ def title_apart(db: SessionDB, session_id: str, title: str) -> str:
 
 
 def first_exchange(messages: Sequence[MessageRow]) -> tuple[str, str]:
-    """What was first asked, and the first words of an answer to it; "" for what is not there."""
+    """The first user message, and the beginning of its answer; "" for a missing one."""
     asked = ""
     for message in messages:
         text = message_text(message, calls=False).strip()

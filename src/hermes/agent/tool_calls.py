@@ -16,8 +16,8 @@ from hermes.agent.turn import ToolFinished, ToolStarted
 from hermes.errors import ToolDeclined, ToolError
 
 INTERRUPTED = "error: interrupted by the user before it had finished"
-AT_ONCE = 16  # calls of one message that run side by side; the others wait their turn
-_GRACE = 2.0  # seconds an interrupted tool has to come back by itself
+AT_ONCE = 16  # calls of one message that run in parallel; the others wait
+_GRACE = 2.0  # seconds an interrupted tool has to return
 
 
 @dataclass(slots=True)

@@ -209,7 +209,7 @@ class TurnSession:
         moves, self.moves = self.moves, []
         return moves
 
-    # ------------------------------------------------------------------------------------------ speaking
+    # ------------------------------------------------------------------------------------------ turns
 
     def say(self, content: Content, keep: Keep | None = None) -> None:
         """Store the user's message; `keep` does it where more has to happen in the same transaction."""
@@ -323,7 +323,7 @@ _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 
 
 def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> int:
-    """Store a reply with what it used, which also counts in the session's sums; the id of the message."""
+    """Store a reply with its usage, which is also added to the session's sums; returns the id of the message."""
     price, counts = _price(model, reply), _counts(reply)
     sums = {
         **counts, "model": model.name, "api_call_count": 1,
@@ -362,7 +362,7 @@ def _counts(reply: Reply) -> _Counts:
 
 
 def _price(model: Model, reply: Reply) -> Cost:
-    """By the name the endpoint answered under, else by the one that was asked for."""
+    """The cost by the model name in the endpoint's answer, else by the requested name."""
     if model.kind in ("local", "embedded", "extractive"):
         return OWN
     names = dict.fromkeys((reply.model or model.name, model.name))
@@ -384,7 +384,7 @@ def as_message(reply: Reply) -> Message:
 
 
 def keep_result(db: SessionDB, session_id: str, result: Result) -> tuple[int, Message]:
-    """Store what came of a call; its id, and the message for the model."""
+    """Store the result of a call; returns its id, and the message for the model."""
     call = result.call
     message: Message = {"role": "tool", "tool_call_id": call.id, "tool_name": call.name, "content": result.text}
     message_id = db.append_message(session_id, "tool", result.text, tool_call_id=call.id, tool_name=call.name or None)
@@ -392,9 +392,9 @@ def keep_result(db: SessionDB, session_id: str, result: Result) -> tuple[int, Me
 
 
 def recover(db: SessionDB, session_id: str) -> bool:
-    """Store the words of a reply that a killed process left unfinished; whether there were any.
+    """Store the text of a reply that a killed process left unfinished; returns whether there was any.
 
-    A reply that was stored after all, or whose question was taken back since, is not stored again.
+    A reply that was already stored, or whose question was undone since, is not stored again.
     """
     if db.read_only:
         return False

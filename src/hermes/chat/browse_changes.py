@@ -270,7 +270,7 @@ class Changing(Screen[None], inherit_bindings=False):
                 self._do(work, lambda: self._gone(parts))
 
         name = shortened(line.name, 201)
-        whole = ", with what was said before it was compressed" if line.compressed else ""
+        whole = ", with the messages from before it was compressed" if line.compressed else ""
         hint = f"y: into the trash{whole} (`hermes sessions restore {line.id}` brings it back) · n: keep it"
         self.app.push_screen(Sure(f"Delete “{name}”?", hint), answered)
 

@@ -71,7 +71,7 @@ def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
 
 
 def _is_shown(message: MessageRow) -> bool:
-    """Whether a reader wants to see it: what people and models said, and which tools were called."""
+    """Whether the preview shows a message: those of people and models, and tool calls."""
     return message["role"] in _WHO and bool(message["content"] or message["tool_calls"])
 
 

@@ -85,7 +85,7 @@ def _drawn(entry: Entry) -> RenderableType:
 
 
 def recalled(rows: list[MessageRow]) -> tuple[int, list[Entry]]:
-    """How many messages came before, and what the last exchanges show."""
+    """The number of earlier messages, and the entries of the last exchanges."""
     starts = exchanges(rows)
     first = starts[-EXCHANGES] if len(starts) > EXCHANGES else 0
     earlier = sum(1 for row in rows[:first] if row["role"] in ("user", "assistant"))
@@ -93,13 +93,13 @@ def recalled(rows: list[MessageRow]) -> tuple[int, list[Entry]]:
 
 
 def unanswered(rows: list[MessageRow], events: Sequence[SessionEvent]) -> str | None:
-    """What happened after the last message, if anything did: that the model did not answer it."""
+    """A note about a model error after the last message, if it was not answered."""
     last = [event for is_event, event in woven(rows, events)][-1:]
     return described(last[0]) if last and last[0] in events else None
 
 
 def entries_of(rows: list[MessageRow]) -> list[Entry]:
-    """Messages as they are shown; tool calls that follow each other are one line."""
+    """Messages as entries; consecutive tool calls are one entry."""
     shown: list[Entry] = []
     calls: list[str] = []
 

@@ -51,7 +51,7 @@ class TerminalVoice:
         from rich.cells import cell_len
 
         question = shortened_line(question, 1000)
-        if cell_len(question) + len(" [y/N] y") > self.screen.width:  # what does not fit on a line is no prompt
+        if cell_len(question) + len(" [y/N] y") > self.screen.width:  # too long for a prompt: print it above
             self.say(question)
             question = ""
         return self._read(f"{question} [y/N] ".lstrip()).strip().casefold() in ("y", "yes")

@@ -67,7 +67,7 @@ class Restored:
 
 
 def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool) -> Restored:
-    """The folder and the model a session was held with, as far as they are still there."""
+    """The folder and the model a session used, as far as they still exist."""
     back = Restored(Path.cwd(), model)
     if cwd and row["cwd"]:
         if os.path.isdir(row["cwd"]):
@@ -80,7 +80,7 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool) -> Re
             back.model = same
         else:
             was = shortened_line(row["model"], 80)
-            back.notices.append(f"This was held with {was}, which is not to be had here; {model.name} goes on.")
+            back.notices.append(f"This conversation used {was}, which is not available; continuing with {model.name}.")
     return back
 
 

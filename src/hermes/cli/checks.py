@@ -314,7 +314,7 @@ def _contents(path: Path, health: Health) -> Found:
         yield remark("index", said, "hermes sessions optimize")
     elif health.kind == "current":
         left = counted(health.pending, "message")
-        yield well("index", "complete" if not health.pending else f"{left} to come, found all the same")
+        yield well("index", "complete" if not health.pending else f"{left} to index; search finds them all the same")
     if health.wal_bytes > LONG_WAL:
         held = f" (open in {health.used_by})" if health.used_by else ""
         yield remark("log", f"{path}-wal has grown to {_size(health.wal_bytes)}{held}", "hermes sessions optimize")

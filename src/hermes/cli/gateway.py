@@ -174,7 +174,7 @@ _COLUMNS = (
 
 
 def report(db: SessionDB, config: Config) -> dict[str, Any]:
-    """Everything there is to tell, as plain data."""
+    """The whole status, as plain data."""
     from hermes.gateway.startup import API, WEBHOOK, connected_by, running
     from hermes.store.gateway_db import GatewayDB
 
@@ -190,7 +190,7 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
         row: Mapping[str, Any] = known.get(name) or {}
         state = row.get("state", "not started") if found else "stopped"
         by = connected_by(db, name)
-        # A gateway that is connected has its variables, whatever the environment of this command holds.
+        # A connected gateway has its variables, whatever the environment of this command holds.
         unset = [] if state == "connected" else config.unset_in(parts.get(name, f"platforms.{name}"))
         platforms.append(
             {
@@ -245,12 +245,12 @@ def show(found: dict[str, Any]) -> None:
 
 
 def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
-    """What there is to say beneath the table."""
+    """The notes beneath the table."""
     name, notes = one["platform"], []
     if several and "host" in one:
         notes.append(f"{name}: connected by process {one['process']} on {one['host']}")
     if one["failed"]:
-        notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log says why")
+        notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log has the reasons")
     if one["error"]:
         when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
         notes.append(f"{name}: last error{when}: {one_line(one['error'])}")

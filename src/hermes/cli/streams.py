@@ -88,7 +88,7 @@ def finish(status: int) -> int:
 
 
 def complain(text: str) -> None:
-    """One line on standard error, if it can be written; what it quotes can do nothing to the terminal."""
+    """Print one line on standard error, if it can be written; quoted text can do nothing to the terminal."""
     from hermes.texts import harmless
 
     try:

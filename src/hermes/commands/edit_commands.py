@@ -106,12 +106,12 @@ def undo(host: Host, arguments: str) -> None:
 
 
 def exchanges(rows: list[MessageRow]) -> list[int]:
-    """Where each exchange begins: the places of what the user said (not of a summary of what came before)."""
+    """The positions of the user's messages, which begin each exchange (without summaries of earlier parts)."""
     return [place for place, row in enumerate(rows) if row["role"] == "user" and not is_summary(row)]
 
 
 def is_summary(row: MessageRow) -> bool:
-    """Whether a message stands for the part of a conversation that was compressed."""
+    """Whether a message is the summary of a compressed part of a conversation."""
     from hermes.agent.offline.summary import SUMMARY_MARK
 
     return row["role"] == "user" and content_text(row["content"]).startswith(SUMMARY_MARK)

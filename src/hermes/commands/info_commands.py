@@ -154,7 +154,7 @@ def history(host: Host, arguments: str) -> None:
 
 
 def _line(host: Host, row: MessageRow) -> str | None:
-    """A message on one line: its number, who, and what."""
+    """A message on one line: its number, sender and text."""
     number = f"{row['id']:>6} " if host.where == TERMINAL else f"- `{row['id']}`"
     text = shortened_line(content_text(row["content"]), _CUT)
     calls = row["tool_calls"] if isinstance(row["tool_calls"], list) else []
@@ -190,7 +190,7 @@ def sessions(host: Host, arguments: str) -> None:
 
 
 def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:
-    """The sessions one would want to go on with, the latest first."""
+    """The sessions a user may want to continue, the latest first."""
     return host.db.list_sessions_rich(
         limit=limit, order_by_last_active=True, include_archived=False, visible_to=host.user
     )
@@ -220,4 +220,4 @@ def _search(host: Host, words: str) -> str:
     for session_id, hit in list(best.items())[:LISTED]:
         lines.append(_entry(host, session_id, hit["timestamp"], shortened_line(hit["title"] or "—", 48)))
         lines.append("    " + shortened_line(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
-    return "\n".join(lines) + "\n\n/resume with an id (or its beginning) goes on with one of them."
+    return "\n".join(lines) + "\n\n/resume with an id (or its beginning) continues one of them."

@@ -160,7 +160,7 @@ def parse(line: str) -> tuple[str, str] | None:
 
 
 def sent_text(line: str) -> str:
-    """What a line says that is not a command: `//x` is the text `/x`."""
+    """The text of a line that is not a command: `//x` is the text `/x`."""
     return line[1:] if line.startswith("//") else line
 
 

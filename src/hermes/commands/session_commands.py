@@ -63,7 +63,7 @@ def _named(host: Host, words: str) -> str | None:
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
     host.say(
         f'No session is called "{shortened_line(words, 60)}"; '
-        + (f"did you mean {hint}?" if hint else "/sessions shows what there is.")
+        + (f"did you mean {hint}?" if hint else "/sessions lists them.")
     )
     return None
 

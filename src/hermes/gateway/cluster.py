@@ -206,7 +206,7 @@ class Cluster:
         dead = [one.name for one in everyone if not one.lives and one.name != self.name]
         if gone or (dead and clock() >= self._trusting_until) or astray:
             if self._store.remove_dead(gone):
-                _log.warning("%s gave no sign of life any more; what was theirs is given to others", [*gone, *dead])
+                _log.warning("no heartbeat from %s; its work is assigned to other gateways", [*gone, *dead])
             everyone, _ = self._store.instances()
         return everyone
 
@@ -263,8 +263,8 @@ class Cluster:
             self._left = True
             try:
                 self._store.remove_dead([self.name])
-            except HermesError as error:  # others notice it when the lease runs out
-                _log.info("that this gateway ends could not be noted: %s", error)
+            except HermesError as error:  # the others notice when the lease expires
+                _log.info("could not record that this gateway stops: %s", error)
 
     # ------------------------------------------------------------------------------------------ platforms
 

@@ -22,7 +22,7 @@ _log = logging.getLogger("hermes.gateway")
 
 
 def run_hook(config: Config, name: str, session: SessionRow | None, **more: Any) -> threading.Thread | None:
-    """Run a hook in the background; a failing one is a line in the log, nothing else."""
+    """Run a hook in the background; a failure only goes to the log."""
     command = config.hooks.get(name)
     if not command or session is None:
         return None

@@ -47,7 +47,7 @@ _log = logging.getLogger("hermes.gateway")
 
 
 def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
-    """What was said, as the model reads it: nobody's text can pass for another's, or for the gateway's."""
+    """The message text as the model reads it: no sender's text can pass for another sender's or for the gateway's."""
     text, sender = sent_text(event.text.strip()), event.sender
     if is_own(event):
         return text

@@ -220,7 +220,7 @@ class Resets:
         _log.info("%s was reset (%s)", key, reason)
 
     def _save_what_matters(self, person: Participant, session: SessionRow, stop: Stop) -> str:
-        """One turn in which the agent may note what will matter later; the session it ended in (it may have been compressed).
+        """Run one turn in which the agent saves what will matter later; the session it ended in (it may be compressed).
 
         A failure must not prevent the reset.
         """

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.routes import IndexEntry
 
-PAUSE = 2.0  # seconds between two writings, at least
-SHARE = 20  # and so many times as long as the last one took
-LOOK = 60.0  # seconds after which a change is looked for that nobody has told of: a title, another process
+PAUSE = 2.0  # seconds between two writes, at least
+SHARE = 20  # and so many times as long as the last write took
+LOOK = 60.0  # seconds between two checks for changes without a notification: a title, another process
 _log = logging.getLogger("hermes.gateway")
 
 

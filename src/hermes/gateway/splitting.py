@@ -16,7 +16,7 @@ _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 
 
 def split(text: str, longest: int, measure: Measure = len) -> list[str]:
-    """The text in parts none of which is longer than `longest`; [] for a text without a visible sign."""
+    """The text in parts none of which is longer than `longest`; [] for a text without a visible character."""
     parts = _pack(_blocks(text), "\n\n", longest, measure, lambda block: _cut(block, longest, measure))
     return [part for part in parts if part.strip()]
 

@@ -112,7 +112,7 @@ def _text_and_rest(content: Any) -> tuple[str, list[str]]:
 # Reading what a request brings: not more than allowed, not for longer than allowed, only JSON, and of the shape it
 # should have; complaints name the place (`messages[2].content`).
 
-_PATIENCE = 4  # times the limit: who still sends when we hang up may never read why
+_PATIENCE = 4  # times the limit: a client that still sends when we disconnect may never read the error
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:
@@ -122,7 +122,7 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     except ValueError:
         announced = 0
     if announced > limit and "expect" in request.headers:
-        raise _too_large(limit)  # it asked before sending
+        raise _too_large(limit)  # the client asked before sending (Expect: 100-continue)
     parts: list[bytes] = []
     size = 0
     try:
@@ -136,7 +136,7 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     except TimeoutError:
         raise ApiError(408, f"the request did not arrive within {seconds:g} seconds", code="request_timeout") from None
     except ClientDisconnect:
-        raise ApiError(400, "the request broke off") from None
+        raise ApiError(400, "the request was interrupted") from None
     if size > limit or announced > limit:
         raise _too_large(limit)
     return b"".join(parts)
@@ -147,7 +147,7 @@ def _too_large(limit: int) -> ApiError:
 
 
 def parse_json(data: bytes) -> Any:
-    """The JSON in bytes; ApiError 400 when it is none."""
+    """Parse JSON; ApiError 400 when it is invalid."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -160,11 +160,11 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class Shape(msgspec.Struct, kw_only=True):
-    """Something in a request. Fields nobody here knows are accepted and have no effect."""
+    """An object in a request. Unknown fields are accepted and ignored."""
 
 
 def checked(value: Any, kind: type[Kind]) -> Kind:
-    """A value as this shape; ApiError 400 that names what does not fit."""
+    """A value as this shape; ApiError 400 that names the invalid field."""
     if not isinstance(value, dict):
         raise ApiError(400, "the body of the request must be a JSON object")
     try:
@@ -185,7 +185,7 @@ def checked(value: Any, kind: type[Kind]) -> Kind:
 def tool_name(name: str, where: str) -> str:
     """A tool's name, if endpoints accept it."""
     if not _TOOL_NAME.fullmatch(name):
-        raise ApiError(400, f"{name[:80]!r} can't be the name of a tool: letters, digits, _, - and .", param=where)
+        raise ApiError(400, f"invalid tool name {name[:80]!r}: use letters, digits, _, - and .", param=where)
     return name
 
 

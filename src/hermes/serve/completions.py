@@ -93,7 +93,7 @@ def _message(message: CompletionMessage, where: str) -> Message:
         return {"role": "user", "content": content}
     if message.role == "assistant":
         if content is None and not message.tool_calls:
-            raise ApiError(400, "a message of the assistant needs content or tool_calls", param=f"{where}.content")
+            raise ApiError(400, "an assistant message needs content or tool_calls", param=f"{where}.content")
         result: dict[str, Any] = {
             "role": "assistant",
             "content": _text(content, where) if content is not None else None,

@@ -205,7 +205,7 @@ def _shown(row: MessageRow) -> Mapping[str, Any]:
 def _fitted(
     head: Mapping[str, Any], key: str, entries: Iterable[Mapping[str, Any]], budget: int, *, newest_first: bool = False
 ) -> str:
-    """As many entries as fit the budget; `left_out` says that there are more."""
+    """As many entries as fit the budget; `left_out` counts the rest."""
     taken: list[Mapping[str, Any]] = []
     room = budget - text_tokens(as_json({**head, key: [], "left_out": True}))
     left_out = False

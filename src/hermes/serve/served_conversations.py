@@ -209,7 +209,7 @@ class ServedConversations:
         turn.start()
         return turn
 
-    # ------------------------------------------------------------------------------------------ the end
+    # ------------------------------------------------------------------------------------------ leaving
 
     async def close(self, seconds: float = 3.0) -> None:
         """Stop every turn, wait until the replies so far are stored, and close all agents."""
@@ -259,7 +259,7 @@ class _TurnRecord:
             texts = dict.fromkeys((words.whole, words.shown))
             replies = [{"role": "assistant", "content": text, "tool_calls": handed} for text in texts]
             self._places.remember(self._ask, session_id, last, replies)
-        thought = self._thought if session_id == self._session_id else 0  # a compressed one counts from zero
+        thought = self._thought if session_id == self._session_id else 0  # a compressed session counts from zero
         fresh = sum(row["input_tokens"] or 0 for row in stored)
         cached = sum((row["cache_read_tokens"] or 0) + (row["cache_write_tokens"] or 0) for row in stored)
         used = Used(

@@ -83,12 +83,12 @@ def shut_out(tx: Tx, platform: str, user_id: str) -> bool:
 
 
 def everyone(tx: Tx) -> list[Person]:
-    """All who were let in by pairing."""
+    """All users approved by pairing."""
     return tx.dicts("SELECT platform, user_id, name, since FROM gateway_people ORDER BY platform, since")
 
 
 def waiting(tx: Tx, now: float) -> list[WaitingPairing]:
-    """Who has a code that nobody has approved yet."""
+    """The users with a code that is not approved yet."""
     return tx.dicts(
         "SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?"
         " ORDER BY made_at",
@@ -121,7 +121,7 @@ def try_counts(tx: Tx, now: float) -> bool:
 
 
 def approve(tx: Tx, code: str, now: float) -> ApprovedPairing | None:
-    """Let in whoever has this code; None when nobody has it (any more)."""
+    """Approve the user with this code; None when no user has it (any more)."""
     wanted = digest(code)
     rows: list[ApprovedPairing] = tx.dicts(
         "SELECT code_hash, platform, user_id, name, chat FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?",
@@ -139,7 +139,7 @@ def approve(tx: Tx, code: str, now: float) -> ApprovedPairing | None:
 
 
 def newcomers(tx: Tx) -> list[Newcomer]:
-    """Who was let in and has not been told so yet: their platform, the chat they asked in, and a name of that fact."""
+    """Approved users who were not notified yet: platform, the chat they asked in, and an id of the approval."""
     return tx.dicts("SELECT platform, chat, code_hash AS name FROM gateway_pairings WHERE used_at IS NOT NULL")
 
 

@@ -52,7 +52,7 @@ def usable_id(value: Any) -> bool:
 
 
 def _identity(message: Mapping[str, Any]) -> Identity:
-    """What tells a message from another, wherever it is stored."""
+    """The identity of a message, independent of the store."""
     content = message.get("content")
     calls = message.get("tool_calls")
     return (
@@ -70,7 +70,7 @@ class _Stored:
         self._taken: set[int] = set()
 
     def take(self, message: Mapping[str, Any], preferred: Any) -> Place | None:
-        """Where this very message is stored: under the id it is expected to have, else wherever its like is.
+        """Where this message is stored: under its expected id, else under the id of an equal message.
 
         An earlier version of a message differs only in the text: it equals no message.
         """

@@ -29,8 +29,8 @@ from hermes.store.transcript_writer import TranscriptWriter
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
-_LOOKS = (0.0, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
-_IN_LIST = 500  # sessions asked for in one statement
+_LOOKS = (0.0, 0.1, 0.4, 1.0)  # seconds before each further check while others write: a line follows its commit
+_IN_LIST = 500  # sessions queried in one statement
 _AT_ONCE = 32  # sessions compared within one view of the database
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 UNDECIDED = "transcript-differs"

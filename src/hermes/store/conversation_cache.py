@@ -21,7 +21,7 @@ class CachedConversation:
         self._known: dict[int, tuple[Row, ChatMessage]] = {}
 
     def read(self, db: SessionDB, session_id: str) -> list[ChatMessage]:
-        """What get_messages_as_conversation gives, attachments as references. Not to be changed by who gets them.
+        """What get_messages_as_conversation gives, attachments as references. Callers must not change them.
 
         Every row is read and compared with the cached one, so that any change made meanwhile is seen.
         """
@@ -46,7 +46,7 @@ def last_id(db: SessionDB, session_id: str) -> int:
 
 
 def messages_after(db: SessionDB, session_id: str, message_id: int) -> list[MessageRow]:
-    """Of the messages a session shows, as get_messages gives them, those with a higher id; the others are not read."""
+    """The messages a session shows that have a higher id, as get_messages gives them; the others are not read."""
     with db._engine.read() as tx:
         if not sessions.is_shown(tx, session_id, None):
             return []

@@ -55,7 +55,7 @@ class ExchangeCalls(OpenStore):
         return session_exports.iterate(self._engine, source, visible_to)
 
     def import_session(self, data: Mapping[str, Any]) -> bool:
-        """Store an exported session under its own ids; False when it is there already (and then unchanged)."""
+        """Store an exported session under its own ids; False when that session exists (it stays unchanged)."""
         return self._import(data, {}, None)
 
     def _import(self, data: Mapping[str, Any], ids: dict[int, int], folder: Path | None) -> bool:
@@ -131,7 +131,7 @@ class ExchangeCalls(OpenStore):
             return {str(codec.restored(row[0])) for row in tx.rows(sql, (codec.storable(session_id),))}
 
     def _update_import(self, data: Mapping[str, Any]) -> import_updates.Update:
-        """Bring a session that was imported from another program up to what that program has now."""
+        """Update a session that was imported from another program with what that program has now."""
         session_id = data["id"]
         data = foreign_rows.lifted_export(data, self._attachments)
         with self._writing(session_id) as tx:

@@ -105,7 +105,7 @@ class Keeping(OpenStore):
         return bool(moved)
 
     def list_trash(self) -> list[TrashedSession]:
-        """What is in the trash, the newest first."""
+        """The sessions in the trash, the newest first."""
         with self._engine.read() as tx:
             return retention.trashed(tx)
 
@@ -283,7 +283,7 @@ class Keeping(OpenStore):
             return handoffs.state(tx, session_id)
 
     def list_pending_handoffs(self) -> list[PendingHandoff]:
-        """Sessions that wait to be taken over, the oldest request first."""
+        """Sessions with a pending handoff, the oldest request first."""
         with self._engine.read() as tx:
             return handoffs.pending(tx)
 

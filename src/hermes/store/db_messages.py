@@ -133,7 +133,7 @@ class MessageCalls(OpenStore):
         return PREFIX + self._attachments.keep(data)
 
     def replace_messages(self, session_id: str, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Put other messages in place of a session's own: all at once or not at all."""
+        """Replace a session's own messages with others: all of them or none, in one transaction."""
         self._replace(session_id, [self._ready(message) for message in messages])
 
     def _replace(self, session_id: str, ready: Sequence[messages.Ready]) -> None:
@@ -220,7 +220,7 @@ class MessageCalls(OpenStore):
         inline_attachments: bool = True,
         visible_to: User | None = None,
     ) -> list[ChatMessage]:
-        """The session as OpenAI chat messages, ready to be sent: fields that are empty are left out.
+        """The session as OpenAI chat messages, ready to send: empty fields are left out.
 
         Payloads that were lifted out of messages are put back as they came (`inline_attachments=False` leaves the
         references). With ancestors, a user message that is repeated before any reply appears once.

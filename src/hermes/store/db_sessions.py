@@ -194,7 +194,7 @@ class SessionCalls(OpenStore):
         timezone: str | tzinfo | None = None,
         visible_to: User | None = None,
     ) -> Insights:
-        """What was used in the last days: sessions, messages, tool calls, tokens, cost, by whom, with what and when.
+        """Usage in the last days: sessions, messages, tool calls, tokens, cost, by user, by model, platform and tool, by time.
 
         Each number is a sum over rows; usage with an unknown price is counted separately, not as zero. Hours and
         days are those of `timezone` (a name; None: the machine's). See docs/guide/store.md for the keys.

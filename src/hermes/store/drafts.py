@@ -56,7 +56,7 @@ class Draft:
         model: str | None,
         mask: Callable[[str], str] | None = None,
     ) -> None:
-        """`mask` takes secrets out of a text; None: there is no need."""
+        """`mask` masks secrets in a text; None: there is no need."""
         self._path = draft_path(database, session_id)
         self._head = json.dumps({"session": session_id, "after": after, "model": model}).encode() + b"\n"
         self._handle: int | None = None
@@ -172,7 +172,7 @@ def forget(database: Path, session_id: str) -> None:
 
 @contextlib.contextmanager
 def left_behind(database: Path, session_id: str) -> Iterator[LeftBehind | None]:
-    """The draft a dead process left for a session, or None. It is gone when the block ends without an error."""
+    """The draft that a dead process left for a session, or None. It is deleted when the block ends without an error."""
     path = draft_path(database, session_id)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -73,14 +73,14 @@ def expected_lines(columns: MessageColumns, attached: Attached) -> bytes | None:
 
 
 def _in_order(files: list[AttachmentEntry] | None, text: str | None) -> list[AttachmentEntry] | None:
-    """A message's attachments as its text names them, which is how its line lists them."""
+    """A message's attachments in the order of its text, which is how its line lists them."""
     if files is None or len(files) == 1 or text is None:
         return files
     return sorted(files, key=lambda file: text.find(file["hash"]))
 
 
 def other_lines(path: Path, expected: bytes) -> list[Entry] | None:
-    """What a transcript says beside exactly these lines of messages, each once; None when it has not just them."""
+    """The other lines of a transcript that has exactly these message lines, each once; None when its message lines differ."""
     lines = path.read_bytes().split(b"\n")
     if not lines[-1]:
         lines.pop()

@@ -44,7 +44,7 @@ def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[in
 
 
 def lifted_export(data: Mapping[str, Any], attachments: Attachments) -> dict[str, Any]:
-    """An exported session with the base64 payloads of its messages lifted, and what they were told beside it."""
+    """An exported session with the base64 payloads of its messages lifted, and the types given for them."""
     found: dict[str, tuple[str, int]] = dict(data.get(session_exports.KINDS) or {})
     told = dict(data[session_exports.ATTACHED]) if isinstance(data.get(session_exports.ATTACHED), dict) else None
 

@@ -2,7 +2,7 @@
 
 One flat class over a SessionDB, like it; each method is a transaction and a call into routes.py, gateway_queues.py, approvals.py
 or instances.py, which say what it promises.
-Safe to share between threads; `SessionDB.fenced` counts here, too. Small writes of the gateway's event loop can be
+Safe to share between threads; `SessionDB.fenced` applies here as well. Small writes of the gateway's event loop can be
 gathered into one (`together`).
 """
 
@@ -463,7 +463,7 @@ class GatewayDB:
             gateway_queues.note(tx, platform, event_id, message_id, self.clock())
 
     def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[ReplyPart] = ()) -> list[Outgoing]:
-        """An event is answered: it leaves the inbox and its reply enters the outbox, both or neither.
+        """Finish an event: it leaves the inbox and its reply enters the outbox, atomically.
 
         A part is {"text", "nonce"}. The messages that show the reply as it grew are replaced by its parts. When it was
         already finished: returns the unsent parts of that reply.
@@ -521,7 +521,7 @@ class GatewayDB:
     home = reading(approvals.home)
 
     def people(self) -> list[approvals.Person]:
-        """All who were let in by pairing."""
+        """All users approved by pairing."""
         with self._store.read() as tx:
             return approvals.everyone(tx)
 
@@ -531,12 +531,12 @@ class GatewayDB:
             return approvals.make_pairing(tx, code, platform, user_id, name, chat, self.clock())
 
     def waiting_pairings(self) -> list[approvals.WaitingPairing]:
-        """Who has a code that nobody has approved yet."""
+        """The users with a code that is not approved yet."""
         with self._store.read() as tx:
             return approvals.waiting(tx, self.clock())
 
     def approve_pairing(self, code: str) -> approvals.ApprovedPairing | None:
-        """Let in whoever has this code; None when nobody has it. StoreBusy after five tries in a minute."""
+        """Approve the user with this code; None when no user has it. StoreBusy after five tries in a minute."""
         from hermes.errors import StoreBusy
 
         with self._store.write() as tx:  # separate: a try counts in any case
@@ -589,7 +589,7 @@ class GatewayDB:
         )
 
     def statuses(self) -> list[PlatformStatus]:
-        """How all platforms are doing."""
+        """The state of all platforms."""
         if not self.is_there():
             return []
         with self._store.read() as tx:

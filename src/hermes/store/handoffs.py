@@ -55,7 +55,7 @@ def state(tx: Tx, session_id: str) -> HandoffState | None:
 
 
 def pending(tx: Tx) -> list[PendingHandoff]:
-    """Sessions that wait to be claimed, the oldest request first; those whose claimer died are among them."""
+    """Sessions that wait to be claimed, the oldest request first; including those whose claim expired."""
     rows: list[PendingHandoff] = tx.dicts(
         f"SELECT {sessions.COLUMNS}, s.handoff_requested_at FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL"
         " AND s.handoff_state IS NOT NULL"

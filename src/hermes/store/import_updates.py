@@ -36,7 +36,7 @@ class _StoredMessage:
 
 
 def update(engine: Engine, tx: Tx, session_id: str, data: Mapping[str, Any]) -> Update:
-    """Bring a session's messages up to what an import has of it."""
+    """Update a session's messages to those of an import."""
     made = Update()
     stored = _stored(tx, session_id)
     if not stored:
@@ -73,7 +73,7 @@ def _stored(tx: Tx, session_id: str) -> dict[str, _StoredMessage]:
 
 
 def _differs(tx: Tx, message_id: int, entry: Mapping[str, Any]) -> bool:
-    """Whether a message is no longer what it was when it came in."""
+    """Whether a message differs from when it was imported."""
     now = messages.make_ready(entry, mask=None, lift=None)
     row = tx.row(
         f"SELECT content, content_rest, content_format, {', '.join(_COMPARED)} FROM messages WHERE id = ?",
@@ -86,7 +86,7 @@ def _differs(tx: Tx, message_id: int, entry: Mapping[str, Any]) -> bool:
 
 
 def _replace(engine: Engine, tx: Tx, session_id: str, message_id: int, entry: Mapping[str, Any]) -> None:
-    """Put another version in place of a message; the row of its own that keeps the earlier one is hidden for good."""
+    """Replace a message by another version; the earlier one moves to a separate row that is never shown."""
     (was,) = transcript_replay.with_attachments(tx, session_id, [transcript_replay.message(tx, message_id)])
     version = messages.insert(tx, session_id, messages.make_ready(was, mask=None, lift=None), None)
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))

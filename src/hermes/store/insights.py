@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TokenKind = Literal["input", "output", "cache_read", "cache_write", "reasoning"]
 TOKENS: tuple[TokenKind, ...] = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"
-_MESSAGE_TOKENS = TOKENS[:4]  # a message does not tell its reasoning apart
+_MESSAGE_TOKENS = TOKENS[:4]  # a message has no separate count of reasoning
 _MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(
     f"m.{name}_tokens" for name in _MESSAGE_TOKENS
 )
@@ -93,7 +93,7 @@ class _Talk:
     first: float = math.inf
     last: float = -math.inf
     models: dict[str | None, _Share] = field(default_factory=dict)
-    unpriced: bool = False  # a message used tokens and nobody knows what they cost
+    unpriced: bool = False  # a message used tokens of unknown price
     tokens: InsightsTokens = field(default_factory=_no_tokens)
     estimated: float | None = None
     actual: float | None = None
@@ -282,7 +282,7 @@ def _merge(into: _Share, other: _Share) -> None:
 def _split(talk: _Talk) -> None:
     """Divide the session's counters: the usage in its messages goes to their models, the rest to the session's own."""
     told = _tokens(share.tokens for share in talk.models.values())
-    if any(told[name] > talk.tokens[name] for name in TOKENS):  # they contradict the counters, which are the record
+    if any(told[name] > talk.tokens[name] for name in TOKENS):  # they contradict the counters, which count
         told = _no_tokens()
         for share in talk.models.values():
             share.tokens = _no_tokens()
@@ -365,7 +365,7 @@ def _by_source(talks: list[_Talk]) -> list[InsightsSource]:
 
 
 def _spent(tokens: InsightsTokens) -> int:
-    """Everything that went to the model and came back: output holds the reasoning tokens, input not the cached ones."""
+    """All tokens sent and received: output includes the reasoning tokens, input excludes the cached ones."""
     return tokens["input"] + tokens["cache_read"] + tokens["cache_write"] + tokens["output"]
 
 

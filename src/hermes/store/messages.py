@@ -144,7 +144,7 @@ def make_ready(
     elif content is not None:
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"
-    if lift is None:  # from a file, whose numbers may be anything
+    if lift is None:  # from a file, whose numbers are unchecked
         message = {**message, **{name: codec.number(message.get(name), kind) for name, kind in _NUMBERS}}
     get, encode = message.get, codec.storable
     calls, details, items = get("tool_calls"), get("reasoning_details"), get("codex_reasoning_items")
@@ -159,7 +159,7 @@ def make_ready(
         reasoning = mask(reasoning) if reasoning else reasoning
         reasoning_content = mask(reasoning_content) if reasoning_content else reasoning_content
     size, whole = len(content) if content else 0, content
-    if lift is None:  # from a file: it lists them, or is of a time when every reference counted
+    if lift is None:  # from a file: it lists its attachments, or is so old that every reference counts
         told = get("attachments")
         lifted = as_told(told) if isinstance(told, list) else references(content)
     if role == "tool" and content:
@@ -280,7 +280,7 @@ def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:
 
 
 def set_content(tx: Tx, message_id: int, ready: Ready) -> None:
-    """Put other content into a row; everything else about the message stays."""
+    """Replace the content of a row; the other columns stay."""
     tx.run(
         "UPDATE messages SET content = ?, content_format = ?, content_rest = ? WHERE id = ?",
         (ready.values.content, ready.values.content_format, ready.values.content_rest, message_id),
@@ -291,7 +291,7 @@ def set_content(tx: Tx, message_id: int, ready: Ready) -> None:
 
 
 def set_values(tx: Tx, message_id: int, ready: Ready) -> None:
-    """Put another version of a message into its row; its id, session and time of storing stay."""
+    """Replace a message's row with another version; its id, session and storage time stay."""
     columns = {name: value for name, value in ready.values._asdict().items() if name != "writer"}
     names = ", ".join(f"{name} = ?" for name in columns)
     tx.run(f"UPDATE messages SET {names} WHERE id = ?", (*columns.values(), message_id))
@@ -426,7 +426,7 @@ TURN_ROW = ", ".join(f"m.{name}" for name in _TURN_COLUMNS)
 
 
 def as_turn(row: Row) -> ChatMessage:
-    """A row of TURN_ROW as an OpenAI chat message, ready to be replayed. (Written out: it is done for every message.)"""
+    """A row of TURN_ROW as an OpenAI chat message, ready to replay. (Unrolled: it runs for every message.)"""
     _, role, content, calls, call_id, tool_name, finish, reasoning, thought, details, items, outputs, form, rest = row
     if rest is not None or type(content) is bytes:
         content = codec.joined(content, rest)
@@ -457,7 +457,7 @@ def as_turn(row: Row) -> ChatMessage:
 
 
 def asked_once(turns: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Without the user's texts that say again what was said since the last reply: a compression carries them over."""
+    """Drop user messages that repeat one since the last reply: a compression carries them over."""
     out: list[ChatMessage] = []
     waiting: set[str] = set()
     for turn in turns:
@@ -473,7 +473,7 @@ def asked_once(turns: Iterable[ChatMessage]) -> list[ChatMessage]:
 
 
 def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
-    """By message (rows of TURN_ROW that refer to attachments), the type each attachment was told to be."""
+    """By message (rows of TURN_ROW that refer to attachments), the MIME type given for each attachment."""
     texts = map(_ID_AND_CONTENT, rows)
     ids = [message_id for message_id, content in texts if isinstance(content, str) and PREFIX in content]
     kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
@@ -525,7 +525,7 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
 
 
 def attached(tx: Tx, session_id: str) -> dict[int, list[AttachmentEntry]]:
-    """By message, the attachments of what a session owns or may show, with type and size as the messages told them."""
+    """By message, the attachments of what a session owns or may show, with type and size as given by the messages."""
     rows = tx.rows(
         "SELECT a.message_id, a.hash, a.mime, a.bytes FROM attachments a JOIN messages m ON m.id = a.message_id"
         " WHERE m.session_id = ? OR m.session_id IN (SELECT from_session FROM session_refs WHERE session_id = ?)"

@@ -60,7 +60,7 @@ def repair(
     if not found and not rebuild_index:
         return []
     if kinds <= {UNDECIDED, "attachment", "half-shredded"} and side is None and not rebuild_index:
-        return []  # nothing of it can be mended: the caller decides, or a backup is needed
+        return []  # nothing of it can be repaired: the caller decides, or a backup is needed
     copy = copy_name(path)
     backup(copy)
     done = [f"copied the database to {copy.name}"]

@@ -69,7 +69,7 @@ def _taken(tx: Tx, title: str) -> bool:
 
 
 def trashed(tx: Tx) -> list[TrashedSession]:
-    """What is in the trash, the newest first."""
+    """The sessions in the trash, the newest first."""
     rows: list[TrashedSession] = tx.dicts(
         f"SELECT {sessions.COLUMNS}, s.trashed_at, s.trashed_title FROM sessions s WHERE s.trashed_at IS NOT NULL"
         " AND s.purged IS NULL ORDER BY s.trashed_at DESC, s.id"
@@ -138,7 +138,7 @@ def mark_deleted(tx: Tx, session_id: str) -> tuple[list[str], str | None]:
 
 
 def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
-    """The long part of a deletion; can be taken up again after a crash."""
+    """The long part of a deletion; it can be resumed after a crash."""
     hashes: set[str] = set()
     while True:
         with engine.write() as tx:
@@ -206,7 +206,7 @@ def _make_shell(tx: Tx, session_id: str) -> tuple[str | None, list[str]]:
 
 
 def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
-    """A deleted session that had been kept for others: let go of what nobody refers to any more."""
+    """Delete the rows of a deleted session that no session refers to any more."""
     witness.intends(session_id)
     with engine.write() as tx:
         kept = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))]

@@ -200,7 +200,7 @@ def bound(tx: Tx, *, quiet_since: float | None = None) -> list[Route]:
 
 
 def index(tx: Tx) -> list[IndexEntry]:
-    """Every key with what sessions.json tells of it."""
+    """Every key with its fields for sessions.json."""
     return tx.dicts(
         "SELECT r.key, r.session_id, r.created_at, r.updated_at, r.platform, r.chat_type, r.display_name, r.chat, r.user_id,"
         " r.shared, r.previous_id, r.reset_reason, r.last_user_at, s.title, s.input_tokens, s.output_tokens,"

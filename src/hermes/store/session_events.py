@@ -45,7 +45,7 @@ def prepare(engine: Engine) -> None:
 
 
 def record(tx: Tx, session_id: str, kind: str, text: str) -> SessionEvent:
-    """Note an event after the newest message of a session; the event."""
+    """Record an event after the newest message of a session; returns the event."""
     after = tx.value(
         "SELECT max(id) FROM (SELECT max(id) AS id FROM messages WHERE session_id = ? AND hidden IS NULL UNION ALL"
         " SELECT max(last_id) FROM session_refs WHERE session_id = ? AND rewound IS NULL) AS shown",
@@ -75,7 +75,7 @@ def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[SessionEve
 
 
 def put_back(tx: Tx, session_id: str, told: Iterable[SessionEvent], ids: Mapping[int, int]) -> None:
-    """Have these events as a transcript tells them (after `prepare`), whatever was noted at their times."""
+    """Set these events to those of a transcript (after `prepare`), replacing events of the same times."""
     wanted = list(told)
     for event in wanted:
         tx.run("DELETE FROM session_events WHERE session_id = ? AND at = ?", (session_id, event["at"]))
@@ -105,7 +105,7 @@ def forget(tx: Tx, session_id: str) -> None:
 
 
 def told_by(entry: Mapping[str, Any]) -> SessionEvent | None:
-    """The event in a line of a transcript, if it is one of these."""
+    """The event in a line of a transcript, if the line is an event."""
     return _checked({**entry, "kind": entry.get("event")}) if entry.get("event") == MODEL_ERROR else None
 
 
@@ -115,7 +115,7 @@ def line_of(event: SessionEvent) -> Entry:
 
 
 def woven(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
-    """(False, message) and (True, event) in the order in which they came about.
+    """(False, message) and (True, event) in chronological order.
 
     An event stands after the message it came after; where that message is not shown, it is placed by its time.
     """
@@ -153,7 +153,7 @@ def _insert(tx: Tx, session_id: str, events: Sequence[SessionEvent]) -> None:
 
 
 def _checked(event: Any) -> SessionEvent | None:
-    """An event from a file, if it makes sense."""
+    """An event from a file, if it is valid."""
     if not isinstance(event, Mapping):
         return None
     at, after, kind, text = (event.get(name) for name in ("at", "after", "kind", "text"))

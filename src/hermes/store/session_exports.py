@@ -22,9 +22,9 @@ from hermes.store.visibility import User, session_clause
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
 
-# What a store notes about its own index, changes and tables.
+# Keys in which a store records its own index, changes and tables.
 OWN_KEYS = ("fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events")
-IMPORTED_FILE = "history:"  # how the keys begin that tell which file of another program was read, and when
+IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when
 _BESIDE = ("tags", "members", "refs", "rewinds")  # keys of SessionState
 _EVENTS = "events"
 ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
@@ -32,7 +32,7 @@ KINDS = "attachment_kinds"  # of earlier exports: by hash, type and size
 
 
 def export(tx: Tx, session_id: str, visible_to: User | None) -> ExportedSession | None:
-    """A session with its messages; None when there is none to be seen."""
+    """A session with its messages; None when there is none visible."""
     row = sessions.get(tx, session_id, visible_to)
     if row is None:
         return None
@@ -63,8 +63,8 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> ExportedSession 
 
 
 def _rewound(tx: Tx, session_id: str, shown: Sequence[MessageRow], state: SessionState) -> list[HiddenMessage]:
-    """What a session shows no more, its own and what it carries, each with `hidden`: the batch of the rewind that took it
-    away, or that a person did."""
+    """Messages a session no longer shows, its own and carried ones, each with `hidden`: the batch of the rewind that hid it,
+    or the code of a redaction or edit."""
     hidden = {message_id: kind for message_id, kind in state["hidden"] if kind != KEPT}
     found = {m["id"]: m for m in transcript_replay.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
     told = {message["id"] for message in shown}
@@ -81,7 +81,7 @@ def _rewound(tx: Tx, session_id: str, shown: Sequence[MessageRow], state: Sessio
 
 
 def _for_others(message: HiddenMessage) -> HiddenMessage | RedactedMessage | None:
-    """What others than the owner get of a hidden message: of a redacted one its place, of an earlier version nothing."""
+    """What sessions other than the owner export of a hidden message: a redacted one's place, no earlier version."""
     if message["hidden"] == REPLACED:
         return None
     if message["hidden"] != REDACTED:
@@ -105,7 +105,7 @@ def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]
 
 
 def bring_in(engine: Engine, tx: Tx, data: Mapping[str, Any], ids: dict[int, int]) -> Touched | None:
-    """Store an exported session; None when its id is there already, else which others that changed.
+    """Store an exported session; None when its id exists, else the other sessions that changed.
 
     A message keeps its id unless another message has it; `ids` maps it to the new one for later sessions that refer to it.
     Messages carried from other sessions stay theirs; if those are not here, they belong to a shell (carried_messages.py).
@@ -164,7 +164,7 @@ def _told(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 def with_attachments(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An exported session whose messages name their attachments, as those that are stored one by one do."""
+    """An exported session whose messages list their attachments, as append_message would."""
     return {**data, **{key: _told(data, key) for key in ("messages", "rewound_messages")}}
 
 

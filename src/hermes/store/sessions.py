@@ -218,7 +218,7 @@ def tidy(row: AnySession) -> AnySession:
 
 
 def require(tx: Tx, session_id: str) -> SessionRow:
-    """The session as a dict; an error when there is none."""
+    """The session as a dict; raises when there is none."""
     session = get(tx, session_id)
     if session is None:
         raise SessionNotFound(session_id)

@@ -51,7 +51,7 @@ def file_name(session_id: str) -> str:
 
 
 def _encode(entry: Entry) -> bytes:
-    """Loads the JSON library when it is first needed and takes its place."""
+    """Loads the JSON library when it is first needed and replaces itself by it."""
     global _encode
     import msgspec
 
@@ -84,8 +84,8 @@ def line(entry: Entry) -> bytes:
 
 
 def _readable(entry: Entry) -> Entry:
-    """An entry that any JSON reader takes: fields with lone surrogates have U+FFFD in their place, and `exact` has them as
-    they are, for ours."""
+    """An entry that any JSON parser accepts: fields with lone surrogates have U+FFFD instead, and `exact` has them as
+    they are, for this program."""
     texts = {key: json.dumps(value, ensure_ascii=False) for key, value in entry.items()}
     lone = [key for key, text in texts.items() if _LONE.search(text)]
     if not lone:

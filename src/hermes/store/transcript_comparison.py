@@ -32,7 +32,7 @@ _DERIVED = frozenset(("id", "preview", "title_base", "title_no", "purged"))
 COLUMNS = (*(name for name in transcript_replay.COLUMNS if name not in _DERIVED), "system_prompt")
 STATE: tuple[StateKey, ...] = ("tags", "members", "refs", "rewinds", "hidden")
 _NO_STATE: SessionState = {"tags": [], "members": [], "refs": [], "rewinds": [], "hidden": []}
-TELLING = ("role", "content", "timestamp")  # two messages that agree in these are one
+TELLING = ("role", "content", "timestamp")  # two messages that agree in these are the same message
 
 
 @dataclass(slots=True)
@@ -184,12 +184,12 @@ def same(given: Any, stored: Any) -> bool:
 
 
 def is_same_message(entry: Entry, stored: Mapping[str, Any]) -> bool:
-    """Whether a line and a row are one message, whatever their ids."""
+    """Whether a line and a row are the same message, regardless of their ids."""
     return all(same(entry.get(name), stored.get(name)) for name in TELLING)
 
 
 def reads_same(entry: Entry, stored: Mapping[str, Any]) -> bool:
-    """Whether a line and a row agree in all that a line carries."""
+    """Whether a line and a row agree in every field of the line."""
     if {**transcript_replay.message_entry(stored), "crc": True} == entry:
         return True
     return all(same(entry.get(name), stored.get(name)) for name in FIELDS)
@@ -316,7 +316,7 @@ class Comparer:
                 self._judge(out, message_id, right, message)
 
     def _judge(self, out: Comparison, message_id: int, entry: Entry, message: MessageRow) -> None:
-        """A row and its line differ: whose fault is it?"""
+        """Decide why a row and its line differ, and record it."""
         if self._is_earlier_version(entry, message):
             out.unlined.append(message_id)
             return
@@ -330,7 +330,7 @@ class Comparer:
             out.differing[message_id] = entry
 
     def _is_earlier_version(self, entry: Entry, message: MessageRow) -> bool:
-        """Whether a line tells what its message said before it was edited; that is kept as a row of its own."""
+        """Whether a line has its message's text before an edit; that text is stored in a separate row."""
         sql = f"SELECT {messages._ROW} FROM messages m WHERE m.hidden = {REPLACED} AND m.timestamp = ? AND m.role = ?"
         try:
             rows = [messages.decode(row) for row in self._tx.rows(sql, (message["timestamp"], message["role"]))]
@@ -339,7 +339,7 @@ class Comparer:
         return any(reads_same(entry, {**row, "id": message["id"]}) for row in rows)
 
     def _find_absent(self, out: Comparison, content: TranscriptContent, stored: dict[int, MessageRow]) -> None:
-        """Lines without a row: lost, deleted, or the row lies elsewhere."""
+        """Lines without a row: lost, deleted, or the row is stored elsewhere."""
         unlined = {message_id: stored[message_id] for message_id in out.unlined}
         for message_id, entry in content.session.messages.items():
             if message_id in stored or message_id in out.unreadable:
@@ -436,7 +436,7 @@ def _alike(given: Any, stored: list[Any], *, renamed: bool = True) -> bool:
 
 
 def _is_renamed(told: Any, stored: Any) -> bool:
-    """A range of a session that was deleted since: what is kept of it has an id of its own."""
+    """A range of a session that was deleted since: its remaining rows have a new id."""
     if not isinstance(told, list) or len(told) != 7 or len(stored) != 7:
         return False
     told_ord, _, *told_range = told

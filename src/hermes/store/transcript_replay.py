@@ -55,7 +55,7 @@ ToldState = dict[str, list[Any]]  # the same as a file tells it, or a part of it
 
 
 def message_entry(message: Mapping[str, Any]) -> Entry:
-    """A decoded message as a transcript line; what is not there is left out."""
+    """A decoded message as a transcript line; empty fields are left out."""
     body = {key: value for key, value in message.items() if value is not None and key not in _OMITTED}
     return {"type": "message", "id": message["id"], **body}
 
@@ -76,7 +76,7 @@ def columns_of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, Columns
 
 
 def session_state(tx: Tx, session_id: str) -> SessionState:
-    """What belongs to a session beside its columns and messages."""
+    """The state of a session besides its columns and messages."""
     return {
         "tags": [row[0] for row in tx.rows("SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
         "members": [list(row) for row in tx.rows(
@@ -98,7 +98,7 @@ def owners(tx: Tx, session_id: str) -> list[str]:
 
 
 def successors(tx: Tx, session_id: str) -> dict[str, str | list[str]]:
-    """Where a conversation goes on from here: the session that continues it, and its branches."""
+    """Where a conversation continues from here: the session that continues it, and its branches."""
     rows = tx.rows(
         "SELECT c.id, c.kind, p.end_reason FROM sessions c JOIN sessions p ON p.id = c.parent_session_id WHERE p.id = ?"
         " AND c.kind IN ('compression', 'branch') AND c.purged IS NULL ORDER BY c.started_at, c.id",
@@ -154,7 +154,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, rewrite: bool = False)
             if one["at"] not in noted
         ]
         state = {**session_state(tx, session_id), **successors(tx, session_id)}
-        if started or any(state.values()):  # a new file's first line has told the columns already
+        if started or any(state.values()):  # a new file's first line already has the columns
             out.append(line(event("state", set=told, **state)))
         return b"".join(out)
 
@@ -162,7 +162,7 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, rewrite: bool = False)
 
 
 def with_attachments(tx: Tx, session_id: str, rows: Sequence[MessageRow]) -> list[Entry]:
-    """The same messages with the files that belong to each, as a transcript's line lists them."""
+    """The same messages, each with its attachments as a transcript line lists them."""
     attached = messages.attached(tx, session_id)
     out: list[Entry] = []
     for one in rows:
@@ -197,7 +197,7 @@ class ReplayedSession:
         self.events: list[SessionEvent] = []
 
     def take(self, entry: Entry) -> None:
-        """Apply one line. Of older files a time may be written as text."""
+        """Apply one line. In older files a time may be text."""
         if isinstance(entry.get("timestamp"), str):
             entry = {**entry, "timestamp": _seconds(entry["timestamp"])}
         kind = entry.get("type")
@@ -230,7 +230,7 @@ class ReplayedSession:
             self._take_message({**one, **crc})
 
     def _take_message(self, entry: Entry) -> None:
-        """If an id comes twice the first line counts, but a damaged line (perhaps in its id) never takes another's place."""
+        """If an id occurs twice the first line counts, but a damaged line (perhaps in its id) never replaces another."""
         if not isinstance(entry.get("id"), int):
             self.loose.append(entry)
             return
@@ -241,7 +241,7 @@ class ReplayedSession:
             self.loose.append(entry if damaged else first)
 
     def _set(self, columns: Mapping[str, Any]) -> None:
-        """The prompt is told as text (version 1) or by its hash: the last word counts."""
+        """The prompt is given as text (version 1) or by its hash: the last line counts."""
         for told, other in (("system_prompt", "system_prompt_hash"), ("system_prompt_hash", "system_prompt")):
             if told in columns:
                 self.columns.pop(other, None)
@@ -414,7 +414,7 @@ def insert_messages(engine: Engine, tx: Tx, session: ReplayedSession) -> dict[in
 
 
 def set_state(tx: Tx, session_id: str, state: ToldState) -> None:
-    """Tags, members, carried ranges and rewinds as a transcript or an export tells them."""
+    """Tags, members, carried ranges and rewinds as a transcript or an export gives them."""
     tables = {
         "tags": ("session_tags", "tag"),
         "members": ("session_members", "source, user_id"),

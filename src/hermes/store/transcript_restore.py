@@ -147,7 +147,7 @@ def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
 
 
 def set_told_state(tx: Tx, session_id: str, state: ToldState, places: dict[int, int]) -> None:
-    """Have a session's state as its transcript tells it, with the ids that its own messages have now."""
+    """Set a session's state to that of its transcript, with the ids that its own messages have now."""
     here = dict(state)
     if "rewinds" in state:
         here["rewinds"] = [[batch, places.get(cut, cut)] for batch, cut in state["rewinds"]]
@@ -158,7 +158,7 @@ def set_told_state(tx: Tx, session_id: str, state: ToldState, places: dict[int, 
 
 
 def set_columns(tx: Tx, session_id: str, columns: Mapping[str, Any]) -> None:
-    """Columns of a session as its transcript tells them; a title that another session has meanwhile stays away."""
+    """Set columns of a session from its transcript, except a title that another session has meanwhile."""
     for name, value in columns.items():
         if name == "system_prompt":
             sessions.set_prompt(tx, session_id, value)

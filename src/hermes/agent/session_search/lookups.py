@@ -157,7 +157,7 @@ class Lookup:
             width //= 2  # fewer messages, so that the one asked for is among them
 
     def _showing(self, message_id: int, session: str | None) -> tuple[str, list[MessageRow]]:
-        """The session that shows a message, and what it shows; the one that was named, or its chain, if it can be."""
+        """The session that shows a message, and its messages; the given one, or its chain, if possible."""
         candidates = [] if session is None else [session, *reversed(self.chains.members(session))]
         if session is None:
             owner = self.db.session_of_message(message_id, visible_to=self.visible_to)
@@ -243,7 +243,7 @@ class Lookup:
 
 
 def _is_told(answer: Answer, message: MessageRow) -> bool:
-    """Whether an answer gives enough of the message that was asked for."""
+    """Whether an answer contains enough of the requested message."""
     texts = [row.get("text", "") for row in answer.get("messages", []) if row.get("asked_for")]
     return "left_out" not in answer and bool(texts) and len(texts[0]) >= min(400, len(clean(message_text(message))))
 

@@ -281,7 +281,7 @@ def _asks(text: str, own_words: str) -> bool:
 
 
 def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) -> tuple[str, set[int]]:
-    """The words around a match, with the reply to them, and which messages these are; "" for what was quoted before."""
+    """The words around a match, with the reply to them, and which messages these are; "" for those already quoted."""
     place = next((n for n, message in enumerate(messages) if message["id"] == hit["id"]), None)
     if place is None or hit["id"] in taken:
         return "", set()

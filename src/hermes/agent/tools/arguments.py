@@ -17,7 +17,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def misfit(arguments: dict[str, Any], schema: Mapping[str, Any], name: str) -> str | None:
-    """What is wrong with arguments by their schema: something missing, something of another kind."""
+    """What is wrong with arguments by their schema: a missing one, or one of the wrong type."""
     missing = [key for key in schema.get("required") or () if key not in arguments]
     if missing:
         return f"{name} needs {', '.join(map(str, missing))}"
@@ -29,12 +29,12 @@ def misfit(arguments: dict[str, Any], schema: Mapping[str, Any], name: str) -> s
         if kinds is None or value is None:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            return f"{key} of {name} is of the kind {kind}, not {json.dumps(value, ensure_ascii=False)[:80]}"
+            return f"{key} of {name} must be of type {kind}, not {json.dumps(value, ensure_ascii=False)[:80]}"
     return None
 
 
 def text_argument(arguments: dict[str, Any], name: str, default: str | None = None) -> str:
-    """A text; without a default it must be there and not be empty."""
+    """A text argument; without a default it is required and must not be empty."""
     value = arguments.get(name)
     if value is None:
         value = default
@@ -44,7 +44,7 @@ def text_argument(arguments: dict[str, Any], name: str, default: str | None = No
 
 
 def choice_argument(arguments: dict[str, Any], name: str, allowed: Sequence[str], default: str | None = None) -> str:
-    """One of a few words."""
+    """An argument that is one of a few words."""
     value = arguments.get(name, default)
     if value not in allowed:
         raise ToolError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
@@ -52,7 +52,7 @@ def choice_argument(arguments: dict[str, Any], name: str, allowed: Sequence[str]
 
 
 def number_argument(arguments: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    """A number, brought between its bounds."""
+    """A number argument, clamped to its bounds."""
     value = arguments.get(name)
     if value is None:
         return default
@@ -67,7 +67,7 @@ def number_argument(arguments: dict[str, Any], name: str, default: float, low: f
 
 
 def flag_argument(arguments: dict[str, Any], name: str) -> bool:
-    """Yes or no; no when it is not said."""
+    """A boolean argument; False by default."""
     value = arguments.get(name, False)
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"

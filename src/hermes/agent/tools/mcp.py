@@ -130,7 +130,7 @@ class McpTools:
             raise ToolError(f"{about} refused: {_line(str(error), 2_000)}") from error
         except (ToolError, concurrent.futures.CancelledError):
             raise
-        except Exception as error:  # whatever a stranger's answer makes the library raise
+        except Exception as error:  # an untrusted answer may make the library raise anything
             raise ToolError(f"{about} gave no usable answer: {_line(str(error), 500)}") from error
 
     def _awaited(self, context: Context, future: concurrent.futures.Future[_T], about: str) -> _T:

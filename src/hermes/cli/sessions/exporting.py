@@ -108,7 +108,7 @@ class _Selection:
                 step(self.count)
 
     def contents(self) -> Iterator[SessionRow]:
-        """What a list of contents shows, if there is more than one: the newest first, a page of rows at a time."""
+        """The table of contents, for more than one session: the newest first, a page of rows at a time."""
         page = 200
         for offset in range(0, self.total if self.total > 1 else 0, page):
             yield from self.db.list_sessions_rich(

@@ -215,7 +215,7 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
 
 
 def _new_messages(db: SessionDB, session: Mapping[str, Any]) -> int:
-    """How many of a session's messages are not here yet."""
+    """How many of a session's messages are not in the store yet."""
     known = db.foreign_message_ids(session["id"])
     names = [one.get("platform_message_id") for one in session["messages"]]
     return sum(name is not None and name not in known for name in names) if known else 0
@@ -293,7 +293,7 @@ def _bytes(path: Path) -> int:
 @click.argument(
     "folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option("--once", is_flag=True, help="Import what has changed since the last time, and end.")
+@click.option("--once", is_flag=True, help="Import what has changed since the last time, and exit.")
 def watch(folders: tuple[Path, ...], once: bool) -> int:
     from hermes.interop.history_watch import HistoryWatcher
 
@@ -309,10 +309,10 @@ def watch(folders: tuple[Path, ...], once: bool) -> int:
         watcher = HistoryWatcher(db, folders, told)
         if once:
             brought = watcher.catch_up(watcher.found())
-            click.echo(f"{counted(brought, 'message')} came in")
+            click.echo(f"{counted(brought, 'message')} imported")
             return 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
-        click.echo("Watching; Ctrl-C ends it.", err=True)
+        click.echo("Watching; Ctrl-C stops it.", err=True)
         watcher.run(stopped.is_set)
     return 0

@@ -43,7 +43,7 @@ def chosen(db: SessionDB, words: tuple[str, ...], filtered: dict[str, Any]) -> l
 def _apply(
     ids: list[str], change: Callable[[str], bool], done: str, db: SessionDB, *, none: str = "no session matches"
 ) -> int:
-    """Change sessions and say so; 1 when there were none."""
+    """Change sessions and report it; 1 when there were none."""
     changed = [session_id for session_id in ids if change(session_id)]
     if len(changed) == 1:
         print(f"{called(db.get_session(changed[0]) or {'id': changed[0]})} is {done}")

@@ -181,7 +181,7 @@ def restore(words: tuple[str, ...]) -> None:
 
 
 def _in_trash(trashed: list[TrashedSession], word: str, db: SessionDB) -> str:
-    """The session in the trash that a person means."""
+    """The session in the trash that matches a word."""
     for found in (
         [row["id"] for row in trashed if row["id"] == word],
         [row["id"] for row in trashed if row["trashed_title"] == word],

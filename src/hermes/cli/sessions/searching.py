@@ -98,7 +98,7 @@ def _who(hit: SearchHit) -> str:
 
 
 def _hit(hit: SearchHit, who: str, when: str, width: int | None, colour: bool) -> list[str]:
-    """Who, when, and the snippet: beside it where there is room, else below."""
+    """Author, time, and the snippet: beside it if there is room, else below."""
     head = styled(f"  {who}", CYAN, on=colour) + styled(f"  {when}", DIM, on=colour)
     text = _MATCH.sub(f"{_OPEN}\\1{_CLOSE}" if colour else r"**\1**", one_line(hit["snippet"]))
     if width is None or cells(f"  {who}  {when}  {text}") <= width:

@@ -72,7 +72,7 @@ class Renderer:
     zone: tzinfo | None = None
 
     def head(self, session: Mapping[str, Any], notes: list[str]) -> list[str]:
-        """What stands above the conversation."""
+        """The lines above the conversation."""
         about = [
             session["id"],
             session["source"],
@@ -203,7 +203,7 @@ class _View:
         self.events = 0  # shown
 
     def begin(self, last: int | None) -> None:
-        """Show what there is (the last so many messages of it)."""
+        """Show the messages so far (the last ones only, if so many are asked for)."""
         session: Mapping[str, Any] = self.db.get_session(self.session_id) or {}
         messages = self.db.get_messages(self.session_id)
         left_out = 0 if last is None else max(0, len(messages) - last)
@@ -267,13 +267,13 @@ class _View:
 
 
 def _later(events: list[SessionEvent], left_out: Sequence[Message]) -> list[SessionEvent]:
-    """The events that did not come before the messages that are shown."""
+    """The events after the messages that are left out."""
     before = {message["id"] for message in left_out[:-1]}
     return [event for event in events if event["after"] not in before]
 
 
 def _state(session: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What changes when a session does."""
+    """The fields that change when a session does."""
     return session.get("message_count"), session.get("last_active"), session.get("ended_at")
 
 

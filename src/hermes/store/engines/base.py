@@ -318,7 +318,7 @@ def columns_of(content: str | None, form: Any, tool_name: Any, tool_calls: Any) 
 
 
 def could_match(tree: Node, folded: str) -> bool:
-    """A cheap necessary condition on folded text: every needed word occurs in it somewhere."""
+    """A cheap necessary condition on folded text: it contains every needed word."""
     if isinstance(tree, Leaf):
         return all(word in folded for word in fold(tree.text).replace("_", " ").split() if word.isalnum())
     if isinstance(tree, Not):

@@ -20,7 +20,7 @@ OLDER = 4  # of a word that more messages hold: so many times as many count wher
 A_NAME = 2.0  # what a word counts for a session that is written like a name
 FORMS = 12
 LONG_ENOUGH = 5  # letters of a word that may be a part of others: "race" in "bracelet" is chance
-GROUPS = 24  # words of a question that are looked for
+GROUPS = 24  # words of a question that are searched
 
 
 class Group:
@@ -125,7 +125,7 @@ def _some_hold_all(findings: Findings, groups: Sequence[Group], words: Sequence[
 
 
 def groups_of(findings: Findings, query: Query) -> list[Group]:
-    """What a question asks about: each content word with its forms, each pair of an unspaced script."""
+    """The topic of a question: each content word with its forms, each pair of an unspaced script."""
     groups: dict[str, Group] = {}
     typed = pieces(fold(" ".join(query.words)))
     names = _names(query)

@@ -202,11 +202,11 @@ CLIENTS: Final = frozenset(
     " clickhouse-client snowsql bq cqlsh mysqladmin".split()
 )
 _WORDS: Final = re.compile(r"\b(drop|truncate|delete)\b", re.I)
-_SHELL: Final = re.compile(r"^\s*\.(shell|system)\b|\\!", re.M)  # the client's own way to start a program
+_SHELL: Final = re.compile(r"^\s*\.(shell|system)\b|\\!", re.M)  # the client's own command to start a program
 
 
 def sql(name: str, words: Sequence[Word], command: Simple | None, place: Place) -> str | None:
-    """Why to ask before this client gets what it gets."""
+    """Why this client's SQL needs confirmation."""
     texts = [word.text for word in words] + [word.text[2:] for word in words if word.text.startswith("-")]
     unseen = f"which SQL {name} would run can't be seen beforehand"
     if any(word.open and word.leading and _follows_command(words, at) for at, word in enumerate(words)):
@@ -250,7 +250,7 @@ def _behind_equals(word: Word) -> Word:
 
 
 def _only_says(command: Simple) -> bool:
-    """Whether what this command prints can be read off its words."""
+    """Whether this command's output is known from its words."""
     name = command.words[0].text if command.words else ""
     if name in ("echo", "printf"):
         return not any(word.open for word in command.words)

@@ -236,7 +236,7 @@ async def log_in(values: Mapping[str, Any], homeserver: str, memory: SavedState,
             await _enter_by_password(client, memory, user, password, name)
     except SendRefused as error:
         await client.close()
-        raise PlatformRefused(f"no login at {error}") from None
+        raise PlatformRefused(f"login failed at {error}") from None
     except BaseException:
         await client.close()
         raise
@@ -247,7 +247,7 @@ async def log_in(values: Mapping[str, Any], homeserver: str, memory: SavedState,
 
 
 async def _enter(client: MatrixClient, token: str, user: str, device: str = "hermes") -> None:
-    """With a token; the server says whose it is."""
+    """Log in with a token; the server says whose it is."""
     client.access_token = token
     who = await client.whoami()
     if user.startswith("@") and who.user_id != user:
@@ -256,7 +256,7 @@ async def _enter(client: MatrixClient, token: str, user: str, device: str = "her
 
 
 async def _enter_by_password(client: MatrixClient, memory: SavedState, user: str, password: str, name: str) -> None:
-    """As the device of last time; else as a new one, which is kept."""
+    """Log in as the saved device; else as a new one, which is saved."""
     known = memory.login(user)
     if known is not None:
         try:
@@ -265,7 +265,7 @@ async def _enter_by_password(client: MatrixClient, memory: SavedState, user: str
             client.access_token = ""
             client.device_id = known["device_id"] if error.soft else ""
             if not error.soft:
-                memory.forget_login()  # with the device its keys are gone
+                memory.forget_login()  # its keys are gone with the device
         else:
             return
     await client.login(password, device_name=name)
@@ -278,7 +278,7 @@ async def _enter_by_password(client: MatrixClient, memory: SavedState, user: str
 # The place in the server's stream is written only after everything before it was kept: a kill makes things come twice, never
 # get lost. A file that belongs to another account, or can't be read, counts as not there.
 
-MOST_WAITING = 500  # encrypted messages whose keys have not come; older ones are given up
+MOST_WAITING = 500  # encrypted messages whose keys have not arrived; older ones are given up
 
 
 class SavedState:
@@ -300,12 +300,12 @@ class SavedState:
     # ---------------------------------------------------------------------------------------------- login
 
     def login(self, user: str | None) -> dict[str, str] | None:
-        """The device we logged in with by password before: user_id, device_id, access_token."""
+        """The saved device of a password login: user_id, device_id, access_token."""
         kept = self._read("login.json", user)
         return kept if kept and {"user_id", "device_id", "access_token"} <= kept.keys() else None
 
     def keep_login(self, user: str | None, user_id: str, device_id: str, access_token: str) -> None:
-        """Log in as the same device next time: its keys and its transaction ids go on being valid."""
+        """Log in as the same device next time: its keys and its transaction ids stay valid."""
         self._write("login.json", user, {"user_id": user_id, "device_id": device_id, "access_token": access_token})
 
     def forget_login(self) -> None:
@@ -315,12 +315,12 @@ class SavedState:
     # ---------------------------------------------------------------------------------------------- stream
 
     def since(self, user_id: str) -> str | None:
-        """How far the stream was kept; None before the first time."""
+        """The stored position in the stream; None before the first time."""
         kept = self._read("sync.json", user_id)
         return str(kept["since"]) if kept and kept.get("since") else None
 
     def keep_since(self, user_id: str, since: str) -> None:
-        """Everything before this is safe."""
+        """Store that everything before this position is safe."""
         self._write("sync.json", user_id, {"since": since})
 
     def waiting(self, user_id: str) -> list[dict[str, Any]]:
@@ -330,7 +330,7 @@ class SavedState:
         return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
     def keep_waiting(self, user_id: str, events: list[dict[str, Any]]) -> None:
-        """Remember them instead of those before."""
+        """Replace the remembered messages."""
         self._write("waiting.json", user_id, {"events": events[-MOST_WAITING:]})
 
     # ---------------------------------------------------------------------------------------------- files

@@ -85,8 +85,8 @@ def kind(error: BaseException) -> str:
 # share a part of that; the rest is for finished replies, which are edited without a wait. When Slack says to wait, nothing
 # is edited before that time is over, and then finished replies come first.
 
-A_MINUTE = 36  # edits of growing replies; 14 of Slack's 50 are left for finished ones
-AT_ONCE = 4  # edits after a quiet time, without a pause between them; few, as Slack's minutes begin when Slack likes
+A_MINUTE = 36  # edits of streamed replies; 14 of Slack's 50 are left for finished ones
+AT_ONCE = 4  # edits without a pause after a quiet time; few, as it is unknown when Slack's minutes begin
 
 
 class EditLimit:
@@ -98,20 +98,20 @@ class EditLimit:
         self._closed_until = 0.0
 
     def wait(self) -> float:
-        """Seconds before a growing reply may be edited; 0: now."""
+        """Seconds before a streamed reply may be edited; 0: now."""
         now = self._refill()
         missing = max(0.0, 1.0 - self._left) * 60 / A_MINUTE
         return max(missing, self._closed_until - now, 0.0)
 
     def take(self) -> None:
-        """A message is about to be edited; SlowDown while Slack wants none of it."""
+        """Count an edit that is about to be made; SlowDown while Slack refuses edits."""
         now = self._refill()
         if now < self._closed_until:
             raise SlowDown("Slack asks us to wait before the next edit", self._closed_until - now)
         self._left -= 1.0
 
     def refused(self, seconds: float) -> None:
-        """Slack wants no edits for so long; growing replies begin after that with nothing in hand."""
+        """Slack refuses edits for so long; streamed replies begin after that with an empty budget."""
         now = self._refill()
         self._closed_until = max(self._closed_until, now + seconds)
         self._left, self._at = min(self._left, 0.0), self._closed_until
@@ -134,7 +134,7 @@ _TYPES = {"im": DM, "mpim": GROUP, "channel": CHANNEL, "group": CHANNEL}  # Slac
 
 
 class ChatInfo(NamedTuple):
-    """A chat: its type, what people call it, and whether the bot may speak there."""
+    """A chat: its type, its name, and whether the bot may speak there."""
 
     type: str
     name: str | None = None
@@ -150,11 +150,11 @@ class Directory:
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def _once(self, what: str) -> asyncio.Lock:
-        """Held while Slack is asked about something, so that others wait for the answer instead of asking, too."""
+        """A lock held while Slack is asked, so that concurrent callers share one request."""
         return self._asking.setdefault(what, asyncio.Lock())
 
     async def name(self, web: AsyncWebClient, user: str) -> str | None:
-        """The display name of a person; None where Slack does not say."""
+        """The display name of a person; None if Slack does not give it."""
         async with self._once(user):
             known = self._names.get(user)
             if known is not None:
@@ -165,7 +165,7 @@ class Directory:
             return self._names.put(user, str(name)) if name else None
 
     async def place(self, web: AsyncWebClient, chat: str, kind: str | None = None) -> ChatInfo:
-        """What a chat is. `kind` is what the event says of it; without, and where Slack can't say, it is not ours."""
+        """The type and name of a chat. `kind` is the event's; without it, and if Slack can't say, it is not ours."""
         if kind == "im":
             return self._places.put(chat, ChatInfo(DM))
         async with self._once(chat):
@@ -188,7 +188,7 @@ def _described(about: dict[str, Any]) -> ChatInfo:
 
 
 async def courtesy(request: Awaitable[AsyncSlackResponse]) -> dict[str, Any]:
-    """What Slack answers, or {} where it does not, or takes too long."""
+    """Slack's answer, or {} without one in time."""
     try:
         async with asyncio.timeout(_PATIENCE):
             return await ask(request)

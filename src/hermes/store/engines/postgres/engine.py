@@ -67,7 +67,7 @@ class PostgresEngine:
         self._prepares = prepared_statements != "off"
         self._prepares_anyway = prepared_statements == "on"
         self._durability = durability
-        self._views: str | None = None  # the schema with what a tenant is shown
+        self._views: str | None = None  # the schema with a tenant's views
         self._beginnings = beginnings(durability, self._views, PATIENCE, SET_OUT)
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False

@@ -125,7 +125,7 @@ class PostgresFullText:
     def store(
         self, tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params], document: Document
     ) -> int | None:
-        """Store a message that is to be indexed; its id, or None when there is no such session."""
+        """Store a message and queue it for indexing; returns its id, or None when there is no such session."""
         message_id = store_message(tx, count, insert)
         if message_id is not None:
             tx.waiting.append((message_id, document))

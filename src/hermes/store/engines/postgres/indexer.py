@@ -1,7 +1,7 @@
 """The thread that indexes messages a moment after they are stored, and tidies the index.
 
-An append puts its message down in `unindexed`. Making its words, and taking them in at the server, takes longer than storing
-it, so this is done by a thread: soon after the append, or when a burst of them is over. A search in between looks through
+An append queues its message in `unindexed`. Making its words, and inserting them at the server, takes longer than storing
+it, so a thread does this: soon after the append, or when a burst of them is over. A search in between reads
 what waits (unindexed_tail.py), so everything is found from the moment it is stored. What has waited for some seconds is
 indexed by any keeper, whichever process stored it: that one was killed, or has more than it can do.
 

@@ -61,7 +61,7 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
     for given, columns in fulltext.documents(tx, message_ids):
         texts = [words for _, _, _, _, words in entries(given, columns, words_and_names(columns)[1])]
         wanted += [(given, number, text) for number, text in enumerate(texts)]
-        # As it was before there were names.
+        # The form before names were indexed.
         without = [] if complete else [words for _, _, _, _, words in entries(given, columns, ())]
         older += [*without, *texts[len(without) :]]
     rows = tx.ask(

@@ -157,15 +157,15 @@ SERVER = (
 
 
 def conninfo(url: str, read_only: bool) -> str:
-    """What libpq is to be told: the URL, and what it leaves open."""
+    """The parameters for libpq: the URL, and defaults for what it does not set."""
     given = error_mapping.parts(url)
-    if given is None:  # what libpq says of it may quote the password
+    if given is None:  # libpq's message may quote the password
         raise InvalidInput(
-            "the URL of the store can't be read; in names and passwords write : / @ % and the like as %3A %2F %40 %25"
+            "the URL of the store is invalid; in names and passwords write : / @ % and the like as %3A %2F %40 %25"
         )
     defaults = dict(_DEFAULTS)
     if given.get("application_name") == migrate.OLDER_APPLICATION:
-        del given["application_name"]  # as programs called themselves that can't write any more
+        del given["application_name"]  # the name of older programs, which may no longer write
     if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
-        defaults["target_session_attrs"] = "read-write"  # of several servers the one that is no replica
+        defaults["target_session_attrs"] = "read-write"  # of several servers the primary
     return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})

@@ -250,8 +250,8 @@ class PostgresTx:
 # Settings hold for one transaction and are said with its beginning. A pooler in front of the server gives each transaction
 # another connection: what a SET left there would hold for whichever client comes next.
 
-PAUSED = 10  # seconds after which the server ends a writing transaction that says nothing: its process was stopped
-PAUSED_READER = 60  # it is in nobody's way
+PAUSED = 10  # seconds after which the server ends an idle writing transaction: its process was stopped
+PAUSED_READER = 60  # it blocks no one
 _READ = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
     f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s';"
@@ -262,10 +262,10 @@ _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """What is said to the server at the beginning of a transaction, by what it is for."""
+    """The first statements of a transaction, by its purpose."""
 
     storing: bytes  # a message
-    together: bytes  # writing beside others
+    together: bytes  # writing concurrently with others
     alone: bytes
     read: bytes
     search: bytes
@@ -286,11 +286,11 @@ def beginnings(durability: str, views: str | None, patience: float, before_searc
     return Beginnings(
         storing=storing.encode(),
         together=together.encode(),
-        # A tenant only ever marks one of its sessions.
+        # A tenant only marks one of its sessions.
         alone=(f"{storing}; {ALONE}; SELECT {NUMBER}" if views is None else together).encode(),
         read="; ".join([_READ, locks, *place]).encode(),
         search="; ".join([_READ, locks, *place, before_search]).encode(),
-        # An index can be made again: it waits for no disk and no replica. (What a crash loses still waits in `unindexed`.)
+        # An index can be made again: it waits for no disk and no replica. (After a crash they still wait in `unindexed`.)
         indexing=tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off")),
     )
 
@@ -308,21 +308,21 @@ _END = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s A
 
 
 def was_stored(connection: PooledConnection, tx: PostgresTx) -> bool | None:
-    """Whether a transaction was committed; None as long as that can't be said.
+    """Whether a transaction was committed; None as long as that is unknown.
 
-    After a crash or a failover the server may have given its number to another one, so what it stored is looked for.
+    After a crash or a failover the server may have given its number to another one, so its stored message is checked.
     """
     if not connection.timeline:
         return None  # a replica; perhaps it is about to take over
     try:
         row = connection.execute(_STATUS, (tx.xid,)).fetchone()
     except psycopg.errors.InvalidParameterValue:
-        return False  # this server has not come to that number yet
+        return False  # this server has not reached that number yet
     status = None if row is None else row[0]
     if status == "aborted":
         return False
     if status != "committed":
-        return None  # the server does not know yet that we are gone
+        return None  # the server has not noticed the lost connection yet
     if tx.evidence is not None:
         sql = b"SELECT 1 FROM messages WHERE id = %s AND timestamp = %s"
         if connection.execute(sql, tx.evidence).fetchone() is None:
@@ -338,10 +338,10 @@ def was_stored(connection: PooledConnection, tx: PostgresTx) -> bool | None:
 
 
 def wait_for_outcomes(unsettled: list[PostgresTx], connection: PooledConnection, end: float, where: str) -> None:
-    """Wait until the server has decided on commits whose outcome could not be found out; they leave the list.
+    """Wait until the server has decided on commits with unknown outcome; they are removed from the list.
 
-    Until then nothing is read or stored: a program that looks whether something was stored, and stores it again if not,
-    must not be overtaken by a commit that was still on its way. StoreUnreachable when it takes until `end`.
+    Until then nothing is read or stored: a program that checks whether something was stored, and stores it again if not,
+    must not be overtaken by a commit that was still in progress. StoreUnreachable when it takes until `end`.
     """
     for tx in list(unsettled):
         while _is_open(connection, tx):
@@ -352,7 +352,7 @@ def wait_for_outcomes(unsettled: list[PostgresTx], connection: PooledConnection,
             with suppress(psycopg.errors.InsufficientPrivilege):  # it waits for words that will not come any more
                 connection.execute(_END, (tx.connection.process, str(int(tx.xid or 0) % (1 << 32))))
             time.sleep(0.05)
-        with suppress(ValueError):  # another thread was quicker
+        with suppress(ValueError):  # another thread removed it first
             unsettled.remove(tx)
 
 
@@ -360,7 +360,7 @@ def _is_open(connection: PooledConnection, tx: PostgresTx) -> bool:
     try:
         row = connection.execute(_STATUS, (tx.xid,)).fetchone()
     except psycopg.errors.InvalidParameterValue:
-        return False  # after a failover: this server knows nothing of it
+        return False  # after a failover: this server does not have it
     return row is not None and row[0] == "in progress"
 
 
@@ -386,7 +386,7 @@ def _statement(count: str, insert: str) -> bytes:
 
 
 def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
-    """Store a message; its id, or None when there is no such session."""
+    """Store a message; returns its id, or None when there is no such session."""
     row = tx.ask(_statement(count[0], insert[0]), text_encoding.values([*count[1], *insert[1]])).fetchone()
     if row is None:
         return None

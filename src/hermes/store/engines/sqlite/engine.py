@@ -50,10 +50,10 @@ BUSY_MS = 1000
 RETRIES = 15
 OPENING_SECONDS = 10.0  # to wait for a process that creates the file
 RETRY_SECONDS = (0.020, 0.150)
-QUEUE_SECONDS = 2.0  # the queue is a courtesy: who waits longer goes past it, to SQLite's own lock
-STOPPED_AFTER = 1  # tries after which the holder of the lock is looked at: one that was stopped never lets go
+QUEUE_SECONDS = 2.0  # the queue is advisory: a writer that waits longer skips it and uses SQLite's own lock
+STOPPED_AFTER = 1  # tries after which the lock's holder is inspected: a stopped process never releases it
 EMPTYING_SECONDS = 3.0  # that readers of the WAL are waited for when it must be empty
-VACUUM_STEP = 256  # pages given back in one transaction
+VACUUM_STEP = 256  # pages returned in one transaction
 _NOTHING_MORE: AbstractContextManager[None] = nullcontext()
 
 

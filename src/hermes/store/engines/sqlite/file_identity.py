@@ -74,7 +74,7 @@ _WRITE_LOCK = 120  # the byte of the -shm file that a writer locks
 
 
 def holder_of(path: Path) -> str:
-    """Who has the database open: ' (process 123, python)'."""
+    """The processes that have the database open: ' (process 123, python)'."""
     try:
         wanted, me, found = path.stat(), os.getpid(), []
         for pid in filter(str.isdigit, os.listdir("/proc")):

@@ -66,7 +66,7 @@ def expression(tree: Node | None) -> str | None:
 
 
 def _may_hold(tree: Node, row: IndexedRow) -> bool:
-    """The same on the row as it is stored, without unpacking JSON: escapes only ever stand around plain words."""
+    """The same on the row as it is stored, without unpacking JSON: escapes occur only around plain words."""
     try:
         whole = codec.joined(row.content, row.content_rest) or ""
     except StoreCorrupt:
@@ -241,7 +241,7 @@ class SqliteFullText:
             self.words.add(tx, texts)
 
     def stale(self, tx: Tx) -> list[int]:
-        """Messages that were changed or deleted with SQL and whose entry speaks of the old text."""
+        """Messages that were changed or deleted with SQL and whose index entry is of the old text."""
         columns = ", ".join(f"m.{name}" for name in IndexedRow._fields)
         rows = tx.rows(
             f"SELECT i.id, i.crc, {columns} FROM changed_messages c CROSS JOIN indexed_texts i ON i.id = c.id"

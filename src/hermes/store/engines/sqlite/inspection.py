@@ -246,12 +246,12 @@ _MASK = (1 << 64) - 1
 
 
 def index_totals(connection: apsw.Connection) -> Iterator[Finding]:
-    """Whether the index holds as many words as it says: the lengths of its messages add up to its own totals."""
+    """Whether the index holds as many words as its totals say: the lengths of its messages add up to its own totals."""
     record = connection.execute("SELECT block FROM messages_fts_data WHERE id = 1").fetchone()
     if record is None or not isinstance(record[0], bytes):
         return
     rows, *says = _varints(record[0]) or [0]
-    lengths = Counter(chain.from_iterable(connection.execute("SELECT sz FROM messages_fts_docsize")))  # many are alike
+    lengths = Counter(chain.from_iterable(connection.execute("SELECT sz FROM messages_fts_docsize")))  # many are equal
     count, sums = sum(lengths.values()), [0] * len(says)
     for sizes, times in lengths.items():
         for column, number in enumerate(_varints(sizes)[: len(sums)]):
@@ -261,7 +261,7 @@ def index_totals(connection: apsw.Connection) -> Iterator[Finding]:
 
 
 def _varints(data: bytes) -> list[int]:
-    """SQLite's variable-length integers: seven bits a byte, the highest bit says that more follow."""
+    """SQLite's variable-length integers: seven bits a byte, the highest bit means that more follow."""
     if data.isascii():  # small numbers take one byte each
         return list(data)
     out, value, length = [], 0, 0
@@ -281,7 +281,7 @@ def _varints(data: bytes) -> list[int]:
 def compare_index(
     connection: apsw.Connection, message_ids: Sequence[int], progress: Callable[[str, int, int], None] | None
 ) -> Iterator[Finding]:
-    """Of these messages, those whose entry speaks of another text."""
+    """Of these messages, those whose index entry is of another text."""
     indexed = _places(connection, "main", "messages_fts", set(message_ids))
     present = {row[0] for row in connection.execute("SELECT id FROM messages_fts_docsize").fetchall()}
     connection.execute(
@@ -295,7 +295,7 @@ def compare_index(
             fresh = _places(connection, "temp", "check_fts", None)
             for message_id in some:
                 if message_id in present and indexed.get(message_id, 0) != fresh.get(message_id, 0):
-                    yield finding("fts-stale", f"message {message_id}", "the full-text index speaks of another text")
+                    yield finding("fts-stale", f"message {message_id}", "the full-text index has another text")
             if progress is not None:
                 progress("index", start + len(some), len(message_ids))
     finally:
@@ -314,7 +314,7 @@ def _tokenize(connection: apsw.Connection, first: int, last: int) -> None:
 
 
 def _places(connection: apsw.Connection, where: str, table: str, wanted: set[int] | None) -> dict[int, int]:
-    """By message, one number that stands for all its words and their places."""
+    """By message, one number (a hash) of all its words and their positions."""
     connection.execute(f"CREATE VIRTUAL TABLE temp.check_words USING fts5vocab('{where}', '{table}', 'instance')")
     out: dict[int, int] = {}
     try:

@@ -34,7 +34,7 @@ _ALWAYS = (
     "id", "role", "content", "tool_calls", "tool_name", "timestamp", "hidden", "content_format", "content_rest",
 )  # fmt: skip
 _FORMS = (None, "json", "text")
-_STALE = "the full-text index speaks of another text"
+_STALE = "the full-text index has another text"
 
 
 def check(engine: SqliteEngine, progress: Progress | None, visit: Visit | None) -> Iterator[Finding]:
@@ -158,7 +158,7 @@ class _Look:
                 for damage in value_check.unreadable(self._connection, self._table, this):
                     yield finding("damaged-row", damage.name, f"{damage.column} {damage.detail}")
                 continue
-            assert row is not None  # it is of the same view
+            assert row is not None  # it is in the same snapshot
             searched_columns = len(IndexedRow._fields)
             columns, (crc, *texts) = IndexedRow._make(row[:searched_columns]), row[searched_columns:]
             yield from _broken(columns, texts)
@@ -217,7 +217,7 @@ def _marked(value: str | None) -> str:
 
 
 def _broken(row: IndexedRow, texts: Sequence[Any]) -> Iterator[Finding]:
-    """What of a message's searched columns and of its other texts can't be read."""
+    """Which of a message's searched columns and other texts can't be read."""
     where, rest, form = f"message {row.id}", row.content_rest, row.content_format
     try:
         content = codec.joined(row.content, rest)

@@ -121,7 +121,7 @@ class SqliteTx:
 
 
 class Reading:
-    """A read transaction: on the main connection while nobody uses it, else on a spare one."""
+    """A read transaction: on the main connection while it is free, else on a spare one."""
 
     __slots__ = ("_begun", "_connection", "_engine", "_spare")
 
@@ -138,7 +138,7 @@ class Reading:
         except (apsw.Error, OSError, UnicodeDecodeError) as error:
             raise engine._as_ours(error) from error
         try:
-            self._begun = not connection.in_transaction  # or it is a read inside this thread's own write
+            self._begun = not connection.in_transaction  # False: a read inside this thread's own write
             if self._begun:
                 connection.execute("BEGIN")
         except BaseException as error:
@@ -188,7 +188,7 @@ class Searching(Reading):
         try:
             upkeep.note_changes()
         except StoreBusy:
-            pass  # another process writes for long: its old words are found until the next search
+            pass  # another process holds the lock: the old words are found until the next search
         return super().__enter__()
 
 

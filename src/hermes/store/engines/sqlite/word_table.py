@@ -54,7 +54,7 @@ def document(row: IndexedRow) -> tuple[str, str, str]:
     """The words of a message as its three index columns see them, not yet folded."""
     try:
         content = codec.joined(row.content, row.content_rest)
-    except StoreCorrupt:  # one damaged text must not keep the others from being found
+    except StoreCorrupt:  # one damaged text must not prevent finding the others
         content = str(row.content)
     return columns_of(content, row.content_format, row.tool_name, row.tool_calls)
 
