@@ -346,10 +346,10 @@ def one_line(done: Any, status: int = 1) -> None:
 def test_a_corrupt_config_is_one_line_before_anything_is_asked(server: ModelServer, home: Path) -> None:
     (home / "config.yaml").write_text("model: [")
     one_line(run("-q", "x", home=home))
-    (home / "config.yaml").write_text("modle: {}\n")
+    (home / "config.yaml").write_text("sessions: {retention_days: soon}\n")
     done = run("-q", "x", home=home)
     one_line(done)
-    assert "did you mean model?" in done.err and server.requests == []
+    assert "expected a number" in done.err and server.requests == []
 
 
 def test_a_dead_model_server_is_one_line_and_the_question_is_kept(server: ModelServer, home: Path, look: Look) -> None:

@@ -98,7 +98,7 @@ def test_a_broken_config_is_one_line_with_the_line(words: list[str], hermes_home
 @pytest.mark.parametrize("how", ["before", "after", "variable"])
 def test_debug_shows_where_an_error_came_from(how: str, hermes_home: Path) -> None:
     hermes_home.mkdir()
-    (hermes_home / "config.yaml").write_text("modle: x\n")
+    (hermes_home / "config.yaml").write_text("sessions: {retention_days: soon}\n")
     words = {"before": ["--debug", "sessions", "list"], "after": ["sessions", "list", "--debug"]}.get(
         how, ["sessions", "list"]
     )

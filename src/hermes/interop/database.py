@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.interop.formats import Found, ImportProblem
+from hermes.interop.formats import Found, Problem
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -20,7 +20,7 @@ def sniff(path: Path) -> bool:
         return file.read(len(_HEADER)) == _HEADER
 
 
-def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The sessions of another store, which stays as it is."""
     from hermes.store.db import SessionDB
 

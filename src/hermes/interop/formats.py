@@ -95,7 +95,7 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportProblem:
+class Problem:
     """A part of a file that was not imported, and why."""
 
     line: int

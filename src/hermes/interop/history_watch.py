@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError
 from hermes.interop import formats
-from hermes.interop.formats import Format, ImportProblem
+from hermes.interop.formats import Format, Problem
 from hermes.interop.histories.conversation import masked
 from hermes.store.session_exports import IMPORTED_FILE
 
@@ -36,7 +36,7 @@ class HistoryWatcher:
     def __init__(self, db: SessionDB, folders: Iterable[Path] = (), report: Report | None = None) -> None:
         self._db, self._report = db, report
         self._folders = [folder.resolve() for folder in folders]
-        self.problems: list[ImportProblem] = []
+        self.problems: list[Problem] = []
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Follow until `stopped` says so."""
@@ -98,7 +98,7 @@ class HistoryWatcher:
                     self._sessions(chosen, path), update=True, refused=lambda session, error: None
                 )
             except HermesError as error:
-                self.problems.append(ImportProblem(0, str(error), path))
+                self.problems.append(Problem(0, str(error), path))
                 continue
             self._db.set_meta(key, now)
             brought += counts["messages"]

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from hermes.interop.formats import Export, Found, ImportProblem
+from hermes.interop.formats import Export, Found, Problem
 from hermes.store.attachments import as_told, references
 
 ATTACHMENTS = "attachments"
@@ -78,7 +78,7 @@ def sniff(path: Path) -> bool:
     return True
 
 
-def read(path: Path, unpack_to: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, unpack_to: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The session of each good line; a line that can't be read goes to `problems`.
 
     A session's attachments lie in `unpack_to` (laid out like a store's folder) until the next one is asked for.
@@ -87,7 +87,7 @@ def read(path: Path, unpack_to: Path | None, problems: list[ImportProblem]) -> I
         yield from _read(stream, unpack_to, problems)
 
 
-def _read(stream: BinaryIO, unpack_to: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def _read(stream: BinaryIO, unpack_to: Path | None, problems: list[Problem]) -> Iterator[Found]:
     position = 0
     for number, line in enumerate(stream, 1):
         position += len(line)
@@ -98,11 +98,11 @@ def _read(stream: BinaryIO, unpack_to: Path | None, problems: list[ImportProblem
         try:
             session = _checked(decoded(line.strip()))
         except ValueError as error:
-            problems.append(ImportProblem(number, str(error)))
+            problems.append(Problem(number, str(error)))
             continue
         held = session.pop(ATTACHMENTS, None)
         if isinstance(held, dict) and unpack_to is not None:
-            problems += [ImportProblem(number, f"attachment {name}: damaged") for name in _unpack(held, unpack_to)]
+            problems += [Problem(number, f"attachment {name}: damaged") for name in _unpack(held, unpack_to)]
         yield Found(number, session, position)
         if held and unpack_to is not None:  # whoever asks for the next one is done with this one's
             shutil.rmtree(unpack_to, ignore_errors=True)

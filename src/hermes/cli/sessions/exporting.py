@@ -38,11 +38,13 @@ if TYPE_CHECKING:
 )
 def export(file: str, source: str | None, session: str | None, form: str | None) -> None:
     known = formats.writers()
-    chosen = known[form] if form else formats.writer_for(Path(file))
-    if chosen is None:
-        _refuse_unknown_ending(Path(file))
-        chosen = known[formats.DEFAULT]
+    chosen = known[form] if form else formats.writer_for(Path(file)) or known[formats.DEFAULT]
     with opened() as db:
+        target = Path(file).expanduser()
+        if file != "-":
+            _keep_off(target, db)
+            if form is None and formats.writer_for(target) is None:
+                _refuse_unknown_ending(target)
         selection = _Selection(db, source, None if session is None else find_session(db, session))
         with progress("exporting", selection.total) as step:
             export_ = selection.export(step)
@@ -52,8 +54,6 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
                     put(piece)
                 _say_left_out(chosen, export_)
                 return
-            target = Path(file).expanduser()
-            _keep_off(target, db)
             save(target, pieces)
     _say_left_out(chosen, export_)
     click.echo(

@@ -25,7 +25,7 @@ from hermes.cli.completers import complete_files
 from hermes.cli.shared import index, opened, progress, size_of
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats
-from hermes.interop.formats import Format, ImportProblem
+from hermes.interop.formats import Format, Problem
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _Chosen:
 @dataclass(slots=True)
 class _Report:
     counts: Counter[str] = field(default_factory=Counter)
-    problems: list[ImportProblem] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
     def print(self, dry_run: bool) -> int:
         """Print what was imported and what was not; returns the exit status."""
@@ -71,7 +71,7 @@ class _Report:
         return 1 if damaged else 0
 
 
-def _place(problem: ImportProblem) -> str:
+def _place(problem: Problem) -> str:
     file = f"{problem.path.name}: " if problem.path is not None else ""
     return f"{file}line {problem.line}: " if problem.line else file
 
@@ -162,7 +162,7 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
     if not dry_run and whole and hasattr(module, "take"):
         report.counts.update(module.take(db, path))
         return
-    problems: list[ImportProblem] = []
+    problems: list[Problem] = []
     found = (one for one in module.read(path, None if dry_run else folder, problems) if chosen.takes(one.session))
     if dry_run:
         report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program)))
@@ -180,7 +180,7 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
 
     def refused(session: Mapping[str, Any], error: Exception) -> None:
         reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
-        problems.append(ImportProblem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
+        problems.append(Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
     try:
         report.counts.update(

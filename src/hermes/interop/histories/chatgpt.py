@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, ImportProblem
+from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -45,7 +45,7 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in conversation_files(folder) if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The conversations of an export, one by one."""
     skipped = Skipped(path, problems)
     with opened(path) as export:

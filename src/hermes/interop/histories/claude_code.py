@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.formats import Export, Found, ImportProblem
+from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -68,7 +68,7 @@ def files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """A session in as many parts as it was compacted into, and the sub-agents it started."""
     skipped = Skipped(path, problems)
     yield from _sessions(path, path.stem, None, skipped)

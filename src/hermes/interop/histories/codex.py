@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.formats import Export, Found, ImportProblem
+from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -72,7 +72,7 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("rollout-*") if path.name.endswith((".jsonl", ".jsonl.zst")))
 
 
-def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The session of one rollout, in as many parts as it was compacted into."""
     skipped = Skipped(path, problems)
     reader = _Reader(path, skipped)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.errors import InvalidInput
-from hermes.interop.formats import Export, ImportProblem
+from hermes.interop.formats import Export, Problem
 from hermes.interop.jsonl import decoded
 from hermes.texts import counted, shortened
 
@@ -298,19 +298,19 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Any:
 class Skipped:
     """What an importer left out on purpose or did not know, counted by kind."""
 
-    def __init__(self, path: Path, problems: list[ImportProblem]) -> None:
+    def __init__(self, path: Path, problems: list[Problem]) -> None:
         self._path, self._problems = path, problems
         self.unknown: Counter[str] = Counter()
 
     def damaged(self, line: int, reason: str) -> None:
         """A line that can't be read."""
-        self._problems.append(ImportProblem(line, reason, self._path))
+        self._problems.append(Problem(line, reason, self._path))
 
     def report(self) -> None:
         """Name each unknown kind once."""
         for kind, times in self.unknown.most_common():
             note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
-            self._problems.append(ImportProblem(0, note, self._path, unknown=kind))
+            self._problems.append(Problem(0, note, self._path, unknown=kind))
 
 
 def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, ImportProblem
+from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -57,7 +57,7 @@ def files(folder: Path) -> Iterator[Path]:
     yield from databases or sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The sessions of a database, or the one of an older file."""
     skipped = Skipped(path, problems)
     if path.suffix == ".jsonl":

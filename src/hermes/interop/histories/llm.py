@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, ImportProblem
+from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -52,7 +52,7 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.db") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The conversations of a log."""
     skipped = Skipped(path, problems)
     with ForeignDatabase(path) as database:

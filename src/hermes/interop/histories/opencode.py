@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, ImportProblem
+from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -56,7 +56,7 @@ def files(folder: Path) -> Iterator[Path]:
         yield from (path for path in trees if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The sessions of a database, a tree or an export."""
     skipped = Skipped(path, problems)
     if path.is_dir():

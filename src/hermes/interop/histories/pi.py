@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, ImportProblem
+from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -48,7 +48,7 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[ImportProblem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The session of one file, in as many parts as it was compacted into."""
     skipped = Skipped(path, problems)
     header: Entry = {}
