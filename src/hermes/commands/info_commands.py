@@ -215,7 +215,7 @@ def _search(host: Host, words: str) -> str:
     for hit in hits:
         best.setdefault(hit["session_id"], hit)
     if not best:
-        return f'Nothing was said about "{shortened_line(words, 60)}".'
+        return f'No messages match "{shortened_line(words, 60)}".'
     lines = []
     for session_id, hit in list(best.items())[:LISTED]:
         lines.append(_entry(host, session_id, hit["timestamp"], shortened_line(hit["title"] or "—", 48)))
