@@ -73,10 +73,13 @@ def answer(findings: Findings, query: Query, tree: Node) -> None:
 def relax(findings: Findings, query: Query) -> None:
     """Add the best partial matches: what a message and its session have of the words, the rarer the better."""
     groups = groups_of(findings, query)
-    _add_passages(findings, query, groups, _held(findings, groups))
+    _add_passages(findings, query, groups, _held(findings, groups), holding=True)
 
 
-def _add_passages(findings: Findings, query: Query, groups: Sequence[Group], words: Sequence[Word]) -> None:
+def _add_passages(
+    findings: Findings, query: Query, groups: Sequence[Group], words: Sequence[Word], *, holding: bool = False
+) -> None:
+    """Add the best passages. `holding`: only messages that hold a word themselves, not those next to one."""
     needles = [one for group in groups for one in forms_needle([leaf.text for leaf in group.leaves])]
     findings.needles = _telling(needles) or findings.needles
     held = [word for word in words if word.holders]
@@ -86,6 +89,9 @@ def _add_passages(findings: Findings, query: Query, groups: Sequence[Group], wor
         preferred = preference(" ".join(query.words), times.now())
         need = findings.missing + len(findings.seen)
         found = best_passages(findings.tx, held, findings.scope, need, preferred)
+        if holding:
+            ids = {holder[0] for word in held for holder in word.holders}.union(*(word.also for word in held))
+            found = [hit for hit in found if hit.id in ids]
         fresh = [hit for hit in found if hit.id not in findings.seen][: findings.missing]
         findings.seen.update(hit.id for hit in fresh)
         findings.hits += fresh
