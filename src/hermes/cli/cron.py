@@ -53,7 +53,7 @@ def _when(moment: float | None, job: Job) -> str:
 @click.option("--model", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says.")
 @click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; else that of config.yaml, or of this machine.")
 @click.option(
-    "--missed", type=click.Choice(["skip", "once"]), default="skip", show_default=True,
+    "--missed", type=click.Choice(["skip", "once"]), default="once", show_default=True,
     help="What becomes of times at which no gateway ran.",
 )  # fmt: skip
 def add(
@@ -101,6 +101,9 @@ def _gateway_runs(db: SessionDB) -> bool:
     from hermes.gateway.startup import running
 
     return bool(running(db))
+
+
+command.add_command(add, "create")
 
 
 @command.command("list", help="All jobs, and when each is due next.")
