@@ -92,7 +92,9 @@ class Inbox:
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
         self._began = 0.0
-        self._in_hand: set[int] = set()  # ids of events that are in a lane, or were until a moment ago
+        self._in_hand: dict[
+            int, tuple[str, int]
+        ] = {}  # events that are in a lane, or were until a moment ago: their fence
         self._done: set[int] = set()  # those of them that have left their lane
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -157,10 +159,12 @@ class Inbox:
         number, fence = kept.id, self._cluster.fence
         if number is None or number in self._in_hand:
             return  # a redelivery
-        if kept.serving != self._cluster.name or not fence[1] or not self._in_hand.issuperset(kept.before):
+        # A request of an earlier fence, or one that left its lane unanswered, is taken up again by `follow`.
+        ahead = all(self._in_hand.get(one) == fence and one not in self._done for one in kept.before)
+        if kept.serving != self._cluster.name or not fence[1] or not ahead:
             self._cluster.wake()  # if it is ours, `follow` finds it in its order
             return
-        self._in_hand.add(number)
+        self._in_hand[number] = fence
         self._start(kept.key, Request(number, event, stored, fence))
 
     # ------------------------------------------------------------------------------------------ polling the store
@@ -171,7 +175,8 @@ class Inbox:
         while True:
             cluster.looks()
             fence, held = cluster.fence, cluster.held()
-            self._in_hand -= self._done
+            for number in self._done:
+                self._in_hand.pop(number, None)
             self._done.clear()
             sending, left = self._outbox.under_way(list(held))
             known = frozenset(self._in_hand)
@@ -193,7 +198,7 @@ class Inbox:
         for row in rows:
             if row.id in self._in_hand:
                 continue
-            self._in_hand.add(row.id)
+            self._in_hand[row.id] = fence
             try:
                 request = Request(row.id, from_json(row.event, Event), row.event, fence)
                 request.follow(row)
