@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 40
 _LOOK = 0.2  # seconds between two checks whether another process still runs a turn
+_SHORT_WAIT = 5  # such checks before the person is told
 _ALWAYS_FITS = 6_000  # characters
 _CONCLUDE = (
     f"You have used your tools {ROUNDS} times in a row, which is the limit for one turn. Answer now, without tools:"
@@ -247,12 +248,13 @@ class Agent:
     def wait_for_turn(self, waiting: Callable[[str], None], pause: Callable[[float], object]) -> bool:
         """Take the turn lease as soon as no other process holds it; `waiting` is called once with its holder's source.
 
+        It is not called for a short wait: a process releases its leases a moment after its turn.
         `pause(seconds)` waits between two checks; when it returns a true value, the wait ends with False.
         """
-        announced = False
+        checks = 0
         while (who := self.answering()) is not None:
-            if not announced:
-                announced = True
+            checks += 1
+            if checks == _SHORT_WAIT:
                 waiting(who)
             if pause(_LOOK):
                 return False

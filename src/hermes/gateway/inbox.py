@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hermes.store.gateway_writer import Writer
 
 BRAKE = "gateway_brake"  # the meta row with the chats whose answers are delayed
+_STEP = 0.001  # seconds between two delayed messages of a chat: the event loop does not order equal times
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -92,10 +93,9 @@ class Inbox:
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
         self._began = 0.0
-        self._in_hand: dict[
-            int, tuple[str, int]
-        ] = {}  # events that are in a lane, or were until a moment ago: their fence
+        self._in_hand: dict[int, Request] = {}  # events that are in a lane, or were until a moment ago
         self._done: set[int] = set()  # those of them that have left their lane
+        self._due: dict[str, float] = {}  # by key: when the last delayed message goes to its lane
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------------------------------ storing
@@ -157,15 +157,21 @@ class Inbox:
     def _kept(self, event: Event, stored: str, kept: Kept) -> None:
         """An event is stored. Called in order of arrival, even if the adapter did not wait for it."""
         number, fence = kept.id, self._cluster.fence
-        if number is None or number in self._in_hand:
+        answering = self._answering(fence)
+        if number is None or number in answering:
             return  # a redelivery
-        # A request of an earlier fence, or one that left its lane unanswered, is taken up again by `follow`.
-        ahead = all(self._in_hand.get(one) == fence and one not in self._done for one in kept.before)
-        if kept.serving != self._cluster.name or not fence[1] or not ahead:
+        # An event that left its lane unanswered is taken up again by `follow`. So is the first event of a chat that another
+        # instance served until now: replies of that instance may wait in the outbox, and `follow` sends them first.
+        ahead = all(one in answering and one not in self._done for one in kept.before)
+        if kept.serving != self._cluster.name or kept.moved or not fence[1] or not ahead:
             self._cluster.wake()  # if it is ours, `follow` finds it in its order
             return
-        self._in_hand[number] = fence
-        self._start(kept.key, Request(number, event, stored, fence))
+        request = self._in_hand[number] = Request(number, event, stored, fence)
+        self._start(kept.key, request)
+
+    def _answering(self, fence: tuple[str, int]) -> frozenset[int]:
+        """The events in a lane under this lease. The requests of an earlier lease end without an answer."""
+        return frozenset(number for number, request in self._in_hand.items() if request.fence == fence)
 
     # ------------------------------------------------------------------------------------------ polling the store
 
@@ -179,26 +185,25 @@ class Inbox:
                 self._in_hand.pop(number, None)
             self._done.clear()
             sending, left = self._outbox.under_way(list(held))
-            known = frozenset(self._in_hand)
             try:
-                rows, parts = await asyncio.to_thread(self._store.find_work, cluster.name, known, sending)
+                rows, parts = await asyncio.to_thread(
+                    self._store.find_work, cluster.name, self._answering(fence), sending
+                )
             except HermesError as error:
                 _log.warning("could not look for waiting events: %s", error)
             else:
                 same = [platform for platform, one in held.items() if cluster.held().get(platform) is one]
-                if fence == cluster.fence and not self._services.stopping:
+                if fence == cluster.fence and fence[1] and not self._services.stopping:
                     sent = [part for part in parts if part.platform in same]
-                    waiting = self._outbox.take(sent, left, self._in_hand)  # first: they are older than these events
-                    self._take(rows, fence)
+                    answering = self._answering(fence)
+                    waiting = self._outbox.take(sent, left, answering)  # first: they are older than these events
+                    self._take([row for row in rows if row.id not in answering], fence)
                     for platform in same:
                         held[platform].ready = platform not in waiting
             await cluster.woken()
 
     def _take(self, rows: Sequence[Received], fence: tuple[str, int]) -> None:
         for row in rows:
-            if row.id in self._in_hand:
-                continue
-            self._in_hand[row.id] = fence
             try:
                 request = Request(row.id, from_json(row.event, Event), row.event, fence)
                 request.follow(row)
@@ -206,6 +211,7 @@ class Inbox:
                 _log.error("skipping an unreadable event: %s", error)
                 self._in_thread(self._store.finish, row.id, row.platform, "")
                 continue
+            self._in_hand[row.id] = request
             if row.received_at >= self._began:
                 self._start(row.key, request)
             else:  # an event left by an earlier process interrupts nothing; the brake has counted it
@@ -221,10 +227,14 @@ class Inbox:
         """Note that a reply is about to be sent; from any thread."""
         self._brake.done(inbox_id)
 
-    def done(self, inbox_id: int) -> None:
-        """Note that an event has left its lane; from any thread."""
-        self._brake.done(inbox_id)
-        self._services.calls(self._done.add, inbox_id)  # queued there after the calls that send its reply
+    def done(self, request: Request) -> None:
+        """Note that a request has left its lane; from any thread."""
+        self._brake.done(request.inbox_id)
+        self._services.calls(self._left, request)  # queued there after the calls that send its reply
+
+    def _left(self, request: Request) -> None:
+        if self._in_hand.get(request.inbox_id) is request:  # not taken up again under a newer lease
+            self._done.add(request.inbox_id)
 
     # ------------------------------------------------------------------------------------------ handing to a lane
 
@@ -288,7 +298,7 @@ class Inbox:
             with self._services.db.fenced(*request.fence):
                 self._store.finish(request.inbox_id, request.event.chat.platform, as_json(request.event.chat))
         finally:
-            self.done(request.inbox_id)
+            self.done(request)
 
     def _when_due(self, key: str, request: Request) -> None:
         """Give a message to its lane, now or when the brake lets it pass. People's commands are never delayed."""
@@ -306,10 +316,19 @@ class Inbox:
         self._add_later(wait, key, request)
 
     def _add_later(self, wait: float, key: str, request: Request) -> None:
-        if wait > 0:
-            asyncio.get_running_loop().call_later(wait, self._workers.add, key, request)
-        else:
+        """Give a message to its lane after a wait, and not before the messages of its chat that wait already."""
+        loop = asyncio.get_running_loop()
+        due = max(loop.time() + wait, self._due.get(key, 0.0) + _STEP)
+        if wait <= 0 and key not in self._due:
             self._workers.add(key, request)
+            return
+        self._due[key] = due
+        loop.call_at(due, self._is_due, key, request, due)
+
+    def _is_due(self, key: str, request: Request, due: float) -> None:
+        if self._due.get(key) == due:
+            del self._due[key]
+        self._workers.add(key, request)
 
     def _braked(self, event: Event, who: str) -> None:
         """Report to the owner that a chat may be two programs answering each other."""

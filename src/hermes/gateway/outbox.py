@@ -84,7 +84,7 @@ class Outbox:
 
     def _begin(self, reply: StreamedReply) -> None:
         delivery = self._ready(reply.chat.platform)
-        if delivery is not None and not reply.begun:
+        if delivery is not None and not reply.begun and reply.fence == self._cluster.fence:
             reply.begun = True
             delivery.begin(reply)
 

@@ -97,7 +97,7 @@ class Replies:
                     self._report_failure(item, error)
                     return
         finally:
-            self._inbox.done(item.inbox_id)
+            self._inbox.done(item)
 
     def _take_up(self, lane: Lane, request: Request) -> None:
         """Answer a message in its current state: it may be edited, begun before the store failed, or another gateway's.

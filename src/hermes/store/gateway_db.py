@@ -114,7 +114,8 @@ class Kept:
     key: str
     id: int | None  # None: it was already answered
     serving: str | None  # the instance that answers it
-    before: tuple[int, ...]  # earlier events that wait in that chat
+    before: tuple[int, ...] = ()  # earlier events that wait in that chat
+    moved: bool = False  # another instance served the chat until now: its replies may wait in the outbox
 
 
 @dataclass(slots=True, frozen=True)
@@ -356,23 +357,19 @@ class GatewayDB:
             beside = arrival.beside(route.user_id)
             if beside != key:
                 key, route = beside, routes.get(tx, beside)
-        serving = instances.assign(tx, key, arrival.platform)
+        serving, moved = instances.assign(tx, key, arrival.platform)
         if not self.db.is_shared:
             self._oldest = gateway_queues.oldest_event(tx, self._oldest)
         number, fresh = gateway_queues.receive(tx, arrival.platform, arrival.event_id, key, arrival.event, now)
         if number is None:
-            return Kept(key, None, serving, ())
+            return Kept(key, None, serving)
         if arrival.chat_type is not None and (route is None or not arrival.is_shown_by(route)):
             routes.put(
                 tx, key, platform=arrival.platform, chat_type=arrival.chat_type, chat=arrival.chat,
                 display_name=arrival.display_name, user_id=arrival.user_id, shared=arrival.shared, now=now,
             )  # fmt: skip
-        return Kept(
-            key,
-            number,
-            serving,
-            tuple(gateway_queues.waiting_before(tx, key, number, self._oldest.event)) if fresh else (),
-        )
+        before = tuple(gateway_queues.waiting_before(tx, key, number, self._oldest.event)) if fresh else ()
+        return Kept(key, number, serving, before, moved)
 
     def take_up(self, inbox_id: int, key: str, name: str, user: User | None) -> TakenUp:
         """What this instance needs before it answers an event, read in one snapshot."""

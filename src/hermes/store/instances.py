@@ -94,8 +94,10 @@ def _digest(key: str, name: str) -> bytes:
     return hashlib.blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def assign(tx: Tx, key: str, platform: str) -> str | None:
-    """Before an event of a chat is stored: make sure that an instance serves the chat; returns its name.
+def assign(tx: Tx, key: str, platform: str) -> tuple[str | None, bool]:
+    """Before an event of a chat is stored: make sure that an instance serves the chat.
+
+    Returns its name, and whether another instance served the chat until now.
 
     The instance that answers a waiting event takes the whole queue of that chat. If it is dead, all of it moves when that is
     detected; after that nothing waits for it any more.
@@ -104,13 +106,13 @@ def assign(tx: Tx, key: str, platform: str) -> str | None:
     serving = tx.value("SELECT instance FROM gateway_serving WHERE key = ?", (key,))
     chosen = choose(key, platform, [one for one in instances if one.lives])
     if chosen is None or chosen == serving:
-        return None if serving is None else str(serving)
+        return (None if serving is None else str(serving)), False
     if any(one.name == serving for one in instances) and tx.row(
         "SELECT 1 FROM gateway_inbox WHERE key = ? AND finished_at IS NULL", (key,)
     ):
-        return str(serving)
+        return str(serving), False
     give(tx, key, chosen)
-    return chosen
+    return chosen, serving is not None
 
 
 def give(tx: Tx, key: str, name: str) -> None:
