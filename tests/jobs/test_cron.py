@@ -11,13 +11,14 @@ import pytest
 
 from hermes.store.cron_jobs import CronDB
 from hermes.store.db import SessionDB
+from tests.chat.server import Call
 from tests.jobs.conftest import AnsweringServer
 from tests.support.echo import Echo
 from tests.support.gateway import Clock, running
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
-from tests.support.program import run
+from tests.support.program import run, start
 
 HOME = {"platforms": {"plain": {"home_channel": "group:group-1"}}}
 
@@ -102,7 +103,47 @@ def test_without_a_gateway_a_job_runs_here(server: AnsweringServer, home: Path) 
     assert row["status"] == "done" and row["id"] == row["session_id"]
 
 
+def test_the_agent_makes_a_job_after_the_user_agreed(server: AnsweringServer, home: Path) -> None:
+    add = Call("cron", action="add", schedule="0 9 * * 1-5", prompt="what is new?", timezone="Europe/Berlin")
+    server.special["every morning"] = [add]
+    assert run("-q", "every morning", home=home).status == 0  # nobody can be asked
+    assert json.loads(run("cron", "list", "--json", home=home).out) == []
+    server.special["every morning"] = [add]
+    assert run("-q", "every morning", "--yes", home=home).status == 0
+    (made,) = json.loads(run("cron", "list", "--json", home=home).out)
+    assert (made["schedule"], made["prompt"], made["timezone"]) == ("0 9 * * 1-5", "what is new?", "Europe/Berlin")
+    told = json.loads(server.requests[-1]["messages"][-1]["content"])
+    assert told["id"] == made["id"] and told["next"].endswith("09:00")
+    server.special["no more"] = [Call("cron", action="remove", job=made["id"])]
+    assert run("-q", "no more", "--yes", home=home).status == 0
+    assert json.loads(run("cron", "list", "--json", home=home).out) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"action": "add", "schedule": "soon", "prompt": "hi"}, {"action": "remove", "job": "x"},
+     {"action": "add", "schedule": "0 9 * * *", "prompt": "hi", "deliver": "pigeon"}],
+)  # fmt: skip
+def test_the_agent_learns_what_is_wrong_with_a_job(server: AnsweringServer, home: Path, wrong: dict[str, str]) -> None:
+    server.special["now"] = [Call("cron", **wrong)]
+    assert run("-q", "now", "--yes", home=home).status == 0
+    assert "rror" in server.requests[-1]["messages"][-1]["content"]
+    assert json.loads(run("cron", "list", "--json", home=home).out) == []
+
+
 # ── the gateway ──
+
+
+def test_a_gateway_without_platforms_runs_jobs(server: AnsweringServer, home: Path) -> None:
+    refused = run("gateway", home=home)
+    assert refused.status == 1 and "no platform is enabled" in refused.err
+    job(home, deliver="file")
+    with start("gateway", home=home) as gateway:
+        until(lambda: ended(home), 60, "no run")
+        gateway.terminate()
+        assert gateway.wait(30) == 0
+    assert log(home) == [("done", None)]
+    assert [file.read_text() for file in (home / "cron" / "job1").iterdir()] == ["re: what is new?\n"]
 
 
 def test_the_gateway_runs_what_is_due_and_delivers_it_home(lab: PlainLab, model: Echo, hermes_home: Path) -> None:

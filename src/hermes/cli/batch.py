@@ -28,16 +28,37 @@ if TYPE_CHECKING:
 _MOST_LISTED = 50  # bad lines
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _RunByDefault(click.Group):
+    """`hermes batch FILE …` is `hermes batch run FILE …`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Ask everything in a file: each line is a session, the replies go into a file of results."""
+    """Ask everything in a file: each line is a session, the replies go into a file of results.
+
+    `hermes batch FILE …` is short for `hermes batch run FILE …`.
+    """
 
 
 @command.command("run")
 @click.argument("prompts", metavar="PROMPTS", shell_complete=complete_files)
-@click.option("--out", required=True, metavar="FILE", shell_complete=complete_files, help="The file of results.")
 @click.option(
-    "--parallel", type=click.IntRange(1, 256), default=8, metavar="N", show_default=True, help="Lines at a time."
+    "--out", required=True, metavar="FILE", shell_complete=complete_files,
+    help="The file of results; in a folder it is called results.jsonl.",
+)  # fmt: skip
+@click.option(
+    "--parallel",
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=8,
+    metavar="N",
+    show_default=True,
+    help="Lines at a time.",
 )
 @click.option(
     "--model", "model_name", metavar="NAME", shell_complete=complete_model,
@@ -83,6 +104,7 @@ def run(
     from hermes.jobs.batch_lines import Lines, Template, opened
 
     folder_is_there()
+    out = _results_file(out)
     config = load_config()
     if model_name is not None:
         config.model.default = model_name
@@ -97,6 +119,18 @@ def run(
             "parallel": parallel, "max_cost": max_cost, "one_model": model_name is not None, "confirm": lambda _: yes,
         }  # fmt: skip
         return _run(config, lines, Path(out), resume=resume, ordered=ordered, tools=not no_tools, settings=settings)
+
+
+def _results_file(out: str) -> str:
+    """The file of results: `out` itself or, if that is a folder, a file in it. A name without a suffix is a new folder's."""
+    path = Path(out)
+    if not (path.is_dir() or out.endswith(os.sep) or not (path.suffix or path.exists())):
+        return out
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"can't make the folder {out}: {error.strerror}") from None
+    return str(path / "results.jsonl")
 
 
 def _name_bad(lines: Lines) -> None:

@@ -34,7 +34,7 @@ def _job(store: CronDB, words: str) -> Job:
 
 
 def _when(moment: float | None, job: Job) -> str:
-    from hermes.jobs.schedule import zone
+    from hermes.schedules import zone
 
     return clock(moment, zone(job.timezone))
 
@@ -66,7 +66,7 @@ def add(
       hermes cron add "*/30 * * * *" "Check the build" --session same
     """
     from hermes.agent.conversations import new_session_id
-    from hermes.jobs.schedule import next_time, own_timezone
+    from hermes.schedules import next_time, own_timezone
     from hermes.store.cron_jobs import CronDB
 
     if not prompt.strip():
@@ -187,7 +187,7 @@ def pause(job: str) -> int:
 @command.command("resume", help="Run a paused job again.")
 @click.argument("job", shell_complete=complete_job)
 def resume(job: str) -> int:
-    from hermes.jobs.schedule import next_time
+    from hermes.schedules import next_time
     from hermes.store.cron_jobs import CronDB
 
     with opened(writing=True) as db:

@@ -39,7 +39,7 @@ def _run(insecure: bool, verbose: bool) -> int:
 
     from hermes.config import environment
     from hermes.gateway.logs import start_logging
-    from hermes.gateway.startup import made_adapters, secrets_of, serve
+    from hermes.gateway.startup import check_work, made_adapters, secrets_of, serve
     from hermes.home import get_hermes_home
     from hermes.store import housekeeping
     from hermes.store.opening import open_configured
@@ -49,6 +49,7 @@ def _run(insecure: bool, verbose: bool) -> int:
     made = made_adapters(config, variables, home, insecure=insecure)
     log = start_logging(home, secrets_of(made.adapters, config, variables), verbose=verbose)
     with open_configured(config) as db:
+        check_work(made, db)
         housekeeping.start(db, config)
         for name, problem in made.left_out.items():
             click.echo(f"hermes: {name} does not start: {problem}", err=True)

@@ -49,7 +49,8 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
     """The adapters of all enabled platforms, not yet connected.
 
     A platform that can't run (its settings, its library, a variable that is not set) never stops the others: it is left
-    out, with the reason. When nothing is left, that reason is raised (ConfigError, MissingExtra, PlatformRefused).
+    out, with the reason. When none of the enabled platforms is left, that reason is raised (ConfigError, MissingExtra,
+    PlatformRefused). With no platform enabled, a gateway may still run jobs (`check_work`).
     """
     config.require_set(*(name for name in fields_of(type(config)) if name not in _PARTS))
     made: list[tuple[Adapter, PlatformSettings]] = []
@@ -70,9 +71,17 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
             check_api_server(config, insecure=insecure)
         except HermesError as error:
             serves, left_out[API] = False, error
-    if not made and not serves:
-        raise next(iter(left_out.values()), ConfigError(_NOTHING))
+    if not made and not serves and left_out:
+        raise next(iter(left_out.values()))
     return Made(made, serves, left_out)
+
+
+def check_work(made: Made, db: SessionDB) -> None:
+    """ConfigError when a gateway would have nothing to do: no platform, no API server and no jobs."""
+    from hermes.store.cron_jobs import CronDB
+
+    if not made.adapters and not made.api_server and not CronDB(db).jobs():
+        raise ConfigError(_NOTHING)
 
 
 def _platform(config: Config, name: str, variables: Mapping[str, str], home: Path) -> tuple[Adapter, PlatformSettings]:

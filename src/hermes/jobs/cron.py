@@ -21,7 +21,7 @@ from hermes.agent.loop import Agent
 from hermes.agent.session_leases import is_gone
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
-from hermes.jobs.schedule import next_time
+from hermes.schedules import next_time
 from hermes.store.cron_jobs import DONE, FAILED, Job, Run, lease_of
 
 if TYPE_CHECKING:

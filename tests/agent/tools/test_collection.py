@@ -12,7 +12,7 @@ from hermes.config import Config
 
 def test_the_built_in_tools() -> None:
     names = [tool.name for tool in builtin_tools(Config())]
-    assert names == ["session_search", "memory", "skills", "terminal", "process"]
+    assert names == ["session_search", "memory", "skills", "terminal", "process", "cron"]
 
 
 def test_memory_is_not_offered_when_it_is_turned_off() -> None:

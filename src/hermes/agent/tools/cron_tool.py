@@ -1,0 +1,106 @@
+"""The cron tool: the agent makes, lists, pauses and removes jobs (`hermes cron`); every change needs the user's confirmation."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from hermes.agent.tools.arguments import choice_argument, text_argument
+from hermes.agent.tools.base import Context, Tool
+from hermes.errors import InvalidInput, ToolDeclined, ToolError
+from hermes.texts import one_line
+from hermes.times import clock
+
+if TYPE_CHECKING:
+    from hermes.store.cron_jobs import CronDB, Job
+
+ACTIONS: Final = ("add", "list", "pause", "resume", "remove")
+DECLINED: Final = "The user declined: nothing was changed. Do not try it another way; ask what they want instead."
+
+
+def _run(context: Context, arguments: dict[str, Any]) -> str:
+    from hermes.store.cron_jobs import CronDB
+
+    action = choice_argument(arguments, "action", ACTIONS)
+    store = CronDB(context.db)
+    if action == "list":
+        return json.dumps([_shown(job) for job in store.jobs()], ensure_ascii=False)
+    try:
+        return _add(context, store, arguments) if action == "add" else _change(context, store, action, arguments)
+    except InvalidInput as error:
+        raise ToolError(str(error)) from None
+
+
+def _add(context: Context, store: CronDB, arguments: dict[str, Any]) -> str:
+    from hermes.schedules import next_time, own_timezone
+
+    schedule = " ".join(text_argument(arguments, "schedule").split())
+    prompt = text_argument(arguments, "prompt")
+    places = ["none", "file", *context.config.enabled_platforms]
+    deliver = choice_argument(arguments, "deliver", places, "none")
+    timezone = text_argument(arguments, "timezone", "") or context.config.timezone or own_timezone()
+    due = next_time(schedule, timezone, time.time())
+    where = "" if deliver == "none" else f", and deliver the reply to {deliver}"
+    question = f"Make a job that asks “{one_line(prompt)}” at {schedule} ({timezone}){where}?"
+    _confirm(context, question)
+    job = store.add(
+        secrets.token_hex(4), schedule, timezone, prompt, deliver=deliver, session_id=None, model=None, missed="once",
+        next_at=due,
+    )  # fmt: skip
+    return json.dumps(_shown(job), ensure_ascii=False)
+
+
+def _change(context: Context, store: CronDB, action: str, arguments: dict[str, Any]) -> str:
+    from hermes.schedules import next_time
+
+    job = store.find(text_argument(arguments, "job"))
+    if job is None:
+        raise ToolError("no job has this id; the action list shows them")
+    _confirm(context, f"{action.capitalize()} the job {job.id} “{one_line(job.prompt)}” ({job.schedule})?")
+    if action == "pause":
+        store.pause(job.id)
+    elif action == "resume":
+        store.resume(job.id, next_time(job.schedule, job.timezone, time.time()))
+    else:
+        store.remove(job.id)
+    return f"{action}: job {job.id}"
+
+
+def _confirm(context: Context, question: str) -> None:
+    if not context.confirm(question):
+        raise ToolDeclined(DECLINED)
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    from hermes.schedules import zone
+
+    due = "paused" if job.paused_at is not None else clock(job.next_at, zone(job.timezone))
+    return {
+        "id": job.id, "schedule": job.schedule, "timezone": job.timezone, "prompt": job.prompt, "deliver": job.deliver,
+        "next": due,
+    }  # fmt: skip
+
+
+cron = Tool(
+    name="cron",
+    description=(
+        "Jobs that ask an agent something at set times. add: schedule (minute hour day month weekday, as in '0 9 * * 1-5'),"
+        " prompt (complete in itself: the run does not see this conversation), deliver (none, file, or a chat platform),"
+        " timezone. list; pause, resume and remove a job by its id. The user is asked before anything changes."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "action": {"type": "string", "enum": list(ACTIONS)},
+            "schedule": {"type": "string"},
+            "prompt": {"type": "string"},
+            "deliver": {"type": "string"},
+            "timezone": {"type": "string"},
+            "job": {"type": "string"},
+        },
+        "required": ["action"],
+    },
+    run=_run,
+)
