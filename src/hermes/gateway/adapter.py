@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Protocol
 from hermes.errors import SendRefused
 from hermes.gateway.events import Attachment, Chat, Event, Revision
 
+ReplyContext = Mapping[str, Any]  # what an adapter put into Event.reply_context
+
 
 def utf16_units(text: str) -> int:
     """A text's length in UTF-16 code units, as several platforms count it."""
@@ -134,10 +136,14 @@ class Adapter:
         """Stop receiving and release everything. Never raises; may be called when not connected, and twice."""
         raise NotImplementedError
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Send a message (Markdown, not longer than capabilities.longest); returns its id there, for edits.
 
         `nonce` identifies this message permanently: where capabilities.idempotent, sending it again changes nothing.
+        `context` is the `reply_context` of the event that this message answers, also after a restart. It is passed only
+        where there is one: not for messages on the gateway's own account (handoffs, home chat, cron).
         """
         raise NotImplementedError
 

@@ -21,10 +21,11 @@ from hermes.errors import (
     StoreClosed,
     StoreError,
 )
-from hermes.gateway.events import Chat, from_json
+from hermes.gateway.events import Chat, context_of, from_json
 from hermes.gateway.splitting import split
-from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either
+from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either, given
 from hermes.store import gateway_queues
+from hermes.store.gateway_queues import without_context
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
@@ -213,7 +214,8 @@ class Delivery:
     async def _try(self, chat: Chat, part: Outgoing, text: str, edit_after: bool) -> str:
         text = encodable(text)
         if part.edits is None:
-            message_id = await self.adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to)
+            context = given(context_of(part.chat))
+            message_id = await self.adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to, **context)
             if not edit_after:
                 return message_id
             part.edits = message_id
@@ -271,12 +273,13 @@ class Delivery:
         if self.adapter.capabilities.idempotent:
             self._start(self._note_soon(part, message_id))
         else:
-            await self._note(gateway_queues.sent, part.id, message_id, self.clock())
+            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), without_context(part.chat))
             self._through.add(part.id)
 
     async def _note_soon(self, part: Outgoing, message_id: str) -> None:
         try:
-            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), lasting=False)
+            chat = without_context(part.chat)
+            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), chat, lasting=False)
             self._through.add(part.id)
         except StoreError as error:
             self.on_trouble(error)

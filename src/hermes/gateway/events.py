@@ -6,10 +6,12 @@ to the platform, and an event that a crash left unanswered is resumed from the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from hermes.store.gateway_queues import CONTEXT
 from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"
@@ -63,6 +65,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     quoted: str | None = None  # its text, as far as the platform includes it
     sent_at: float | None = None
     addressed: bool = True  # in groups: it mentions the bot, or answers one of its messages
+    reply_context: dict[str, Any] | None = None  # what `send` needs for answers to it (a token, a request id): JSON
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,12 +85,33 @@ def is_own(event: Event) -> bool:
     return event.sender == OWN and event.id.startswith(OWN_ID)
 
 
+class _Destination(msgspec.Struct):
+    reply_context: dict[str, Any] | None = None
+
+
 Kept = TypeVar("Kept", Chat, Event)
 
 
 def as_json(thing: Chat | Event) -> str:
     """An event or a chat as text for the store."""
     return msgspec.json.encode(thing).decode()
+
+
+def destination(chat: Chat, context: Mapping[str, Any] | None = None) -> str:
+    """Where an outgoing message goes, as the outbox stores it: the chat, and the reply context of the event it answers."""
+    if not context:
+        return as_json(chat)
+    return msgspec.json.encode({**msgspec.to_builtins(chat), CONTEXT: context}).decode()
+
+
+def context_of(stored: str) -> dict[str, Any] | None:
+    """The reply context in what `destination` wrote; None for a message that answers no event, or one without a context."""
+    return msgspec.json.decode(stored, type=_Destination).reply_context if f'"{CONTEXT}"' in stored else None
+
+
+def is_same_place(one: Chat, other: Chat) -> bool:
+    """Whether messages to both go to the same chat and thread."""
+    return (one.platform, one.chat_id, one.thread_id) == (other.platform, other.chat_id, other.thread_id)
 
 
 def deleted(event_id: str) -> Revision:

@@ -145,7 +145,7 @@ class Inbox:
         _log.getChild(platform).info("no access: %s in %s", event.sender.id, place_of(event.chat))
         code = await asyncio.to_thread(self._services.access.pairing_code, event)
         if code is not None:
-            await asyncio.to_thread(self._outbox.post, event.chat, greeting(code))
+            await asyncio.to_thread(self._outbox.post, event.chat, greeting(code), answers=event)
 
     def _is_answer(self, key: str, event: Event) -> bool:
         """Whether a message answers a question of a turn, here or in another gateway."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from hermes.gateway.delivery import parts_of
-from hermes.gateway.events import as_json
+from hermes.gateway.events import destination, is_same_place
 from hermes.gateway.streaming import StreamedReply
 from hermes.store.gateway_queues import QUESTION
 from hermes.store.instances import question_mark
@@ -18,7 +18,7 @@ from hermes.store.instances import question_mark
 if TYPE_CHECKING:
     from hermes.gateway.cluster import Cluster
     from hermes.gateway.delivery import Delivery
-    from hermes.gateway.events import Chat
+    from hermes.gateway.events import Chat, Event
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
     from hermes.gateway.workers import LoopCalls
@@ -43,6 +43,7 @@ class Outbox:
         return StreamedReply(
             self._calls, place, inbox_id=request.inbox_id, nonce=f"{self._identity}-{request.inbox_id}", shown=request.shown,
             resumed=resumed, fence=request.fence, reply_to=self._router.quoted_by(event, place),
+            context=event.reply_context if is_same_place(place, event.chat) else None,
         )  # fmt: skip
 
     def begin(self, reply: StreamedReply) -> None:
@@ -56,21 +57,28 @@ class Outbox:
         parts: list[ReplyPart] = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
         if parts and reply.reply_to is not None:
             parts[0]["reply_to"] = reply.reply_to
-        kept = self._store.finish(reply.inbox_id, place.platform, as_json(place), parts)
+        kept = self._store.finish(reply.inbox_id, place.platform, destination(place, reply.context), parts)
         self._calls(self._finished, reply, kept)  # while it is still being shown, if this gateway shows it
         reply.finish(kept)
 
-    def post(self, chat: Chat, text: str, *, at_once: bool = False) -> None:
+    def post(self, chat: Chat, text: str, *, at_once: bool = False, answers: Event | None = None) -> None:
         """Send a message that is not a reply of the agent; from any thread but the event loop's.
 
         `at_once`: a turn waits for the answer to this question, so it is sent before that turn's own reply.
+        `answers`: the event because of which it is sent, if there is one.
         """
-        place = self._router.delivered_to(chat)
+        place, stored = self.destination(chat, answers)
         for piece in parts_of(text, self._router.adapters.get(place.platform)):
             mark = question_mark(self._cluster.name) if at_once else "-n"
             nonce = f"{self._identity}{mark}{secrets.token_hex(8)}"
-            part = self._store.post(place.platform, as_json(place), piece, nonce)
+            part = self._store.post(place.platform, stored, piece, nonce)
             self._calls(self._post, part, at_once)
+
+    def destination(self, chat: Chat, answers: Event | None = None) -> tuple[Chat, str]:
+        """The chat that gets the messages for a chat, and the same as the outbox stores it, with the event's reply context."""
+        place = self._router.delivered_to(chat)
+        same = answers is not None and is_same_place(place, answers.chat)
+        return place, destination(place, answers.reply_context if same and answers is not None else None)
 
     def send(self, part: Outgoing) -> None:
         """Send a part that is stored in the outbox."""

@@ -19,7 +19,7 @@ from hermes.errors import ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
 from hermes.gateway.confirmations import Question, wording
-from hermes.gateway.events import Chat, Sender, as_json, from_json
+from hermes.gateway.events import Chat, Event, Sender, as_json, from_json
 from hermes.store.gateway_db import PendingNotice
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Participant:
         self.sender = sender
         self._session_id = session_id
         self._agent: Agent | None = None
+        self.answers: Event | None = None  # the event that is being answered
         self.seen_by: tuple[str, str] | None = None  # cache: a session, and the user who may see it
 
     @property
@@ -178,7 +179,7 @@ class Participant:
         asked = Question(self.sender.id)
         self.lane.data = asked
         try:
-            self._services.outbox.post(self.chat, wording(question), at_once=True)
+            self._services.outbox.post(self.chat, wording(question), at_once=True, answers=self.answers)
             return asked.wait(self.agent.context.cancelled)
         finally:
             self.lane.data = None
@@ -210,7 +211,7 @@ class Participant:
 
         def waiting(who: str) -> None:
             _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
-            self._services.outbox.post(self.chat, WAITING.format(who), at_once=True)
+            self._services.outbox.post(self.chat, WAITING.format(who), at_once=True, answers=self.answers)
 
         return self.agent.wait_for_turn(waiting, self._services.halted.wait)
 
@@ -303,7 +304,7 @@ class ChatHost:
         self.person.set_pending_title(title)
 
     def say(self, text: str) -> None:
-        self.services.outbox.post(self.chat, text)
+        self.services.outbox.post(self.chat, text, answers=self._request.event)
 
     def ask(self, question: str) -> bool:
         return self.person.confirm(question)

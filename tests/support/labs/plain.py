@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, Revision, Sender
 from tests.support.labs.base import Lab as Base
 
@@ -89,6 +89,7 @@ class Plain(Adapter):
         event = Event(
             id=raw.get("revises", raw["id"]), chat=chat, sender=sender, text=raw["text"], attachments=files, message_id=raw["id"],
             addressed=raw.get("addressed", True), reply_to=raw.get("reply_to"), quoted=raw.get("quoted"),
+            reply_context=raw.get("context"),
         )  # fmt: skip
         if "revises" in raw:
             await self._safe(link, raw, link.revised(Revision(id=raw["id"], revises=event.id, event=event)))
@@ -139,8 +140,11 @@ class Plain(Adapter):
         self._writer = None
         self._fail_all()
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
-        found = await self._ask(send=text, chat=[chat.chat_id, chat.thread_id], nonce=nonce, reply_to=reply_to)
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        place = [chat.chat_id, chat.thread_id]
+        found = await self._ask(send=text, chat=place, nonce=nonce, reply_to=reply_to, context=context)
         return str(found["id"])
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
@@ -287,7 +291,7 @@ class PlainLab(Base):
         number = f"m{next(self._numbers)}"
         self._by_nonce[item["nonce"]] = number
         self.messages[number] = {"place": tuple(item["chat"]), "text": item["send"], "nonce": item["nonce"]}
-        self.messages[number]["reply_to"] = item.get("reply_to")
+        self.messages[number] |= {"reply_to": item.get("reply_to"), "context": item.get("context")}
         return {"id": number}
 
     # ------------------------------------------------------------------------------------------ for tests

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import ConfigError
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, Chat, Event, Sender
 from hermes.serve.connection_limits import Limits
 from hermes.serve.server import HttpServer, is_loopback
@@ -109,7 +109,9 @@ class Webhook(Adapter):
             return None
         return None if route is None or route.deliver in (None, LOG) else route.deliver
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Write the reply into the log."""
         if self._link is not None:
             self._link.log.info("webhook %s: %s", chat.chat_id, shortened(harmless(text), _SHOWN))

@@ -15,7 +15,7 @@ from telegram.constants import ChatAction
 from telegram.error import BadRequest, ChatMigrated, InvalidToken
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event
 from hermes.gateway.platforms.telegram.client import open_bot, our_errors
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
@@ -153,7 +153,9 @@ class Telegram(Adapter):
 
     # ------------------------------------------------------------------------------------------------- sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         topic = topic_of(chat)
         answered = None
         if reply_to is not None and reply_to.isdecimal():
