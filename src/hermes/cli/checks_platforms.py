@@ -62,7 +62,7 @@ def platforms(config: Config) -> Found:
 
 def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[DoctorFinding]:
     from hermes.gateway.platforms import adapter_class
-    from hermes.gateway.settings import platform_settings
+    from hermes.gateway.settings import listening, platform_settings
 
     try:
         kind = adapter_class(name)
@@ -73,6 +73,7 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
     try:
         settings = platform_settings(config, kind, variables)
         adapter = kind(settings.values, get_hermes_home())
+        adapter.listening = listening(config)
         adapter.validate()
         who = asyncio.run(_asked(adapter))
     except TimeoutError:

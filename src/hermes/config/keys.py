@@ -170,10 +170,19 @@ class Http(Section):
     header_seconds: float = 10
 
 
+class Listen(Section):
+    """The port that platforms call: webhooks of all adapters share it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8644
+    public_url: str | None = None
+
+
 class GatewaySettings(Section):
     """The messengers."""
 
     debounce_seconds: float = 1.0
+    listen: Listen = msgspec.field(default_factory=Listen)
     http: Http = msgspec.field(default_factory=Http)
     brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
     streaming: StreamingSettings = msgspec.field(default_factory=StreamingSettings)
@@ -329,6 +338,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.http.max_connections": (1, None),
     "gateway.http.max_per_address": (1, None),
     "gateway.http.header_seconds": (0.1, None),
+    "gateway.listen.port": (0, 65535),
     "api_server.port": (0, 65535),
     "webhooks.port": (0, 65535),
 }
@@ -341,7 +351,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 # Addresses of web servers.
-ADDRESSES = ("model.base_url", "auxiliary.*.base_url", "mcp_servers.*.url")
+ADDRESSES = ("gateway.listen.public_url", "model.base_url", "auxiliary.*.base_url", "mcp_servers.*.url")
 
 _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I

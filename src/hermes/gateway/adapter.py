@@ -12,10 +12,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from hermes.errors import SendRefused
+from hermes.errors import MissingExtra, SendRefused
 from hermes.gateway.events import Attachment, Chat, Event, Revision
+
+if TYPE_CHECKING:
+    from hermes.gateway.platforms.listener import Handler, Registration, Signed, Verify
 
 ReplyContext = Mapping[str, Any]  # what an adapter put into Event.reply_context
 
@@ -58,6 +61,18 @@ class Setting:
     kind: type = str  # str, int, float, bool or list (of texts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where the gateway's HTTP listener is (`gateway.listen`), and what it allows (`gateway.http`)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8644
+    public_url: str | None = None  # how the internet reaches it, through a proxy with TLS
+    max_connections: int = 256
+    max_per_address: int = 128
+    header_seconds: float = 10.0
+
+
 class Link(Protocol):
     """The gateway, as an adapter sees it."""
 
@@ -98,6 +113,7 @@ class Adapter:
     extra: ClassVar[str | None] = None  # the extra of hermes-sessions that installs its library
     settings: ClassVar[Sequence[Setting]] = ()
     capabilities: ClassVar[Capabilities]
+    listening: Listening = Listening()  # the gateway sets it from config.yaml
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         self.values = values  # every Setting by its name, defaults filled in
@@ -114,6 +130,39 @@ class Adapter:
         """A setting as text without surrounding white space; "" when it is missing."""
         value = self.setting(name)
         return "" if value is None else str(value).strip()
+
+    # ------------------------------------------------------------------------------------------ webhooks
+
+    @property
+    def path(self) -> str:
+        """The path of this adapter on the gateway's HTTP listener: "/sms"."""
+        return f"/{self.platform}"
+
+    @property
+    def address(self) -> str | None:
+        """The public address of `path`, for the vendor's console; None without `gateway.listen.public_url`."""
+        public = self.listening.public_url
+        return f"{public.rstrip('/')}{self.path}" if public else None
+
+    async def listen(
+        self, link: Link, handler: Handler, *, path: str | None = None, methods: tuple[str, ...] = ("POST",),
+        verify: Verify | None = None, signed: Signed | None = None, largest: int | None = None, seconds: float = 10.0,
+    ) -> Registration:  # fmt: skip
+        """Register `path` on the gateway's HTTP listener, which all platforms share; close the result in `disconnect`.
+
+        A request passes `verify` (by its headers, before the body is read) and `signed` (by its bytes, before they are parsed),
+        else it is answered 403. `handler` gets it as a listener.Call and returns a status or a listener.Answer once the event
+        is stored (`link.received`). If it raises, or takes longer than `seconds` (what the vendor waits), the answer is 503.
+        PlatformUnreachable while another program has the port; ConfigError if the path is taken.
+        """
+        try:
+            from hermes.gateway.platforms.listener import listen
+        except ImportError as error:
+            raise MissingExtra(f"webhooks of {self.title}", "serve") from error
+        return await listen(
+            self.listening, path or self.path, handler=handler, link=link, methods=methods, verify=verify, signed=signed,
+            largest=largest, seconds=seconds,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ every adapter
 

@@ -10,7 +10,7 @@ from hermes.errors import ConfigError
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.gateway.adapter import Adapter, Setting
+    from hermes.gateway.adapter import Adapter, Listening, Setting
 
 COMMON: dict[str, type] = {
     "enabled": bool,
@@ -58,6 +58,17 @@ def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping
     return PlatformSettings(
         name, allowed, bool(common.get("allow_all", False)), common.get("home_channel"), common.get("require_mention"), values,
         titles=bool(common.get("titles", True)),
+    )  # fmt: skip
+
+
+def listening(config: Config) -> Listening:
+    """Where the gateway's HTTP listener is, and what it allows."""
+    from hermes.gateway.adapter import Listening
+
+    here, http = config.gateway.listen, config.gateway.http
+    return Listening(
+        host=here.host, port=here.port, public_url=here.public_url, max_connections=http.max_connections,
+        max_per_address=http.max_per_address, header_seconds=http.header_seconds,
     )  # fmt: skip
 
 

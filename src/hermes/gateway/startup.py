@@ -17,7 +17,7 @@ from hermes.agent.lease_renewer import KeptLease, kept
 from hermes.config.keys import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra, StoreGone
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.settings import PlatformSettings, platform_settings
+from hermes.gateway.settings import PlatformSettings, listening, platform_settings
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -78,7 +78,9 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
 def _platform(config: Config, name: str, variables: Mapping[str, str], home: Path) -> tuple[Adapter, PlatformSettings]:
     kind = adapter_class(name)
     settings = platform_settings(config, kind, variables)
-    return kind(settings.values, home), settings
+    adapter = kind(settings.values, home)
+    adapter.listening = listening(config)
+    return adapter, settings
 
 
 def check_api_server(config: Config, *, insecure: bool = False) -> None:
@@ -104,9 +106,12 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
         raise MissingExtra("webhooks", "serve") from error
     section = config.webhooks
     routes = {name: msgspec.to_builtins(route) for name, route in section.routes.items()}
-    limits = msgspec.to_builtins(config.gateway.http)
-    values = {"host": section.host, "port": section.port, "routes": routes, "insecure": insecure, "limits": limits}
-    return Webhook(values, home), PlatformSettings("webhook", allow_all=True, require_mention=False, titles=False)
+    here, usual = config.gateway.listen, type(section)()
+    moved = (section.host, section.port) != (usual.host, usual.port)  # webhooks with a port of their own keep it
+    host, port = (section.host, section.port) if moved else (here.host, here.port)
+    adapter = Webhook({"host": host, "port": port, "routes": routes, "insecure": insecure}, home)
+    adapter.listening = listening(config)
+    return adapter, PlatformSettings("webhook", allow_all=True, require_mention=False, titles=False)
 
 
 def secrets_of(
