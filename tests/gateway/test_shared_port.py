@@ -39,7 +39,7 @@ class Posted(Adapter):
         self._registration: Registration | None = None
 
     async def check(self) -> str:
-        return str(self.address)
+        return str(self.webhook_address)
 
     async def connect(self, link: Link) -> None:
         await self.disconnect()
@@ -55,7 +55,7 @@ class Posted(Adapter):
             return Answer(body="<Response/>", mime="text/xml")
 
         self._registration = await self.listen(link, delivered, signed=self._is_posted, seconds=3)
-        link.connected(str(self.address))
+        link.connected(str(self.webhook_address))
 
     def _is_posted(self, call: Call) -> bool:
         return is_signed(self.text("secret"), call.url.encode() + call.body, call.headers.get("X-Signature", ""))

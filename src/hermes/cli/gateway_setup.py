@@ -82,7 +82,7 @@ async def _check(kind: type[Adapter], values: dict[str, Any], home: Path) -> str
     from hermes.gateway.settings import listening
 
     adapter = kind(values, home)
-    adapter.listening = listening(load_config())
+    adapter.webhook_place = listening(load_config())
     try:
         async with asyncio.timeout(30):
             return await adapter.check()

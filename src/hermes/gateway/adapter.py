@@ -113,11 +113,17 @@ class Adapter:
     extra: ClassVar[str | None] = None  # the extra of hermes-sessions that installs its library
     settings: ClassVar[Sequence[Setting]] = ()
     capabilities: ClassVar[Capabilities]
-    listening: Listening = Listening()  # the gateway sets it from config.yaml
+    webhook_place: Listening = Listening()  # the gateway sets it from config.yaml
+    account_name: str | None = None  # the gateway sets it where a platform has several accounts; None: the only one
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         self.values = values  # every Setting by its name, defaults filled in
-        self.home = home
+        self.home = home  # for files of its own; each account has another one
+
+    @property
+    def connection_name(self) -> str:
+        """The name of the platform, or of one of its accounts: "telegram", "telegram/work"."""
+        return self.platform if self.account_name is None else f"{self.platform}/{self.account_name}"
 
     def setting(self, name: str) -> Any:
         """The value of a setting, or its default."""
@@ -134,21 +140,21 @@ class Adapter:
     # ------------------------------------------------------------------------------------------ webhooks
 
     @property
-    def path(self) -> str:
-        """The path of this adapter on the gateway's HTTP listener: "/sms"."""
-        return f"/{self.platform}"
+    def webhook_path(self) -> str:
+        """The path of this adapter on the gateway's HTTP listener: "/sms", "/sms/work"."""
+        return f"/{self.connection_name}"
 
     @property
-    def address(self) -> str | None:
-        """The public address of `path`, for the vendor's console; None without `gateway.listen.public_url`."""
-        public = self.listening.public_url
-        return f"{public.rstrip('/')}{self.path}" if public else None
+    def webhook_address(self) -> str | None:
+        """The public address of `webhook_path`, for the vendor's console; None without `gateway.listen.public_url`."""
+        public = self.webhook_place.public_url
+        return f"{public.rstrip('/')}{self.webhook_path}" if public else None
 
     async def listen(
         self, link: Link, handler: Handler, *, path: str | None = None, methods: tuple[str, ...] = ("POST",),
         verify: Verify | None = None, signed: Signed | None = None, largest: int | None = None, seconds: float = 10.0,
     ) -> Registration:  # fmt: skip
-        """Register `path` on the gateway's HTTP listener, which all platforms share; close the result in `disconnect`.
+        """Register `path` (webhook_path) on the HTTP listener that all platforms share; close the result in `disconnect`.
 
         A request passes `verify` (by its headers, before the body is read) and `signed` (by its bytes, before they are parsed),
         else it is answered 403. `handler` gets it as a listener.Call and returns a status or a listener.Answer once the event
@@ -160,8 +166,8 @@ class Adapter:
         except ImportError as error:
             raise MissingExtra(f"webhooks of {self.title}", "serve") from error
         return await listen(
-            self.listening, path or self.path, handler=handler, link=link, methods=methods, verify=verify, signed=signed,
-            largest=largest, seconds=seconds,
+            self.webhook_place, path or self.webhook_path, handler=handler, link=link, methods=methods, verify=verify,
+            signed=signed, largest=largest, seconds=seconds,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ every adapter

@@ -25,6 +25,12 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: str = DM  # DM, GROUP or CHANNEL
     thread_id: str | None = None  # a topic or thread inside it; never a text that could be a user's id
     name: str | None = None  # its display name
+    account: str | None = None  # which of several accounts of the platform; the gateway sets it. None: the only one
+
+    @property
+    def connection(self) -> str:
+        """The name of the platform, or of one of its accounts: "telegram", "telegram/work"."""
+        return self.platform if self.account is None else f"{self.platform}/{self.account}"
 
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,6 +95,33 @@ class _Destination(msgspec.Struct):
     reply_context: dict[str, Any] | None = None
 
 
+def chat_on(connection: str, chat_id: str, chat_type: str = DM) -> Chat:
+    """A chat on a platform, or on one of its accounts ("telegram/work")."""
+    platform, _, account = connection.partition("/")
+    return Chat(platform=platform, chat_id=chat_id, type=chat_type, account=account or None)
+
+
+def platform_of(connection: str) -> str:
+    """The platform of a connection's name: "telegram" of "telegram/work". People and sessions belong to it."""
+    return connection.partition("/")[0]
+
+
+def event_on(account: str | None, event: Event) -> Event:
+    """An adapter's event as one of an account: ids are unique on the platform, over all its accounts."""
+    if account is None:
+        return event
+    chat = msgspec.structs.replace(event.chat, account=account)
+    return msgspec.structs.replace(event, id=f"{account}/{event.id}", chat=chat)
+
+
+def revision_on(account: str | None, revision: Revision) -> Revision:
+    """The same for a revision."""
+    if account is None:
+        return revision
+    event = None if revision.event is None else event_on(account, revision.event)
+    return Revision(id=f"{account}/{revision.id}", revises=f"{account}/{revision.revises}", event=event)
+
+
 Kept = TypeVar("Kept", Chat, Event)
 
 
@@ -111,7 +144,7 @@ def context_of(stored: str) -> dict[str, Any] | None:
 
 def is_same_place(one: Chat, other: Chat) -> bool:
     """Whether messages to both go to the same chat and thread."""
-    return (one.platform, one.chat_id, one.thread_id) == (other.platform, other.chat_id, other.thread_id)
+    return (one.connection, one.chat_id, one.thread_id) == (other.connection, other.chat_id, other.thread_id)
 
 
 def deleted(event_id: str) -> Revision:

@@ -53,11 +53,11 @@ class Outbox:
     def finish(self, reply: StreamedReply, text: str) -> None:
         """Complete a reply: store it in the outbox as its event leaves the inbox, then send it."""
         place = reply.chat
-        pieces = parts_of(text, self._router.adapters.get(place.platform))
+        pieces = parts_of(text, self._router.adapters.get(place.connection))
         parts: list[ReplyPart] = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
         if parts and reply.reply_to is not None:
             parts[0]["reply_to"] = reply.reply_to
-        kept = self._store.finish(reply.inbox_id, place.platform, destination(place, reply.context), parts)
+        kept = self._store.finish(reply.inbox_id, place.connection, destination(place, reply.context), parts)
         self._calls(self._finished, reply, kept)  # while it is still being shown, if this gateway shows it
         reply.finish(kept)
 
@@ -68,10 +68,10 @@ class Outbox:
         `answers`: the event because of which it is sent, if there is one.
         """
         place, stored = self.destination(chat, answers)
-        for piece in parts_of(text, self._router.adapters.get(place.platform)):
+        for piece in parts_of(text, self._router.adapters.get(place.connection)):
             mark = question_mark(self._cluster.name) if at_once else "-n"
             nonce = f"{self._identity}{mark}{secrets.token_hex(8)}"
-            part = self._store.post(place.platform, stored, piece, nonce)
+            part = self._store.post(place.connection, stored, piece, nonce)
             self._calls(self._post, part, at_once)
 
     def destination(self, chat: Chat, answers: Event | None = None) -> tuple[Chat, str]:
@@ -91,7 +91,7 @@ class Outbox:
     # ------------------------------------------------------------------------------------------ on the event loop
 
     def _begin(self, reply: StreamedReply) -> None:
-        delivery = self._ready(reply.chat.platform)
+        delivery = self._ready(reply.chat.connection)
         if delivery is not None and not reply.begun:
             reply.begun = True
             delivery.begin(reply)
@@ -99,7 +99,7 @@ class Outbox:
     def _finished(self, reply: StreamedReply, parts: Sequence[Outgoing]) -> None:
         """A reply is stored: show it here, or leave it to the connected gateway, which finds it in the store."""
         self._begin(reply)
-        delivery = self.deliveries.get(reply.chat.platform)
+        delivery = self.deliveries.get(reply.chat.connection)
         if delivery is None or reply.inbox_id not in delivery.replies:
             self._leave(parts)
 

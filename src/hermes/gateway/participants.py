@@ -143,7 +143,7 @@ class Participant:
             self._agent.context.home = home
             self._agent.confirm = self.confirm
             self._agent.shared = route.shared
-            settings = services.router.settings.get(route.platform)
+            settings = services.router.settings.get(self.chat.connection)
             self._agent.titles = settings is None or settings.titles
             self._agent.tools = {tool.name: tool for tool in services.agents.toolbox.tools(owner=self.is_owner)}
         return self._agent
@@ -238,7 +238,7 @@ def taken_from(services: Services, session_id: str, by: Sender | None) -> Pendin
     chat = from_json(route.chat, Chat)
     place = services.router.delivered_to(chat)
     text = TAKEN.format(called=called, session_id=session_id)
-    return PendingNotice(place.platform, as_json(place), text, services.outbox.new_nonce())
+    return PendingNotice(place.connection, as_json(place), text, services.outbox.new_nonce())
 
 
 class _Nowhere:
@@ -265,7 +265,7 @@ class ChatHost:
         self.stop: Stop | None = request.stop
         self._listen = listen
         self._share = share
-        self.platform = person.route.platform
+        self.platform = person.chat.connection
         self.config = services.config
         self.db = services.db
         self.user = person.user

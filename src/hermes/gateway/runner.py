@@ -75,7 +75,7 @@ class Gateway:
         self.connections: dict[str, Connection] = {}
         self._config, self._adapters = config, adapters
         for adapter, _ in adapters:
-            adapter.listening = listening(config)
+            adapter.webhook_place = listening(config)
         self._stop = asyncio.Event()
         self._gone: StoreGone | None = None
         access = Access(store, config.owner, {settings.platform: settings for _, settings in adapters})
@@ -129,7 +129,7 @@ class Gateway:
     def _connect(self) -> None:
         revise = Revisions(self.services).take
         for adapter, settings in self._adapters:
-            platform = adapter.platform
+            platform = adapter.connection_name
             connection = Connection(
                 adapter, settings, self.store, self.writer, self._config, self.inbox.received, revise
             )

@@ -59,7 +59,7 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
             if name == WEBHOOK:
                 adapter, settings = webhook(config, home, insecure=insecure)
             else:
-                adapter, settings = _platform(config, name, variables, home)
+                adapter, settings = made_adapter(config, name, variables, home)
             adapter.validate()
             made.append((adapter, settings))
         except HermesError as error:
@@ -75,12 +75,22 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
     return Made(made, serves, left_out)
 
 
-def _platform(config: Config, name: str, variables: Mapping[str, str], home: Path) -> tuple[Adapter, PlatformSettings]:
-    kind = adapter_class(name)
-    settings = platform_settings(config, kind, variables)
-    adapter = kind(settings.values, home)
-    adapter.listening = listening(config)
+def made_adapter(
+    config: Config, name: str, variables: Mapping[str, str], home: Path, kind: type[Adapter] | None = None
+) -> tuple[Adapter, PlatformSettings]:
+    """The adapter of a platform ("telegram") or of one of its accounts ("telegram/work"), not yet connected."""
+    platform, _, account = name.partition("/")
+    kind = kind or adapter_class(platform)
+    settings = platform_settings(config, kind, variables, account=account or None)
+    adapter = kind(settings.values, account_home(home, platform, account) if account else home)
+    adapter.account_name = account or None
+    adapter.webhook_place = listening(config)
     return adapter, settings
+
+
+def account_home(home: Path, platform: str, account: str) -> Path:
+    """The folder for the files of one of several accounts."""
+    return home / "accounts" / platform / account
 
 
 def check_api_server(config: Config, *, insecure: bool = False) -> None:
@@ -110,7 +120,7 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
     moved = (section.host, section.port) != (usual.host, usual.port)  # webhooks with a port of their own keep it
     host, port = (section.host, section.port) if moved else (here.host, here.port)
     adapter = Webhook({"host": host, "port": port, "routes": routes, "insecure": insecure}, home)
-    adapter.listening = listening(config)
+    adapter.webhook_place = listening(config)
     return adapter, PlatformSettings("webhook", allow_all=True, require_mention=False, titles=False)
 
 

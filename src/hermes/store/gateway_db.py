@@ -91,7 +91,7 @@ class Arrival:
     """An event to store, and the description of its chat for its route (`chat_type` None: the route stays unchanged)."""
 
     key: str
-    platform: str
+    platform: str  # or one of its accounts: "telegram/work"
     event_id: str
     event: str  # JSON, masked
     chat: str = ""  # JSON
@@ -364,7 +364,7 @@ class GatewayDB:
             return Kept(key, None, serving, ())
         if arrival.chat_type is not None and (route is None or not arrival.is_shown_by(route)):
             routes.put(
-                tx, key, platform=arrival.platform, chat_type=arrival.chat_type, chat=arrival.chat,
+                tx, key, platform=arrival.platform.partition("/")[0], chat_type=arrival.chat_type, chat=arrival.chat,
                 display_name=arrival.display_name, user_id=arrival.user_id, shared=arrival.shared, now=now,
             )  # fmt: skip
         return Kept(

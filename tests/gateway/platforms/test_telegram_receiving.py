@@ -578,7 +578,7 @@ def test_the_webhook_uses_the_port_of_all_platforms_unless_it_has_its_own(tmp_pa
 
     def place(shared: Listening, **values: Any) -> tuple[str, int]:
         adapter = Telegram({"token": "1:x", **values}, tmp_path)
-        adapter.listening = shared
+        adapter.webhook_place = shared
         found = adapter._place()
         return found.host, found.port
 

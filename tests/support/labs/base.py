@@ -21,6 +21,8 @@ class Lab:
         frozenset()
     )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back
 
+    account: str | None = None  # which of several accounts of the platform this lab plays
+
     @property
     def settings(self) -> dict[str, Any]:
         """What stands below platforms.<name> in config.yaml, so that the adapter talks to this lab."""

@@ -75,7 +75,7 @@ class Webhook(Adapter):
         self._link = link
         app = webhook_app(routes, self._keep, log=link.log, strangers=not is_loopback(self._host()))
         port = self.values.get("port")
-        place = replace(self.listening, host=self._host(), port=8644 if port is None else int(port))
+        place = replace(self.webhook_place, host=self._host(), port=8644 if port is None else int(port))
         self._registration = await listen_app(place, "/webhooks", app=app, link=link)
         link.connected(self._identity(routes, self._registration.port))
 

@@ -142,9 +142,9 @@ class Telegram(Adapter):
     def _place(self) -> Listening:
         """Where the webhook listens: its own host and port, if they are set, else the listener of all platforms."""
         host, port = self.text("webhook_host"), self.setting("webhook_port")
-        if not host and port is None and self.listening.public_url:
-            return self.listening
-        return replace(self.listening, host=host or "127.0.0.1", port=8443 if port is None else int(port))
+        if not host and port is None and self.webhook_place.public_url:
+            return self.webhook_place
+        return replace(self.webhook_place, host=host or "127.0.0.1", port=8443 if port is None else int(port))
 
     def _webhook_secret(self) -> str | None:
         """The secret of the webhook, which proves that a sender is Telegram; None where messages are polled."""
