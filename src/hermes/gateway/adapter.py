@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hermes.errors import MissingExtra, SendRefused
-from hermes.gateway.events import Attachment, Chat, Event, Revision
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import Handler, Registration, Signed, Verify
@@ -43,6 +43,11 @@ class Capabilities:
     quotes: bool = False  # replies quote their question (`reply_to`): in groups; where replies do not grow, everywhere
     tells_edits: bool = False  # the adapter reports edited messages (`Link.revised`)
     tells_deletions: bool = False  # … and deleted ones
+    files: bool = False  # send_file works
+    largest_file: int = 20_000_000  # bytes of a file that send_file takes
+    longest_caption: int = (
+        0  # of the text that goes with a file, as `measure` counts; 0: texts are messages of their own
+    )
     mention_needed: bool = False  # the default for groups: answer only messages that address the bot
 
 
@@ -203,6 +208,16 @@ class Adapter:
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------ some adapters
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Send a file, a picture (kind "image") or a voice message ("audio"); returns the message's id there.
+
+        It is not larger than capabilities.largest_file, the caption (Markdown) not longer than capabilities.longest_caption.
+        `nonce` and `context` are those of `send`, and so are the errors; `was_sent` is asked about files, too.
+        """
+        raise SendRefused(f"{self.title} takes no files")
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of the bot's messages."""

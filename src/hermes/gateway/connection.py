@@ -42,6 +42,7 @@ class Connection:
         )
         self.delivery = Delivery(adapter, writer, config, self.log, clock=store.clock)
         self.delivery.on_trouble = self._trouble
+        self.delivery.attachment = store.attachment
         self.identity: str | None = None
         self.accepts = True
         self._store, self._writer = store, writer

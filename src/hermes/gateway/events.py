@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hermes.store.gateway_queues import CONTEXT
+from hermes.store.gateway_queues import CONTEXT, FILE
 from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"
@@ -58,6 +58,24 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reference: dict[str, Any] = {}  # what the adapter needs to fetch it, also after a restart; never a secret
 
 
+class OutgoingFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the agent sends (`Adapter.send_file`)."""
+
+    kind: str  # "image", "audio", "video" or "file"
+    name: str  # without folders
+    mime: str
+    data: bytes
+
+
+class FileReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The same in the outbox: its bytes are an attachment of the store (`attachment:sha256:<hex>`)."""
+
+    kind: str
+    name: str
+    mime: str
+    attachment: str
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message to the bot."""
 
@@ -93,6 +111,7 @@ def is_own(event: Event) -> bool:
 
 class _Destination(msgspec.Struct):
     reply_context: dict[str, Any] | None = None
+    file: FileReference | None = None
 
 
 def chat_on(connection: str, chat_id: str, chat_type: str = DM) -> Chat:
@@ -130,16 +149,20 @@ def as_json(thing: Chat | Event) -> str:
     return msgspec.json.encode(thing).decode()
 
 
-def destination(chat: Chat, context: Mapping[str, Any] | None = None) -> str:
-    """Where an outgoing message goes, as the outbox stores it: the chat, and the reply context of the event it answers."""
-    if not context:
-        return as_json(chat)
-    return msgspec.json.encode({**msgspec.to_builtins(chat), CONTEXT: context}).decode()
+def destination(chat: Chat, context: Mapping[str, Any] | None = None, file: FileReference | None = None) -> str:
+    """Where an outgoing message goes, as the outbox stores it: the chat, the reply context of the event it answers, the file."""
+    more = {**({CONTEXT: context} if context else {}), **({FILE: file} if file is not None else {})}
+    return msgspec.json.encode({**msgspec.to_builtins(chat), **more}).decode() if more else as_json(chat)
 
 
 def context_of(stored: str) -> dict[str, Any] | None:
     """The reply context in what `destination` wrote; None for a message that answers no event, or one without a context."""
     return msgspec.json.decode(stored, type=_Destination).reply_context if f'"{CONTEXT}"' in stored else None
+
+
+def file_of(stored: str) -> FileReference | None:
+    """The file in what `destination` wrote."""
+    return msgspec.json.decode(stored, type=_Destination).file if f'"{FILE}"' in stored else None
 
 
 def is_same_place(one: Chat, other: Chat) -> bool:

@@ -5,20 +5,22 @@ A reply enters the store as its event leaves the inbox. If another gateway is co
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from hermes.gateway.delivery import parts_of
-from hermes.gateway.events import destination, is_same_place
+from hermes.gateway.events import context_of, destination, is_same_place
 from hermes.gateway.streaming import StreamedReply
 from hermes.store.gateway_queues import QUESTION
 from hermes.store.instances import question_mark
 
 if TYPE_CHECKING:
+    from hermes.gateway.adapter import Capabilities
     from hermes.gateway.cluster import Cluster
     from hermes.gateway.delivery import Delivery
-    from hermes.gateway.events import Chat, Event
+    from hermes.gateway.events import Chat, Event, FileReference
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
     from hermes.gateway.workers import LoopCalls
@@ -73,6 +75,31 @@ class Outbox:
             nonce = f"{self._identity}{mark}{secrets.token_hex(8)}"
             part = self._store.post(place.connection, stored, piece, nonce)
             self._calls(self._post, part, at_once)
+
+    def takes_files(self, chat: Chat) -> Capabilities | None:
+        """What the platform that gets the messages for a chat can do, if files are among that."""
+        adapter = self._router.adapters.get(self._router.delivered_to(chat).connection)
+        return adapter.capabilities if adapter is not None and adapter.capabilities.files else None
+
+    def post_file(self, chat: Chat, file: FileReference, caption: str, *, answers: Event | None = None) -> bool:
+        """Send a file after what waits for the chat; from any thread but the event loop's.
+
+        The same file in answer to the same event is sent once, also when its turn is resumed after a crash: False then.
+        """
+        place, spoken = self.destination(chat, answers)
+        adapter = self._router.adapters[place.connection]
+        where = [place.connection, place.chat_id, place.thread_id, answers.id if answers else secrets.token_hex(8)]
+        nonce = f"{self._identity}-f{_digest(*where, file.attachment)}"
+        context = context_of(spoken)
+        fits = adapter.capabilities.measure(caption) <= adapter.capabilities.longest_caption
+        parts = [(destination(place, context, file), caption if fits else "", nonce)]
+        if caption and not fits:  # a message of its own
+            pieces = parts_of(caption, adapter)
+            parts += [(spoken, piece, f"{nonce}-{number}") for number, piece in enumerate(pieces)]
+        posted = self._store.post_file(place.connection, file.attachment, parts)
+        for part in posted:
+            self._calls(self._post, part)
+        return bool(posted)
 
     def destination(self, chat: Chat, answers: Event | None = None) -> tuple[Chat, str]:
         """The chat that gets the messages for a chat, and the same as the outbox stores it, with the event's reply context."""
@@ -148,3 +175,7 @@ class Outbox:
         for number in left:
             self._left.pop(number, None)
         return set(self._left.values())
+
+
+def _digest(*parts: str | None) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

@@ -20,6 +20,7 @@ from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
 from hermes.gateway.confirmations import Question, wording
 from hermes.gateway.events import Chat, Event, Sender, as_json, from_json
+from hermes.gateway.file_tool import file_tool
 from hermes.store.gateway_db import PendingNotice
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ class Participant:
             settings = services.router.settings.get(self.chat.connection)
             self._agent.titles = settings is None or settings.titles
             self._agent.tools = {tool.name: tool for tool in services.agents.toolbox.tools(owner=self.is_owner)}
+            if (tool := file_tool(services, self)) is not None:
+                self._agent.tools[tool.name] = tool
         return self._agent
 
     def moved(self) -> None:

@@ -16,6 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar
 
 from hermes.store import approvals, gateway_queues, instances, lineage, routes, sessions, transcript_replay
+from hermes.store.attachments import references
 from hermes.store.db import transactions
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.gateway_queues import Outgoing, Received
@@ -497,6 +498,29 @@ class GatewayDB:
             return gateway_queues.post(
                 tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to
             )
+
+    def post_file(self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]]) -> list[Outgoing]:
+        """Queue a file and what is said with it: each part its chat, text and nonce. [] if the first was queued before."""
+        with self._store.write() as tx:
+            self.db._attachments.secure(tx, references(attachment))
+            if gateway_queues.is_posted(tx, parts[0][2]):
+                return []
+            return [
+                gateway_queues.post(tx, platform, place, text, nonce, self.clock(), mask=self.db.masked)
+                for place, text, nonce in parts
+            ]
+
+    def attachment(self, reference: str) -> bytes | None:
+        """The bytes of an attachment; None when they are gone, with the messages that held it."""
+        files = self.db._attachments
+        for digest, _, _ in references(reference):
+            with self._store.read() as tx:
+                files.fetch(tx, [digest])
+            try:
+                return files.path(digest).read_bytes()
+            except OSError:
+                return None
+        return None
 
     unsent = reading(gateway_queues.unsent)
 

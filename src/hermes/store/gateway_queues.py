@@ -23,6 +23,7 @@ from hermes.store import leases
 from hermes.store.engines.base import REDACTED, Tx
 
 CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
+FILE = "file"  # in the latter: the file that is sent
 _EARLY = "early:"  # prefix of the id of an event that was edited before it arrived
 _INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
 _OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
@@ -298,6 +299,11 @@ def post(
     return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at)
 
 
+def is_posted(tx: Tx, nonce: str) -> bool:
+    """Whether a message with this nonce was queued."""
+    return tx.row("SELECT 1 FROM gateway_outbox WHERE nonce = ?", (nonce,)) is not None
+
+
 def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
     """The parts that wait to be sent, in order (of the reply to one event, if given)."""
     which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
@@ -346,10 +352,10 @@ def sent(tx: Tx, outbox_id: int, message_id: str, now: float, chat: str | None =
 
 
 def without_context(chat: str) -> str | None:
-    """An outgoing message's chat without the reply context, which is not needed any more; None where it has none."""
-    if f'"{CONTEXT}"' not in chat:
+    """An outgoing message's chat without reply context and file, which are not needed any more; None where it has neither."""
+    if f'"{CONTEXT}"' not in chat and f'"{FILE}"' not in chat:
         return None
-    return json.dumps({name: value for name, value in json.loads(chat).items() if name != CONTEXT})
+    return json.dumps({name: value for name, value in json.loads(chat).items() if name not in (CONTEXT, FILE)})
 
 
 def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:
